@@ -1,0 +1,28 @@
+"""The only place where time and ids come from; everything else takes them as arguments."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+NewId = Callable[[], str]
+"""Gives a fresh UUID, as 36 lower-case characters, on every call."""
+
+
+def now() -> datetime:
+    """The current instant, in UTC."""
+    return datetime.now(UTC)
+
+
+def new_id() -> str:
+    """A random UUID as 36 lower-case characters."""
+    return str(uuid.uuid4())
+
+
+def epoch_millis(instant: datetime) -> int:
+    """Milliseconds since 1970-01-01 UTC, rounded down. The instant must carry a time zone."""
+    if instant.tzinfo is None:
+        raise ValueError("an instant needs a time zone")
+    delta = instant - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86_400_000) + delta.seconds * 1000 + delta.microseconds // 1000

@@ -1,0 +1,117 @@
+"""Every error this library raises, named by what the caller should do about it.
+
+One line tells the whole story: the table, the version, the file, what is wrong, what to do.
+The command line turns `exit_status` into its exit status; orchestrators use `retryable` to choose
+between failing at once and trying again.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class DeltaMaintenanceError(Exception):
+    """Base of all errors of this library.
+
+    `problem` is one clause without a full stop; `remedy` is one imperative clause.
+    """
+
+    exit_status: ClassVar[int] = 1
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        table: str | None = None,
+        version: int | None = None,
+        file: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.problem = problem
+        self.table = table
+        self.version = version
+        self.file = file
+        self.remedy = remedy
+        super().__init__(problem)
+
+    def located(
+        self, *, table: str | None = None, version: int | None = None, file: str | None = None
+    ) -> DeltaMaintenanceError:
+        """Fills in where it happened, keeping what an inner layer already knew."""
+        self.table = self.table if self.table is not None else table
+        self.version = self.version if self.version is not None else version
+        self.file = self.file if self.file is not None else file
+        return self
+
+    def __str__(self) -> str:
+        where = [
+            part
+            for part in (
+                f"table {self.table}" if self.table is not None else None,
+                f"version {self.version}" if self.version is not None else None,
+                f"file {self.file}" if self.file is not None else None,
+            )
+            if part is not None
+        ]
+        text = ": ".join([", ".join(where), self.problem] if where else [self.problem])
+        if self.remedy is not None:
+            text = f"{text}; {self.remedy}"
+        return " ".join(text.split())
+
+
+class InvalidRequestError(DeltaMaintenanceError):
+    """The call itself is wrong: an unknown option, a malformed value. Correct the call."""
+
+    exit_status = 2
+
+
+class VersionNotFoundError(InvalidRequestError):
+    """The requested version or timestamp is not in the retained history. Ask for another one."""
+
+
+class UnsupportedFeatureError(DeltaMaintenanceError):
+    """The table's protocol needs something this release does not fully support. Nothing was touched."""
+
+    exit_status = 3
+
+
+class RefusedError(DeltaMaintenanceError):
+    """The request is unsafe on this table as it stands. Nothing was touched."""
+
+    exit_status = 3
+
+
+class CommitConflictError(DeltaMaintenanceError):
+    """Another writer won and the retries are spent. Run again."""
+
+    exit_status = 4
+    retryable = True
+
+
+class CommitUnknownError(DeltaMaintenanceError):
+    """A write was sent and its outcome could not be found out. Look before running again."""
+
+    exit_status = 4
+
+
+class CorruptTableError(DeltaMaintenanceError):
+    """The log contradicts the protocol or itself. Repair the table."""
+
+    exit_status = 5
+
+
+class NotADeltaTableError(DeltaMaintenanceError):
+    """There is no Delta log at this address. Correct the address."""
+
+    exit_status = 5
+
+
+class StorageError(DeltaMaintenanceError):
+    """The store failed or gave an incomplete answer. Try again when it is well."""
+
+    retryable = True
+
+
+class VerificationError(DeltaMaintenanceError):
+    """What was written does not read back as intended; it was not announced. Report it."""

@@ -1,0 +1,1 @@
+"""The maintenance operations: each a module with Options, Plan, Result, plan() and apply()."""

@@ -1,0 +1,340 @@
+"""The actions of the log that a snapshot holds one by one, and how they stand in JSON.
+
+Files (`add`, `remove`) come in millions and are columns, never objects: see `file_actions`. What is
+here comes in ones and tens: `protocol`, `metaData`, `txn`, `domainMetadata`, `commitInfo` and the two
+actions of V2 checkpoints.
+
+Implements the sections "Actions" and "V2 Checkpoint Actions" of the protocol. Every class carries
+the fields it does not know in `extra`, so that rewriting an action loses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from delta_maintenance.errors import CorruptTableError
+
+Json = Mapping[str, Any]
+"""One JSON object, as parsed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """`protocol`: what a client must understand to read or write the table ("Protocol Evolution")."""
+
+    min_reader_version: int
+    min_writer_version: int
+    reader_features: tuple[str, ...] | None = None
+    """None where the action has no list; legal only below reader version 3."""
+    writer_features: tuple[str, ...] | None = None
+    """None where the action has no list; legal only below writer version 7."""
+    extra: Json = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Json) -> Self:
+        """`CorruptTableError` where a version is missing or a list is no list of strings."""
+        known = {"minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures"}
+        return cls(
+            min_reader_version=_integer(value, "minReaderVersion", "protocol"),
+            min_writer_version=_integer(value, "minWriterVersion", "protocol"),
+            reader_features=_strings_or_none(value, "readerFeatures", "protocol"),
+            writer_features=_strings_or_none(value, "writerFeatures", "protocol"),
+            extra=_unknown(value, known),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The action's object; a feature list appears only where there is one."""
+        out: dict[str, Any] = {
+            "minReaderVersion": self.min_reader_version,
+            "minWriterVersion": self.min_writer_version,
+        }
+        if self.reader_features is not None:
+            out["readerFeatures"] = list(self.reader_features)
+        if self.writer_features is not None:
+            out["writerFeatures"] = list(self.writer_features)
+        return out | dict(self.extra)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """`metaData`: schema, partitioning and properties of the table ("Change Metadata")."""
+
+    id: str | None
+    name: str | None = None
+    description: str | None = None
+    format_provider: str | None = "parquet"
+    format_options: Mapping[str, str] = field(default_factory=dict)
+    schema_string: str | None
+    """The schema's JSON, byte for byte; None in logs that lack it, which allow log-only work."""
+    partition_columns: tuple[str, ...] = ()
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    created_time: int | None = None
+    """Milliseconds since 1970-01-01 UTC."""
+    extra: Json = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Json) -> Self:
+        """`CorruptTableError` where a field has the wrong type."""
+        known = {
+            "id",
+            "name",
+            "description",
+            "format",
+            "schemaString",
+            "partitionColumns",
+            "configuration",
+            "createdTime",
+        }
+        file_format = value.get("format")
+        if file_format is not None and not isinstance(file_format, Mapping):
+            raise CorruptTableError("metaData.format is no object")
+        return cls(
+            id=_string_or_none(value, "id", "metaData"),
+            name=_string_or_none(value, "name", "metaData"),
+            description=_string_or_none(value, "description", "metaData"),
+            format_provider=(file_format or {}).get("provider"),
+            format_options=_string_map(file_format or {}, "options", "metaData.format"),
+            schema_string=_string_or_none(value, "schemaString", "metaData"),
+            partition_columns=_strings_or_none(value, "partitionColumns", "metaData") or (),
+            configuration=_string_map(value, "configuration", "metaData"),
+            created_time=_integer_or_none(value, "createdTime", "metaData"),
+            extra=_unknown(value, known),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The action's object with every required field; optional ones only where they are set."""
+        out: dict[str, Any] = {"id": self.id}
+        if self.name is not None:
+            out["name"] = self.name
+        if self.description is not None:
+            out["description"] = self.description
+        out["format"] = {
+            "provider": self.format_provider or "parquet",
+            "options": dict(self.format_options),
+        }
+        if self.schema_string is not None:
+            out["schemaString"] = self.schema_string
+        out["partitionColumns"] = list(self.partition_columns)
+        out["configuration"] = dict(self.configuration)
+        if self.created_time is not None:
+            out["createdTime"] = self.created_time
+        return out | dict(self.extra)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Txn:
+    """`txn`: how far an application got ("Transaction Identifiers")."""
+
+    app_id: str
+    version: int
+    last_updated: int | None = None
+    """Milliseconds since 1970-01-01 UTC."""
+    extra: Json = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Json) -> Self:
+        """`CorruptTableError` without `appId` or `version`."""
+        app_id = _string_or_none(value, "appId", "txn")
+        if app_id is None:
+            raise CorruptTableError("txn.appId is missing")
+        return cls(
+            app_id=app_id,
+            version=_integer(value, "version", "txn"),
+            last_updated=_integer_or_none(value, "lastUpdated", "txn"),
+            extra=_unknown(value, {"appId", "version", "lastUpdated"}),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The action's object."""
+        out: dict[str, Any] = {"appId": self.app_id, "version": self.version}
+        if self.last_updated is not None:
+            out["lastUpdated"] = self.last_updated
+        return out | dict(self.extra)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainMetadata:
+    """`domainMetadata`: a named piece of configuration owned by a feature ("Domain Metadata")."""
+
+    domain: str
+    configuration: str
+    """Opaque text. A map-valued configuration (the draft of spring 2023) is kept as its JSON text
+    with sorted keys and no blanks."""
+    removed: bool = False
+    draft_map: bool = False
+    """The log held a map, not a string."""
+    extra: Json = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Json) -> Self:
+        """`CorruptTableError` without a name or with a configuration of another type."""
+        domain = _string_or_none(value, "domain", "domainMetadata")
+        if domain is None:
+            raise CorruptTableError("domainMetadata.domain is missing")
+        configuration = value.get("configuration")
+        draft_map = isinstance(configuration, Mapping)
+        if draft_map:
+            configuration = json.dumps(
+                configuration, sort_keys=True, separators=(",", ":"), ensure_ascii=False
+            )
+        if configuration is not None and not isinstance(configuration, str):
+            raise CorruptTableError(
+                f"domainMetadata {domain!r} has a configuration that is no text"
+            )
+        return cls(
+            domain=domain,
+            configuration=configuration or "",
+            removed=bool(value.get("removed") or False),
+            draft_map=draft_map,
+            extra=_unknown(value, {"domain", "configuration", "removed"}),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The action's object; the configuration is always text, as the newest protocol asks."""
+        return {
+            "domain": self.domain,
+            "configuration": self.configuration,
+            "removed": self.removed,
+        } | dict(self.extra)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitInfo:
+    """`commitInfo`: free-form provenance of one commit ("Commit Provenance Information")."""
+
+    values: Json
+
+    @property
+    def operation(self) -> str | None:
+        """The name of the operation, where the writer left one."""
+        value = self.values.get("operation")
+        return value if isinstance(value, str) else None
+
+    @property
+    def in_commit_timestamp(self) -> int | None:
+        """Milliseconds since 1970-01-01 UTC ("In-Commit Timestamps"), if the action carries it."""
+        value = self.values.get("inCommitTimestamp")
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointMetadata:
+    """`checkpointMetadata`: what makes a checkpoint a V2 one ("Checkpoint Metadata")."""
+
+    version: int
+    tags: Mapping[str, str] | None = None
+    extra: Json = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Json) -> Self:
+        """`CorruptTableError` without a version, as in the unreleased shape of August 2023."""
+        if "flavor" in value and value.get("version") is None:
+            raise CorruptTableError("checkpointMetadata is that of a pre-release V2 checkpoint")
+        return cls(
+            version=_integer(value, "version", "checkpointMetadata"),
+            tags=_string_map(value, "tags", "checkpointMetadata") or None,
+            extra=_unknown(value, {"version", "tags"}),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The action's object."""
+        out: dict[str, Any] = {"version": self.version}
+        if self.tags is not None:
+            out["tags"] = dict(self.tags)
+        return out | dict(self.extra)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sidecar:
+    """`sidecar`: a file that holds part of a V2 checkpoint's file actions ("Sidecar File
+    Information")."""
+
+    path: str
+    """URI-encoded, as in the manifest: a bare name, a relative or an absolute path."""
+    size_in_bytes: int
+    modification_time: int
+    """Milliseconds since 1970-01-01 UTC."""
+    tags: Mapping[str, str] | None = None
+    extra: Json = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Json) -> Self:
+        """`CorruptTableError` without a path, as in the unreleased shape of August 2023."""
+        path = _string_or_none(value, "path", "sidecar")
+        if path is None:
+            draft = "a pre-release V2 checkpoint" if "fileName" in value else "missing its path"
+            raise CorruptTableError(
+                f"sidecar is {'that of ' if 'fileName' in value else ''}{draft}"
+            )
+        return cls(
+            path=path,
+            size_in_bytes=_integer(value, "sizeInBytes", "sidecar"),
+            modification_time=_integer(value, "modificationTime", "sidecar"),
+            tags=_string_map(value, "tags", "sidecar") or None,
+            extra=_unknown(value, {"path", "sizeInBytes", "modificationTime", "tags"}),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The action's object."""
+        out: dict[str, Any] = {
+            "path": self.path,
+            "sizeInBytes": self.size_in_bytes,
+            "modificationTime": self.modification_time,
+        }
+        if self.tags is not None:
+            out["tags"] = dict(self.tags)
+        return out | dict(self.extra)
+
+
+def _unknown(value: Json, known: set[str]) -> dict[str, Any]:
+    # A null is the same as an absent field (FILE-11), so there is nothing to carry.
+    return {key: item for key, item in value.items() if key not in known and item is not None}
+
+
+def _integer(value: Json, key: str, action: str) -> int:
+    number = _integer_or_none(value, key, action)
+    if number is None:
+        raise CorruptTableError(f"{action}.{key} is missing")
+    return number
+
+
+def _integer_or_none(value: Json, key: str, action: str) -> int | None:
+    number = value.get(key)
+    if number is None:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int) or not -(2**63) <= number < 2**63:
+        raise CorruptTableError(f"{action}.{key} is no 64-bit integer: {number!r}")
+    return number
+
+
+def _string_or_none(value: Json, key: str, action: str) -> str | None:
+    text = value.get(key)
+    if text is not None and not isinstance(text, str):
+        raise CorruptTableError(f"{action}.{key} is no text: {text!r}")
+    return text
+
+
+def _strings_or_none(value: Json, key: str, action: str) -> tuple[str, ...] | None:
+    items = value.get(key)
+    if items is None:
+        return None
+    if isinstance(items, str) or not isinstance(items, Sequence):
+        raise CorruptTableError(f"{action}.{key} is no list")
+    if not all(isinstance(item, str) for item in items):
+        raise CorruptTableError(f"{action}.{key} holds something that is no text")
+    return tuple(items)
+
+
+def _string_map(value: Json, key: str, action: str) -> dict[str, str]:
+    items = value.get(key)
+    if items is None:
+        return {}
+    # Parquet gives a map as a list of pairs.
+    pairs = items.items() if isinstance(items, Mapping) else items
+    try:
+        return {str(name): text for name, text in pairs if text is None or isinstance(text, str)}
+    except (TypeError, ValueError):
+        raise CorruptTableError(f"{action}.{key} is no map of text") from None

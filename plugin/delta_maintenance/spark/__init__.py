@@ -1,0 +1,1 @@
+"""The same plans carried out by PySpark; the only importer of pyspark."""

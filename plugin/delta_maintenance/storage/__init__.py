@@ -1,0 +1,1 @@
+"""Where the bytes of a table are: one store per backend behind one small interface."""

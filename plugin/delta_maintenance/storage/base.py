@@ -1,0 +1,89 @@
+"""What a store must promise before this library trusts a table to it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import Enum
+from typing import BinaryIO
+
+
+class Put(Enum):
+    """How a put-if-absent ended. There is no third value: an outcome that cannot be settled by
+    reading back raises `CommitUnknownError`."""
+
+    DONE = "done"
+    """These bytes are there now, written by this call."""
+    EXISTS = "exists"
+    """Somebody else's file is there; it was not touched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStatus:
+    """One file as the store lists it."""
+
+    path: str
+    """Relative to the store's root, `/`-separated, exactly as stored (never URI-encoded)."""
+    size: int
+    """Bytes."""
+    modified_ms: int
+    """Milliseconds since 1970-01-01 UTC."""
+
+
+class Store(ABC):
+    """The files below one table root.
+
+    Every path is relative to the root, `/`-separated and literal: no globs, no `..`, no empty
+    segment, no URI encoding. `InvalidRequestError` for any other. Answers are never cached, never
+    partial: what the backend cannot answer in full raises `StorageError`.
+    """
+
+    root: str
+    """The address the user gave, without a trailing slash; for messages."""
+
+    @abstractmethod
+    def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
+        """The files directly in `directory` whose bare name is `>= start`, by ascending name.
+
+        Sub-directories are left out. A directory that does not exist is empty. An error on any
+        page is raised, never a shorter listing.
+        """
+
+    @abstractmethod
+    def stat(self, path: str) -> FileStatus | None:
+        """Size and time of one file, or None where there is none."""
+
+    @abstractmethod
+    def read(self, path: str) -> bytes:
+        """The whole file. `FileNotFoundError` where there is none."""
+
+    @abstractmethod
+    def open(self, path: str) -> BinaryIO:
+        """The file for random access (Parquet). `FileNotFoundError` where there is none."""
+
+    @abstractmethod
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        """Creates the file in one atomic, durable step, or leaves the existing one alone.
+
+        `data` must hold something unique to this call (a transaction id), since equality with what
+        is found afterwards is how an ambiguous answer is settled. `CommitUnknownError` where even
+        that fails; `RefusedError` where the store has no atomic create.
+        """
+
+    @abstractmethod
+    def put(self, path: str, data: bytes) -> None:
+        """Writes the file whole, replacing an existing one. For hints only."""
+
+    @abstractmethod
+    def create(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """A new file to be written as a stream.
+
+        It becomes visible whole when the block ends well, and not at all when the block raises.
+        `FileExistsError` when the block ends and somebody else's file is there.
+        """
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Deletes exactly this file; one that is already gone is no error."""

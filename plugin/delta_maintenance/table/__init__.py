@@ -1,0 +1,1 @@
+"""A Delta table as it stands in a store: log segments, snapshots, checkpoints."""
