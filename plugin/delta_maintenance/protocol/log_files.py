@@ -1,0 +1,207 @@
+"""Names in `_delta_log`: the one parser of all of them, and the names that we write.
+
+Implements "Delta Log Entries", "Checkpoints", "Log Compaction Files", "Version Checksum File" and
+"Last Checkpoint File" as far as they rule names. All names are relative to `_delta_log` and not
+URI-encoded. What has no rule is `LogFileKind.UNKNOWN`: reads ignore it and nothing deletes it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Literal
+
+from delta_maintenance.errors import InvalidRequestError
+
+Encoding = Literal["json", "parquet"]
+
+LAST_CHECKPOINT = "_last_checkpoint"
+LAST_VACUUM_INFO = "_last_vacuum_info"
+SIDECAR_DIRECTORY = "_sidecars"
+STAGED_COMMIT_DIRECTORY = "_staged_commits"
+
+MAX_VERSION = 2**63 - 1
+"""Versions are signed 64-bit numbers, although their 20 digits could say more."""
+
+
+class LogFileKind(Enum):
+    """What a file of the log directory is."""
+
+    COMMIT = auto()
+    CLASSIC_CHECKPOINT = auto()
+    MULTIPART_CHECKPOINT = auto()
+    UUID_CHECKPOINT = auto()
+    COMPACTION = auto()
+    CHECKSUM = auto()
+    """`N.crc`, the state of a version in short."""
+    LAST_CHECKPOINT = auto()
+    LAST_VACUUM_INFO = auto()
+    SIDECAR = auto()
+    STAGED_COMMIT = auto()
+    HADOOP_CHECKSUM = auto()
+    """`.<name>.crc`, kept by Hadoop's local file system beside every file it writes."""
+    TEMPORARY = auto()
+    UNKNOWN = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFile:
+    """One name, taken apart. Fields that the kind does not have are None."""
+
+    name: str
+    """Relative to `_delta_log`."""
+    kind: LogFileKind
+    version: int | None = None
+    """Of a compaction: the first version of its range."""
+    end_version: int | None = None
+    """The last version of a compaction's range, inclusive."""
+    part: int | None = None
+    """Counted from 1."""
+    parts: int | None = None
+    uuid: str | None = None
+    """36 characters, in the case that the name has."""
+    encoding: Encoding | None = None
+
+
+def parse_log_file_name(name: str) -> LogFile:
+    """Tells what the file `name` (relative to `_delta_log`) is. Never raises."""
+    for kind, encoding, form in _FORMS:
+        match = form.fullmatch(name)
+        if match is None:
+            continue
+        groups = match.groupdict()
+        file = LogFile(
+            name=name,
+            kind=kind,
+            version=_number(groups.get("version")),
+            end_version=_number(groups.get("end_version")),
+            part=_number(groups.get("part")),
+            parts=_number(groups.get("parts")),
+            uuid=groups.get("uuid"),
+            encoding=encoding,
+        )
+        return file if _is_sound(file) else LogFile(name=name, kind=LogFileKind.UNKNOWN)
+    return LogFile(name=name, kind=LogFileKind.UNKNOWN)
+
+
+def version_prefix(version: int) -> str:
+    """The 20 digits with which every file of `version` starts: where a sorted listing begins."""
+    if not 0 <= version <= MAX_VERSION:
+        raise InvalidRequestError(f"{version} is no table version", remedy="give 0 or more")
+    return f"{version:020d}"
+
+
+def commit_name(version: int) -> str:
+    """`N.json`."""
+    return f"{version_prefix(version)}.json"
+
+
+def classic_checkpoint_name(version: int) -> str:
+    """`N.checkpoint.parquet`."""
+    return f"{version_prefix(version)}.checkpoint.parquet"
+
+
+def multipart_checkpoint_name(version: int, part: int, parts: int) -> str:
+    """`N.checkpoint.o.p.parquet`; a checkpoint of one part is a classic one, so `parts` > 1."""
+    if parts < 2:
+        raise InvalidRequestError("a multi-part checkpoint has at least two parts")
+    return f"{version_prefix(version)}.checkpoint.{_part_of(part, parts)}.parquet"
+
+
+def uuid_checkpoint_name(version: int, uuid: str, encoding: Encoding) -> str:
+    """`N.checkpoint.<uuid>.json` or `.parquet`, the top-level file of a V2 checkpoint."""
+    return f"{version_prefix(version)}.checkpoint.{_checked_uuid(uuid)}.{encoding}"
+
+
+def compaction_name(start: int, end: int) -> str:
+    """`x.y.compacted.json` for the commits `start` to `end`, both included; `end` > `start`."""
+    if end <= start:
+        raise InvalidRequestError(f"no log compaction can cover versions {start} to {end}")
+    return f"{version_prefix(start)}.{version_prefix(end)}.compacted.json"
+
+
+def checksum_name(version: int) -> str:
+    """`N.crc`."""
+    return f"{version_prefix(version)}.crc"
+
+
+def sidecar_name(version: int, part: int, parts: int, uuid: str) -> str:
+    """A bare name for `_sidecars`, telling the checkpoint for which the sidecar was written."""
+    return (
+        f"{version_prefix(version)}.checkpoint.{_part_of(part, parts)}"
+        f".{_checked_uuid(uuid)}.parquet"
+    )
+
+
+def hadoop_checksum_name(name: str) -> str:
+    """Where Hadoop's local file system keeps the checksum of the file `name`."""
+    directory, slash, bare = name.rpartition("/")
+    return f"{directory}{slash}.{bare}.crc"
+
+
+_VERSION = r"(?P<version>[0-9]{20})"
+_PART = r"(?P<part>[0-9]{10})\.(?P<parts>[0-9]{10})"
+_UUID_FORM = r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+_UUID = rf"(?P<uuid>{_UUID_FORM})"
+# `_sidecars` and `_staged_commits` are the only folders whose files the protocol knows.
+_FOLDER = rf"(?:(?:{SIDECAR_DIRECTORY}|{STAGED_COMMIT_DIRECTORY})/)?"
+
+_PATTERNS: tuple[tuple[LogFileKind, Encoding | None, str], ...] = (
+    (LogFileKind.COMMIT, "json", rf"{_VERSION}\.json"),
+    (LogFileKind.CHECKSUM, None, rf"{_VERSION}\.crc"),
+    (LogFileKind.CLASSIC_CHECKPOINT, "parquet", rf"{_VERSION}\.checkpoint\.parquet"),
+    (LogFileKind.MULTIPART_CHECKPOINT, "parquet", rf"{_VERSION}\.checkpoint\.{_PART}\.parquet"),
+    (LogFileKind.UUID_CHECKPOINT, "json", rf"{_VERSION}\.checkpoint\.{_UUID}\.json"),
+    (LogFileKind.UUID_CHECKPOINT, "parquet", rf"{_VERSION}\.checkpoint\.{_UUID}\.parquet"),
+    (
+        LogFileKind.COMPACTION,
+        "json",
+        rf"{_VERSION}\.(?P<end_version>[0-9]{{20}})\.compacted\.json",
+    ),
+    (LogFileKind.LAST_CHECKPOINT, None, LAST_CHECKPOINT),
+    (LogFileKind.LAST_VACUUM_INFO, None, LAST_VACUUM_INFO),
+    (
+        LogFileKind.STAGED_COMMIT,
+        "json",
+        rf"{STAGED_COMMIT_DIRECTORY}/{_VERSION}\.{_UUID}\.json",
+    ),
+    (
+        LogFileKind.SIDECAR,
+        "parquet",
+        rf"{SIDECAR_DIRECTORY}/{_VERSION}\.checkpoint\.{_PART}\.{_UUID}\.parquet",
+    ),
+    # The protocol leaves a sidecar's name to its writer; the manifest alone gives it meaning.
+    (LogFileKind.SIDECAR, "parquet", rf"{SIDECAR_DIRECTORY}/[^./][^/]*\.parquet"),
+    (LogFileKind.HADOOP_CHECKSUM, None, rf"{_FOLDER}\.[^/]+\.crc"),
+    (LogFileKind.TEMPORARY, None, rf"{_FOLDER}\.[^/]+\.tmp"),
+    (LogFileKind.TEMPORARY, None, rf"{_FOLDER}[0-9]{{20}}(?:\.[^/]+)?\.tmp"),
+    (LogFileKind.TEMPORARY, None, rf"{_FOLDER}_commit_{_UUID_FORM}\.json\.tmp"),
+)
+_FORMS = tuple((kind, encoding, re.compile(pattern)) for kind, encoding, pattern in _PATTERNS)
+
+
+def _number(digits: str | None) -> int | None:
+    return None if digits is None else int(digits)
+
+
+def _is_sound(file: LogFile) -> bool:
+    if file.version is not None and file.version > MAX_VERSION:
+        return False
+    if file.end_version is not None and file.version is not None:
+        return file.version < file.end_version <= MAX_VERSION
+    if file.part is not None and file.parts is not None:
+        return 1 <= file.part <= file.parts
+    return True
+
+
+def _part_of(part: int, parts: int) -> str:
+    if not 1 <= part <= parts < 10**10:
+        raise InvalidRequestError(f"a checkpoint has no part {part} of {parts}")
+    return f"{part:010d}.{parts:010d}"
+
+
+def _checked_uuid(uuid: str) -> str:
+    if re.fullmatch(_UUID_FORM, uuid) is None:
+        raise InvalidRequestError(f"{uuid!r} is no UUID")
+    return uuid
