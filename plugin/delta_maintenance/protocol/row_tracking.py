@@ -1,7 +1,7 @@
 """Row tracking as the log states it: whether it is on, and the highest row ID ever assigned.
 
-Implements "Row Tracking" and its "Writer Requirements" of the protocol on the reading side, with the
-shapes of the drafts of 2023, in which the mark was an action of its own.
+Implements the reading side of "Row Tracking" and "Writer Requirements for Row Tracking" of the
+protocol, with the drafts of 2023, in which the mark was an action of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.actions import Json, Protocol
+from delta_maintenance.protocol.features import supports
 
 FEATURE = "rowTracking"
 DOMAIN = "delta.rowTracking"
@@ -47,7 +48,7 @@ def row_tracking_state(protocol: Protocol, configuration: Mapping[str, str]) -> 
 
     `CorruptTableError` where one of the two properties is neither true nor false.
     """
-    if protocol.min_writer_version < 7 or FEATURE not in (protocol.writer_features or ()):
+    if not supports(protocol, FEATURE):
         return RowTrackingState.UNSUPPORTED
     enabled = _is_set(configuration, ENABLED_PROPERTY)
     suspended = _is_set(configuration, SUSPENDED_PROPERTY)
