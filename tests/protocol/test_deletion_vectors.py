@@ -176,6 +176,7 @@ def test_an_inline_vector_with_an_offset_is_corruption(offset: int) -> None:
         {"cardinality": 6.0},
         {"cardinality": 2**63},
         {"offset": -1},
+        {"offset": 2**31},
         {"offset": "1"},
     ],
     ids=str,
@@ -259,10 +260,11 @@ def test_the_inline_vector_of_six_rows_is_read() -> None:
 
 @pytest.mark.conformance("DV-08")
 def test_the_native_layout_is_read() -> None:
-    buckets = [BitMap([3, 70_000]), BitMap(), BitMap([5])]
-    data = NATIVE_MAGIC + struct.pack("<I", len(buckets))
-    for bucket in buckets:
-        data += struct.pack("<I", len(bucket.serialize())) + bucket.serialize()
+    data = NATIVE_MAGIC + struct.pack("<I", 3)
+    for rows in ([3, 70_000], [], [5]):
+        # The length, not the bitmap's own end, says where the next one starts.
+        bucket = bytes(BitMap(rows).serialize()) + b"slack"
+        data += struct.pack("<I", len(bucket)) + bucket
 
     assert list(decode_bitmap(data)) == [3, 70_000, (2 << 32) + 5]
 
