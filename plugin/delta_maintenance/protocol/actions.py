@@ -1,8 +1,8 @@
 """The actions of the log that a snapshot holds one by one, and how they stand in JSON.
 
-Files (`add`, `remove`) come in millions and are columns, never objects: see `file_actions`. What is
-here comes in ones and tens: `protocol`, `metaData`, `txn`, `domainMetadata`, `commitInfo` and the two
-actions of V2 checkpoints.
+Files (`add`, `remove`) come in millions and are columns, never objects: see `file_actions`. What
+is here comes in ones and tens: `protocol`, `metaData`, `txn`, `domainMetadata`, `commitInfo` and
+the two actions of V2 checkpoints.
 
 Implements the sections "Actions" and "V2 Checkpoint Actions" of the protocol. Every class carries
 the fields it does not know in `extra`, so that rewriting an action loses nothing.
@@ -23,7 +23,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """`protocol`: what a client must understand to read or write the table ("Protocol Evolution")."""
+    """`protocol`: what a client must understand to read or write ("Protocol Evolution")."""
 
     min_reader_version: int
     min_writer_version: int
@@ -335,6 +335,6 @@ def _string_map(value: Json, key: str, action: str) -> dict[str, str]:
     # Parquet gives a map as a list of pairs.
     pairs = items.items() if isinstance(items, Mapping) else items
     try:
-        return {str(name): text for name, text in pairs if text is None or isinstance(text, str)}
+        return {str(name): text for name, text in pairs if isinstance(text, str)}
     except (TypeError, ValueError):
         raise CorruptTableError(f"{action}.{key} is no map of text") from None

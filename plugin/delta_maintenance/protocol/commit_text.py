@@ -1,0 +1,225 @@
+"""The text of a commit or of a log compaction, taken apart line by line.
+
+Implements "Delta Log Entries": newline-delimited JSON, one action a line. Blank lines, blanks
+around the JSON and several actions on one line are met in real logs and read; anything else is
+corruption and named with its file and line.
+
+Nearly all the text of a large log is file actions. They are left as text here, to be parsed as
+columns (`file_action_json`); only the other lines become objects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.actions import (
+    CheckpointMetadata,
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Sidecar,
+    Txn,
+)
+
+FILE_ACTIONS = frozenset({"add", "remove", "cdc"})
+SINGLE_ACTIONS = (
+    "protocol",
+    "metaData",
+    "txn",
+    "domainMetadata",
+    "commitInfo",
+    "rowIdHighWaterMark",
+    "checkpointMetadata",
+    "sidecar",
+)
+KNOWN_ACTIONS = FILE_ACTIONS.union(SINGLE_ACTIONS)
+
+_FILE_LINES = (b'{"add":{', b'{"remove":{', b'{"cdc":{')
+_SINGLE_KEYS = tuple(f'"{name}":{{'.encode() for name in SINGLE_ACTIONS[:6])
+
+
+@dataclass(slots=True)
+class SingleActions:
+    """The actions of one file of the log that are not files; later lines replace earlier ones."""
+
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    txns: dict[str, Txn] = field(default_factory=dict)
+    domains: dict[str, DomainMetadata] = field(default_factory=dict)
+    commit_info: CommitInfo | None = None
+    draft_high_water_mark: dict[str, Any] | None = None
+    checkpoint_metadata: list[CheckpointMetadata] = field(default_factory=list)
+    sidecars: list[Sidecar] = field(default_factory=list)
+    unknown: set[str] = field(default_factory=set)
+    """Names of actions that no revision of the protocol knows."""
+    repeated: set[str] = field(default_factory=set)
+    """Actions met twice where the protocol allows one."""
+
+    def take(self, name: str, value: Mapping[str, Any]) -> None:
+        """Takes in one action. `CorruptTableError` where it lacks what the protocol requires."""
+        match name:
+            case "protocol":
+                self._once(name, self.protocol)
+                self.protocol = Protocol.from_json(value)
+            case "metaData":
+                self._once(name, self.metadata)
+                self.metadata = Metadata.from_json(value)
+            case "txn":
+                txn = Txn.from_json(value)
+                self._once(f"txn {txn.app_id}", self.txns.get(txn.app_id))
+                self.txns[txn.app_id] = txn
+            case "domainMetadata":
+                domain = DomainMetadata.from_json(value)
+                self._once(f"domainMetadata {domain.domain}", self.domains.get(domain.domain))
+                self.domains[domain.domain] = domain
+            case "commitInfo":
+                self.commit_info = CommitInfo(values=value)
+            case "rowIdHighWaterMark":
+                self.draft_high_water_mark = dict(value)
+            case "checkpointMetadata":
+                self.checkpoint_metadata.append(CheckpointMetadata.from_json(value))
+            case "sidecar":
+                self.sidecars.append(Sidecar.from_json(value))
+
+    def _once(self, name: str, present: object) -> None:
+        if present is not None:
+            self.repeated.add(name)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitText:
+    """One file of the log, split into what is parsed as columns and what is parsed line by line."""
+
+    name: str
+    """Relative to `_delta_log`, for messages."""
+    file_lines: tuple[memoryview | bytes, ...]
+    """Pieces of text, each of whole lines ended by newlines, each line one add, remove or cdc."""
+    file_line_count: int
+    other_lines: tuple[tuple[int, bytes], ...]
+    """The remaining lines that are not blank, each with its number counted from 1."""
+
+
+def split(name: str, data: bytes) -> CommitText:
+    """Tells the lines of files from the others without parsing either.
+
+    `CorruptTableError` for an empty file: a commit whose writer died before its first byte, on a
+    store that shows such things.
+    """
+    if not data.strip():
+        raise CorruptTableError(
+            "the file is empty",
+            file=name,
+            remedy="restore it from a backup, or remove it if no writer ever reported this commit",
+        )
+    if not data.isascii():
+        _require_utf8(name, data)
+    if not data.endswith(b"\n"):
+        data += b"\n"
+    start, end = _file_block(data)
+    block = memoryview(data)[start:end]
+    count = data.count(b"\n", start, end)
+    # The block starts with a line of a file action; every further one follows a newline.
+    marked = sum(data.count(b"\n" + mark, start, end) for mark in _FILE_LINES) + bool(count)
+    if marked == count and not any(data.find(key, start, end) >= 0 for key in _SINGLE_KEYS):
+        head = list(_numbered(data[:start], 1))
+        tail = list(_numbered(data[end:], data.count(b"\n", 0, end) + 1))
+        return CommitText(name, (block,) if count else (), count, (*head, *tail))
+    files, others = [], []
+    for number, line in _numbered(data, 1):
+        plain = line.startswith(_FILE_LINES) and not any(key in line for key in _SINGLE_KEYS)
+        if plain:
+            files.append(line)
+        else:
+            others.append((number, line))
+    joined = b"\n".join([*files, b""])
+    return CommitText(name, (joined,) if files else (), len(files), tuple(others))
+
+
+def parse_other_lines(
+    text: CommitText, *, commit_info: bool = False
+) -> tuple[SingleActions, list[bytes]]:
+    """The single actions, and every file action found beside them, as a line of its own.
+
+    `commitInfo` is free-form and mostly not wanted; without `commit_info` it is checked to be JSON
+    and dropped.
+    """
+    actions, files = SingleActions(), []
+    for number, line in text.other_lines:
+        try:
+            for name, value in parse_line(line).items():
+                if value is None or (name == "commitInfo" and not commit_info):
+                    continue
+                if name not in KNOWN_ACTIONS:
+                    actions.unknown.add(name)
+                elif not isinstance(value, dict):
+                    raise CorruptTableError(f"{name} is no JSON object")
+                elif name in FILE_ACTIONS:
+                    files.append(json.dumps({name: value}).encode() + b"\n")
+                else:
+                    actions.take(name, value)
+        except CorruptTableError as error:
+            error.problem = f"line {number}: {error.problem}"
+            raise error.located(file=text.name) from None
+    return actions, files
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """One line as its actions. `CorruptTableError` for what is no JSON object or repeats a key."""
+    try:
+        value = json.loads(
+            line, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant
+        )
+    except (ValueError, RecursionError) as error:
+        problem = " ".join(str(error).split())
+        raise CorruptTableError(
+            f"not a line of JSON ({problem})",
+            remedy="restore the file from a backup; a commit is never edited",
+        ) from None
+    if not isinstance(value, dict):
+        raise CorruptTableError("a line that is no JSON object")
+    return value
+
+
+def _file_block(data: bytes) -> tuple[int, int]:
+    # Writers put the other actions first or last; what lies between is the bulk.
+    start, end = 0, len(data)
+    while start < end and not data.startswith(_FILE_LINES, start):
+        start = data.index(b"\n", start) + 1
+    while end > start:
+        last = data.rfind(b"\n", start, end - 1) + 1 or start
+        if data.startswith(_FILE_LINES, last):
+            break
+        end = last
+    return start, end
+
+
+def _numbered(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:
+    for number, line in enumerate(data.split(b"\n"), first):
+        if line.strip():
+            yield number, line
+
+
+def _require_utf8(name: str, data: bytes) -> None:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise CorruptTableError(
+            f"line {line} is not UTF-8", file=name, remedy="restore the file from a backup"
+        ) from None
+
+
+def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")

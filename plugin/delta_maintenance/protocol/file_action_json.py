@@ -1,0 +1,300 @@
+"""Lines of file actions, parsed as columns.
+
+The lines go through Arrow's JSON reader with the fields of the protocol spelt out. Whatever that
+reader turns down (an unknown field, a number where text belongs, damage) is looked at again, field
+by field, until it is either understood or named as corrupt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.commit_text import FILE_ACTIONS, parse_line
+from delta_maintenance.protocol.file_actions import (
+    ADD_TYPES,
+    DELETION_VECTOR,
+    REMOVE_TYPES,
+    STRING_MAP,
+    empty,
+    normalise,
+)
+
+_BLOCK = 1 << 22
+_CDC_FIELDS = ("path", "partitionValues", "size", "dataChange", "tags")
+_TYPES: Mapping[str, Mapping[str, pa.DataType]] = {
+    "add": ADD_TYPES,
+    "remove": REMOVE_TYPES,
+    # Change data files are no part of any state; their lines are only told apart from the others.
+    "cdc": {name: ADD_TYPES[name] for name in _CDC_FIELDS},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileLines:
+    """The lines of file actions of one file of the log."""
+
+    name: str
+    """Relative to `_delta_log`, for messages."""
+    pieces: tuple[memoryview | bytes, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFileActions:
+    """File actions of several files of the log, in columns."""
+
+    adds: pa.Table
+    removes: pa.Table
+    add_source: npt.NDArray[np.int64]
+    """For each add, which of the given files it comes from, counted from 0."""
+    remove_source: npt.NDArray[np.int64]
+
+
+def parse_file_actions(
+    sources: Sequence[FileLines],
+    *,
+    keys: MapKeys,
+    fields: Mapping[str, Collection[str]] | None = None,
+) -> ParsedFileActions:
+    """Parses the lines of all sources at once.
+
+    `keys` are the keys of maps met so far; new ones are added to it. With `fields`, by action, only
+    these fields are read, and of the partition values only those of the table's partition columns;
+    without, every field, unknown ones included. `CorruptTableError` names the file and what is
+    wrong with it.
+    """
+    data = b"".join(piece for source in sources for piece in source.pieces)
+    counts = np.array([source.count for source in sources], np.int64)
+    if not data:
+        return _columns(None, np.empty(0, np.int64), keys, fields)
+    try:
+        table = _read_columns(data, keys, fields)
+        if table.num_rows != counts.sum():
+            raise pa.ArrowInvalid("several values on one line")
+    except pa.ArrowInvalid:
+        tidy = b"".join(_tidy_lines(source) for source in sources)
+        try:
+            table = _read_columns(tidy, keys, fields)
+        except pa.ArrowInvalid as error:
+            raise CorruptTableError(
+                "an unknown field of the file actions has several types "
+                f"({' '.join(str(error).split())})",
+                file=f"{sources[0].name} … {sources[-1].name}",
+            ) from None
+    return _columns(table, np.repeat(np.arange(len(sources)), counts), keys, fields)
+
+
+@dataclass(slots=True, kw_only=True)
+class MapKeys:
+    """The keys that the maps of a table's file actions are known to have.
+
+    Arrow reads a JSON object as a struct, so it has to know them; whoever reads many batches of one
+    log keeps one of these to learn each key once.
+    """
+
+    partition_columns: frozenset[str]
+    """The physical names of the table's partition columns, whose nulls are kept as nulls."""
+    partition_values: frozenset[str] = frozenset()
+    """Further keys met in partition values."""
+    tags: frozenset[str] = frozenset()
+
+    def struct_of(self, name: str) -> pa.StructType:
+        """The struct that stands for the map `name`."""
+        known = self.tags if name == "tags" else self.partition_columns | self.partition_values
+        return pa.struct([pa.field(key, pa.string()) for key in sorted(known)])
+
+    def learn(self, name: str, inferred: pa.DataType) -> None:
+        """Adds the keys of an inferred struct; `ArrowInvalid` where a value is no text."""
+        if pa.types.is_null(inferred):
+            return
+        for child in inferred:
+            # Text that looks like a date is inferred as a timestamp.
+            if not _is_text(child.type):
+                raise pa.ArrowInvalid(f"{name}.{child.name} is {child.type}")
+        names = {child.name for child in inferred}
+        if name == "tags":
+            self.tags |= names
+        else:
+            self.partition_values |= names - self.partition_columns
+
+
+def _schema(keys: MapKeys, fields: Mapping[str, Collection[str]] | None) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field(
+                action,
+                pa.struct(
+                    [
+                        pa.field(name, keys.struct_of(name) if wanted == STRING_MAP else wanted)
+                        for name, wanted in types.items()
+                        if fields is None or name in fields.get(action, ("path",))
+                    ]
+                ),
+            )
+            for action, types in _TYPES.items()
+        ]
+    )
+
+
+def _read_columns(
+    data: bytes, keys: MapKeys, fields: Mapping[str, Collection[str]] | None
+) -> pa.Table:
+    if fields is not None:
+        return _read(data, _schema(keys, fields), "ignore")
+    try:
+        return _read(data, _schema(keys, None), "error")
+    except pa.ArrowInvalid:
+        inferred = _read(data, _schema(keys, None), "infer")
+    unknown = set(inferred.column_names) - set(_TYPES)
+    if unknown:
+        raise pa.ArrowInvalid(f"lines that hold {', '.join(sorted(unknown))} too")
+    actions = []
+    for action in inferred.schema:
+        children = []
+        for child in action.type:
+            kind = _TYPES[action.name].get(child.name)
+            if kind == STRING_MAP:
+                keys.learn(child.name, child.type)
+            elif not pa.types.is_null(child.type):
+                children.append(child.with_type(kind or _texts_for_times(child.type)))
+            if kind == DELETION_VECTOR:
+                children[-1] = child.with_type(_texts_for_times(child.type))
+        children += [
+            pa.field(name, keys.struct_of(name))
+            for name, kind in _TYPES[action.name].items()
+            if kind == STRING_MAP
+        ]
+        actions.append(action.with_type(pa.struct(children)))
+    # Null columns, left out of the schema, are what may be ignored.
+    return _read(data, pa.schema(actions), "ignore")
+
+
+def _read(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
+    for block in (_BLOCK, len(data) + 1):
+        try:
+            return pj.read_json(
+                pa.BufferReader(data),
+                read_options=pj.ReadOptions(block_size=block),
+                parse_options=pj.ParseOptions(
+                    explicit_schema=schema, unexpected_field_behavior=unexpected
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            # A line longer than a block; nothing else is cured by a larger one.
+            if "straddling" not in str(error) or block > len(data):
+                raise
+    raise AssertionError("the second block holds all the data")
+
+
+def _columns(
+    table: pa.Table | None,
+    source: npt.NDArray[np.int64],
+    keys: MapKeys,
+    fields: Mapping[str, Collection[str]] | None,
+) -> ParsedFileActions:
+    found: dict[str, tuple[pa.Table, npt.NDArray[np.int64]]] = {}
+    for action in ("add", "remove"):
+        types = _TYPES[action]
+        if table is None:
+            wanted = {n: t for n, t in types.items() if fields is None or n in fields[action]}
+            found[action] = (empty(wanted), np.empty(0, np.int64))
+            continue
+        column = table[action]
+        rows = np.flatnonzero(pc.is_valid(column).to_numpy())
+        if len(rows) < len(column):
+            column = column.take(pa.array(rows))
+        flat = pa.Table.from_batches(
+            [pa.RecordBatch.from_struct_array(chunk) for chunk in column.chunks],
+            schema=pa.schema(list(column.type)),
+        )
+        batch = normalise(flat, types, partition_keys=keys.partition_columns)
+        found[action] = (batch, source[rows])
+    (adds, add_source), (removes, remove_source) = found["add"], found["remove"]
+    return ParsedFileActions(adds, removes, add_source, remove_source)
+
+
+def _is_text(inferred: pa.DataType) -> bool:
+    tests = (pa.types.is_string, pa.types.is_timestamp, pa.types.is_null)
+    return any(test(inferred) for test in tests)
+
+
+def _texts_for_times(inferred: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(inferred) or pa.types.is_date(inferred):
+        return pa.string()
+    if pa.types.is_struct(inferred):
+        return pa.struct([pa.field(f.name, _texts_for_times(f.type)) for f in inferred])
+    if pa.types.is_list(inferred):
+        return pa.list_(_texts_for_times(inferred.value_type))
+    return inferred
+
+
+def _tidy_lines(source: FileLines) -> bytes:
+    """The same lines with every known field in the type that the protocol gives it."""
+    tidy = []
+    for line in b"".join(source.pieces).split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            actions = parse_line(line)
+            if len(actions) != 1 or not FILE_ACTIONS.issuperset(actions):
+                raise CorruptTableError(f"a line with the actions {', '.join(sorted(actions))}")
+            [(action, value)] = actions.items()
+            if not isinstance(value, dict):
+                raise CorruptTableError(f"{action} is no JSON object")
+            value = {
+                name: _tidy(action, name, item)
+                for name, item in value.items()
+                if item is not None and name != "stats_parsed"
+            }
+        except CorruptTableError as error:
+            raise error.located(file=source.name) from None
+        tidy.append(json.dumps({action: value}).encode())
+    return b"\n".join([*tidy, b""])
+
+
+def _tidy(action: str, name: str, value: Any) -> Any:
+    wanted = _TYPES[action].get(name)
+    if wanted is None:
+        return value
+    if name == "stats" and isinstance(value, dict):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    if wanted == STRING_MAP:
+        if isinstance(value, dict) and all(
+            item is None or isinstance(item, str) for item in value.values()
+        ):
+            return value
+        raise CorruptTableError(f"{action}.{name} is no map of text")
+    if wanted == DELETION_VECTOR:
+        if not isinstance(value, dict):
+            raise CorruptTableError(f"{action}.{name} is no JSON object")
+        types = {field.name: field.type for field in DELETION_VECTOR}
+        return {
+            key: _scalar(f"{action}.{name}.{key}", item, types[key]) if key in types else item
+            for key, item in value.items()
+            if item is not None
+        }
+    return _scalar(f"{action}.{name}", value, wanted)
+
+
+def _scalar(name: str, value: Any, wanted: pa.DataType) -> Any:
+    if pa.types.is_string(wanted) and isinstance(value, str):
+        return value
+    if pa.types.is_boolean(wanted) and isinstance(value, bool):
+        return value
+    if pa.types.is_integer(wanted) and not isinstance(value, bool):
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        limit = 1 << (wanted.bit_width - 1)
+        if isinstance(value, int) and -limit <= value < limit:
+            return value
+    raise CorruptTableError(f"{name} is no {wanted}: {value!r:.80}")

@@ -1,0 +1,169 @@
+"""Action reconciliation: which actions of a log still stand ("Action Reconciliation").
+
+Both halves read the log from its newest action to its oldest. What is met first stands; everything
+older with the same key is superseded. So every row that is let through is final at once and can be
+written on, and the only memory that grows is the set of keys already met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
+from delta_maintenance.protocol.key_hash import hash_texts
+
+Hashes = npt.NDArray[np.uint64]
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class StateReplay:
+    """The newest of every action that is not a file, fed from the newest commit to the oldest."""
+
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    txns: dict[str, Txn] = field(default_factory=dict)
+    domains: dict[str, DomainMetadata] = field(default_factory=dict)
+    """Removed ones too: they suppress older ones."""
+    draft_high_water_mark: dict[str, Any] | None = None
+    """The last `rowIdHighWaterMark` action of the drafts of 2023, which no release wrote."""
+
+    def offer(
+        self,
+        *,
+        protocol: Protocol | None = None,
+        metadata: Metadata | None = None,
+        txns: Iterable[Txn] = (),
+        domains: Iterable[DomainMetadata] = (),
+        draft_high_water_mark: dict[str, Any] | None = None,
+    ) -> None:
+        """Takes in the actions of one commit, compaction or checkpoint, older than all before."""
+        self.protocol = self.protocol or protocol
+        self.metadata = self.metadata or metadata
+        for txn in txns:
+            self.txns.setdefault(txn.app_id, txn)
+        for domain in domains:
+            self.domains.setdefault(domain.domain, domain)
+        self.draft_high_water_mark = self.draft_high_water_mark or draft_high_water_mark
+
+    def present_domains(self) -> dict[str, DomainMetadata]:
+        """The domains that are not removed."""
+        return {name: domain for name, domain in self.domains.items() if not domain.removed}
+
+
+class FileReplay:
+    """Lets through the file actions that still stand, batch by batch, newest first.
+
+    The full key decides; its hash only narrows the search. Two keys with one hash are possible, if
+    hardly ever met: from the first such pair on, this replay compares keys alone.
+    """
+
+    def __init__(self, *, hash_keys: Callable[[pa.StringArray], Hashes] = hash_texts) -> None:
+        self._hash_keys = hash_keys
+        self._levels: list[tuple[Hashes, Positions]] = []
+        self._keys: list[pa.StringArray] = []
+        self._starts: list[int] = []
+        self._count = 0
+        self._exact: set[bytes] | None = None
+
+    def __len__(self) -> int:
+        """How many keys have been remembered."""
+        return self._count
+
+    def offer(self, keys: pa.StringArray, *, remember: bool = True) -> Positions:
+        """The positions, ascending, of the rows of a batch that stand.
+
+        Rows of a batch are ordered from the newest to the oldest too. `remember=False` for the last
+        batch of a log, whose keys nothing older will ask for.
+        """
+        if len(keys) == 0:
+            return np.empty(0, np.int64)
+        if self._exact is not None:
+            return self._offer_exactly(keys)
+        hashes = self._hash_keys(keys)
+        order = np.argsort(hashes, kind="stable")
+        ordered = hashes[order]
+        repeats = np.append(False, ordered[1:] == ordered[:-1])
+        if repeats.any():
+            first = order[np.maximum.accumulate(np.where(repeats, 0, np.arange(len(order))))]
+            if not _same_texts(keys, order[repeats], keys, first[repeats]):
+                return self._switch_to_exact(keys)
+            order, ordered = order[~repeats], ordered[~repeats]
+        standing = np.ones(len(order), bool)
+        for level_hashes, level_positions in self._levels:
+            at = np.searchsorted(level_hashes, ordered)
+            at[at == len(level_hashes)] = 0
+            hit = level_hashes[at] == ordered
+            if hit.any():
+                if not self._same_as_remembered(keys, order[hit], level_positions[at[hit]]):
+                    return self._switch_to_exact(keys)
+                standing &= ~hit
+        order, ordered = order[standing], ordered[standing]
+        if remember:
+            self._remember(keys, order, ordered)
+        return np.sort(order)
+
+    def _remember(self, keys: pa.StringArray, order: Positions, hashes: Hashes) -> None:
+        if not len(order):
+            return
+        # Sorted runs that double in size: each key is merged a logarithmic number of times.
+        level = (hashes, np.arange(self._count, self._count + len(order), dtype=np.int64))
+        self._keys.append(
+            keys if len(order) == len(keys) and _ascending(order) else keys.take(order)
+        )
+        self._starts.append(self._count)
+        self._count += len(order)
+        while self._levels and len(self._levels[-1][0]) <= 2 * len(level[0]):
+            level = _merge(self._levels.pop(), level)
+        self._levels.append(level)
+
+    def _same_as_remembered(
+        self, keys: pa.StringArray, rows: Positions, remembered: Positions
+    ) -> bool:
+        chunk = np.searchsorted(self._starts, remembered, side="right") - 1
+        for index in np.unique(chunk):
+            mine = chunk == index
+            local = remembered[mine] - self._starts[index]
+            if not _same_texts(keys, rows[mine], self._keys[index], local):
+                return False
+        return True
+
+    def _switch_to_exact(self, keys: pa.StringArray) -> Positions:
+        self._exact = {text for chunk in self._keys for text in chunk.cast(pa.binary()).to_pylist()}
+        self._levels, self._keys, self._starts = [], [], []
+        return self._offer_exactly(keys)
+
+    def _offer_exactly(self, keys: pa.StringArray) -> Positions:
+        assert self._exact is not None
+        standing = []
+        for position, text in enumerate(keys.cast(pa.binary()).to_pylist()):
+            if text not in self._exact:
+                self._exact.add(text)
+                standing.append(position)
+        self._count = len(self._exact)
+        return np.array(standing, np.int64)
+
+
+def _merge(
+    left: tuple[Hashes, Positions], right: tuple[Hashes, Positions]
+) -> tuple[Hashes, Positions]:
+    hashes = np.concatenate([left[0], right[0]])
+    order = np.argsort(hashes, kind="stable")
+    return hashes[order], np.concatenate([left[1], right[1]])[order]
+
+
+def _same_texts(
+    left: pa.StringArray, left_rows: Positions, right: pa.StringArray, right_rows: Positions
+) -> bool:
+    return bool(pc.all(pc.equal(left.take(left_rows), right.take(right_rows))).as_py())
+
+
+def _ascending(order: Positions) -> bool:
+    return bool((order[1:] > order[:-1]).all())

@@ -1,0 +1,269 @@
+"""Reading one checkpoint, whatever its kind: classic, multi-part or V2, Parquet or JSON.
+
+Implements "Checkpoints" and "V2 Spec" for readers. A checkpoint is V2 if it says so itself, by a
+`checkpointMetadata` action, whatever its name. Anything that keeps a checkpoint from being used
+raises `UnusableCheckpointError`, and the caller falls back to another base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.actions import Sidecar
+from delta_maintenance.protocol.commit_text import SingleActions, parse_other_lines, split
+from delta_maintenance.protocol.file_action_json import FileLines, MapKeys, parse_file_actions
+from delta_maintenance.protocol.file_actions import ADD_TYPES, REMOVE_TYPES, empty, normalise
+from delta_maintenance.protocol.log_files import SIDECAR_DIRECTORY, LogFileKind
+from delta_maintenance.storage.base import Store
+from delta_maintenance.table.log_segment import LOG_DIRECTORY, CheckpointFiles
+
+FILE_COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = {"add": ADD_TYPES, "remove": REMOVE_TYPES}
+
+_SINGLES = (
+    "protocol",
+    "metaData",
+    "txn",
+    "domainMetadata",
+    "rowIdHighWaterMark",
+    "checkpointMetadata",
+    "sidecar",
+)
+_BATCH_ROWS = 1 << 17
+_PARALLEL_FOOTERS = 8
+
+
+class UnusableCheckpointError(CorruptTableError):
+    """This checkpoint cannot serve as a base; an older one or the commits may."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileActionBatch:
+    """Some file actions of a checkpoint, in columns."""
+
+    adds: pa.Table
+    removes: pa.Table
+
+
+class Checkpoint:
+    """One opened checkpoint: its single actions at once, its file actions as a stream.
+
+    Opening reads the footers of every Parquet file involved, so a truncated part or sidecar is
+    found before anything is built on it.
+    """
+
+    def __init__(self, store: Store, files: CheckpointFiles) -> None:
+        self._store = store
+        self.files = files
+        self.singles = SingleActions()
+        self._inline: FileLines | None = None
+        self._parquet: list[_ParquetFile] = []
+        try:
+            self._open_top_level()
+            self.sidecars: tuple[Sidecar, ...] = tuple(self.singles.sidecars)
+            self._check_version_2()
+            self._open_sidecars()
+        except UnusableCheckpointError as error:
+            raise error.located(
+                version=files.version, file=f"{LOG_DIRECTORY}/{files.name}"
+            ) from None
+        except CorruptTableError as error:
+            raise self._unusable(error.problem) from None
+        except FileNotFoundError as error:
+            raise self._unusable(f"{error} is gone") from None
+
+    @property
+    def is_v2(self) -> bool:
+        """Whether it is a V2 checkpoint by content."""
+        return bool(self.singles.checkpoint_metadata)
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The Parquet schema of the file that holds the file actions, None for JSON alone."""
+        return self._parquet[-1].schema if self._parquet else None
+
+    def file_actions(
+        self, *, keys: MapKeys, fields: Mapping[str, Collection[str]] | None = None
+    ) -> Iterator[FileActionBatch]:
+        """The adds and removes, with every field or only the named ones of each action.
+
+        Parsed statistics and partition values come only when all fields are asked for, or by name.
+        """
+        try:
+            if self._inline is not None:
+                parsed = parse_file_actions([self._inline], keys=keys, fields=fields)
+                yield FileActionBatch(parsed.adds, parsed.removes)
+            for parquet in self._parquet:
+                yield from parquet.file_actions(keys, fields)
+        except (pa.ArrowException, OSError, CorruptTableError) as error:
+            problem = error.problem if isinstance(error, CorruptTableError) else str(error)
+            raise self._unusable(" ".join(problem.split())) from error
+
+    def _open_top_level(self) -> None:
+        for entry in self.files.entries:
+            if entry.file.encoding == "json":
+                text = split(entry.file.name, self._store.read(entry.path))
+                self.singles, extra = parse_other_lines(text)
+                pieces = (*text.file_lines, *extra)
+                if pieces:
+                    count = text.file_line_count + len(extra)
+                    self._inline = FileLines(entry.file.name, pieces, count)
+            else:
+                parquet = _ParquetFile(self._store, entry.path)
+                for name in _SINGLES:
+                    for value in parquet.values(name):
+                        self.singles.take(name, value)
+                self._parquet.append(parquet)
+
+    def _check_version_2(self) -> None:
+        found = self.singles.checkpoint_metadata
+        if not found:
+            if self.files.kind is LogFileKind.UUID_CHECKPOINT:
+                raise self._unusable("a UUID-named checkpoint without checkpointMetadata")
+            if self.sidecars:
+                raise self._unusable("a checkpoint with sidecars but without checkpointMetadata")
+            return
+        if self.files.kind is LogFileKind.MULTIPART_CHECKPOINT:
+            raise self._unusable("a multi-part checkpoint with checkpointMetadata")
+        if len(found) > 1:
+            raise self._unusable("a checkpoint with several checkpointMetadata actions")
+        if found[0].version != self.files.version:
+            raise self._unusable(f"checkpointMetadata speaks of version {found[0].version}")
+        inline = self._inline is not None or any(p.has_file_actions() for p in self._parquet)
+        if self.sidecars and inline:
+            raise self._unusable("a checkpoint with file actions both inline and in sidecars")
+
+    def _open_sidecars(self) -> None:
+        paths = [_sidecar_path(sidecar, self._store.root) for sidecar in self.sidecars]
+        if not paths:
+            return
+        with ThreadPoolExecutor(_PARALLEL_FOOTERS) as pool:
+            self._parquet = list(pool.map(lambda path: _ParquetFile(self._store, path), paths))
+
+    def _unusable(self, problem: str) -> UnusableCheckpointError:
+        return UnusableCheckpointError(
+            f"the checkpoint cannot be used: {problem}",
+            version=self.files.version,
+            file=f"{LOG_DIRECTORY}/{self.files.name}",
+            remedy="write a new checkpoint, or restore this one from a backup",
+        )
+
+
+class _ParquetFile:
+    """A Parquet file of actions, of which only the columns and row groups in need are read.
+
+    Keeps the footer, not the file: a snapshot may live long, and open files are few.
+    """
+
+    def __init__(self, store: Store, path: str) -> None:
+        self._store = store
+        self._path = path
+        try:
+            with store.open(path) as source:
+                file = pq.ParquetFile(source)
+                self.metadata, self.schema = file.metadata, file.schema_arrow
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            problem = " ".join(str(error).split())
+            raise UnusableCheckpointError(f"{path} is no readable Parquet ({problem})") from None
+
+    def has_file_actions(self) -> bool:
+        return any(
+            batch.num_rows - batch.column(0).null_count
+            for action in FILE_COLUMNS
+            for batch in self._batches(action, [f"{action}.path"])
+        )
+
+    def values(self, name: str) -> list[Any]:
+        """The non-null values of a column of single actions."""
+        found: list[Any] = []
+        for batch in self._batches(name, [name]):
+            column = batch.column(0)
+            found.extend(column.filter(pc.is_valid(column)).to_pylist())
+        return found
+
+    def file_actions(
+        self, keys: MapKeys, fields: Mapping[str, Collection[str]] | None
+    ) -> Iterator[FileActionBatch]:
+        for action, types in FILE_COLUMNS.items():
+            present = self._children(action)
+            wanted = [n for n in present if fields is None or n in fields[action]]
+            for batch in self._batches(action, [f"{action}.{name}" for name in wanted]):
+                column = batch.column(0)
+                if column.null_count:
+                    column = column.filter(pc.is_valid(column))
+                if not len(column):
+                    continue
+                flat = pa.Table.from_batches([pa.RecordBatch.from_struct_array(column)])
+                table = normalise(flat, types, partition_keys=keys.partition_columns)
+                if action == "add":
+                    yield FileActionBatch(table, empty(REMOVE_TYPES))
+                else:
+                    yield FileActionBatch(empty(ADD_TYPES), table)
+
+    def _children(self, action: str) -> list[str]:
+        if action not in self.schema.names:
+            return []
+        return [child.name for child in self.schema.field(action).type]
+
+    def _batches(self, top: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        groups = self._row_groups_with(top)
+        if not groups or not columns:
+            return
+        with self._store.open(self._path) as source:
+            file = pq.ParquetFile(source, metadata=self.metadata, pre_buffer=True)
+            yield from file.iter_batches(batch_size=_BATCH_ROWS, row_groups=groups, columns=columns)
+
+    def _row_groups_with(self, top: str) -> list[int]:
+        """The row groups in which the action may occur, by their null counts."""
+        if top not in self.schema.names:
+            return []
+        leaves = [
+            index
+            for index in range(self.metadata.num_columns)
+            if self.metadata.schema.column(index).path.split(".", 1)[0] == top
+        ]
+        return [
+            group
+            for group in range(self.metadata.num_row_groups)
+            if not _all_null(self.metadata.row_group(group), leaves)
+        ]
+
+
+def _all_null(group: pq.RowGroupMetaData, leaves: list[int]) -> bool:
+    for leaf in leaves:
+        chunk = group.column(leaf)
+        statistics = chunk.statistics
+        if statistics is None or not statistics.has_null_count:
+            return False
+        if statistics.null_count < chunk.num_values:
+            return False
+    return True
+
+
+def _sidecar_path(sidecar: Sidecar, root: str) -> str:
+    """Where a sidecar lies, relative to the table root: always in the table's own folder."""
+    parts = urlsplit(sidecar.path)
+    path = unquote(parts.path, errors="strict")
+    directory, _, name = path.rpartition("/")
+    own = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
+    absolute = f"{_plain(root)}/{own}"
+    if name and directory in ("", own, SIDECAR_DIRECTORY) and not parts.netloc:
+        return f"{own}/{name}"
+    if name and f"{parts.netloc}{directory}".strip("/") == absolute.strip("/"):
+        return f"{own}/{name}"
+    raise UnusableCheckpointError(f"sidecar {sidecar.path} lies outside {own}")
+
+
+def _plain(root: str) -> str:
+    parts = urlsplit(root)
+    return f"{parts.netloc}{parts.path}" if parts.scheme else root

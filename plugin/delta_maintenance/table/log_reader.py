@@ -1,0 +1,104 @@
+"""Reading the commits and compactions of a log segment, in parallel and newest first."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.commit_text import CommitText, parse_other_lines, split
+from delta_maintenance.protocol.file_action_json import FileLines, MapKeys, parse_file_actions
+from delta_maintenance.protocol.file_actions import COMMIT_VERSION
+from delta_maintenance.storage.base import Store
+from delta_maintenance.table.log_segment import LogEntry
+
+_PARALLEL_READS = 16
+_READ_AHEAD_BYTES = 32 << 20
+_BATCH_BYTES = 48 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TailBatch:
+    """File actions of some adjacent commits, in columns, with the version of each."""
+
+    adds: pa.Table
+    removes: pa.Table
+    add_order: np.ndarray
+    """Ascending from the newest commit of the batch to its oldest."""
+    remove_order: np.ndarray
+
+
+def read_texts(store: Store, entries: Sequence[LogEntry]) -> Iterator[tuple[LogEntry, CommitText]]:
+    """Every file from the newest to the oldest, read ahead a little and split into lines.
+
+    `CorruptTableError` names the file; one that is gone since the listing raises
+    `FileNotFoundError`, upon which the caller lists again.
+    """
+    waiting: deque[tuple[LogEntry, Future[bytes]]] = deque()
+    ahead = 0
+    upcoming = iter(reversed(entries))
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        exhausted = False
+        while True:
+            while not exhausted and len(waiting) < _PARALLEL_READS and ahead < _READ_AHEAD_BYTES:
+                entry = next(upcoming, None)
+                if entry is None:
+                    exhausted = True
+                    break
+                waiting.append((entry, pool.submit(store.read, entry.path)))
+                ahead += entry.status.size
+            if not waiting:
+                return
+            entry, future = waiting.popleft()
+            ahead -= entry.status.size
+            try:
+                yield entry, split(entry.path, future.result())
+            except CorruptTableError as error:
+                raise error.located(version=entry.file.version) from None
+
+
+def tail_batches(
+    store: Store,
+    entries: Sequence[LogEntry],
+    *,
+    keys: MapKeys,
+    fields: Mapping[str, Collection[str]] | None = None,
+) -> Iterator[TailBatch]:
+    """The file actions of a tail, newest first, in batches of bounded size."""
+    sources: list[FileLines] = []
+    versions: list[int] = []
+    size = 0
+    for entry, text in read_texts(store, entries):
+        _, beside = parse_other_lines(text)
+        pieces = (*text.file_lines, *beside)
+        if not pieces:
+            continue
+        sources.append(FileLines(entry.path, pieces, text.file_line_count + len(beside)))
+        versions.append(entry.file.end_version or entry.file.version or 0)
+        size += sum(len(piece) for piece in pieces)
+        if size >= _BATCH_BYTES:
+            yield _parse(sources, versions, keys, fields)
+            sources, versions, size = [], [], 0
+    if sources:
+        yield _parse(sources, versions, keys, fields)
+
+
+def _parse(
+    sources: list[FileLines],
+    versions: list[int],
+    keys: MapKeys,
+    fields: Mapping[str, Collection[str]] | None,
+) -> TailBatch:
+    parsed = parse_file_actions(sources, keys=keys, fields=fields)
+    of_source = np.array(versions, np.int64)
+    return TailBatch(
+        parsed.adds.append_column(COMMIT_VERSION, pa.array(of_source[parsed.add_source])),
+        parsed.removes.append_column(COMMIT_VERSION, pa.array(of_source[parsed.remove_source])),
+        parsed.add_source,
+        parsed.remove_source,
+    )
