@@ -139,6 +139,7 @@ UNKNOWN = [
     f"_sidecars/{V7}.checkpoint.{P3}.{P2}.{UUID}.parquet",
     f"_sidecars/nested/{UUID}.parquet",
     f"_sidecars/{UUID}.json",
+    f"_sidecars/.{UUID}.parquet",
     f"{V7}.0000000000.stats.json",
     f"_autostats/{V7}.0000000000.stats.json",
     ".s3-optimization-0",
