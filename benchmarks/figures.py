@@ -1,0 +1,248 @@
+"""What is measured: each figure runs its subject and a peer in pairs and gives rows to print."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks import tables
+from benchmarks.measure import ProcessFailed, Run, Spread, run_pairs, run_process
+
+CHECKPOINT = [str(Path(sys.executable).parent / "delta-maintenance"), "checkpoint"]
+"""Our command line; the table and the options follow."""
+
+V1_OPTIONS = ["--kind", "classic"]
+V2_OPTIONS = ["--kind", "v2"]
+
+_TAIL_COMMITS = 100
+_TAIL_ADDS = 100 * _TAIL_COMMITS
+_TAIL_REMOVES = 10 * _TAIL_COMMITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The size of the log, the number of pairs, and where tables are kept."""
+
+    commits: int
+    adds: int
+    removes: int
+    runs: int
+    work: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One quantity of ours and of the peer, pair by pair. The target is the largest good ratio."""
+
+    name: str
+    unit: str
+    ours: Sequence[float]
+    peer: Sequence[float]
+    target: str = ""
+
+    @property
+    def ratio(self) -> Spread:
+        return Spread.of([a / b for a, b in zip(self.ours, self.peer, strict=True)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A figure's rows, and notes about what the processes reported besides."""
+
+    rows: Sequence[Row]
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """``needs`` is a statement that runs only where the subject is there."""
+
+    title: str
+    needs: str
+    measure: Callable[[Settings], Outcome]
+
+    def missing(self, settings: Settings) -> str | None:
+        """Why this figure cannot be measured, or None."""
+        try:
+            run_process([sys.executable, "-c", self.needs], env=_airflow_home(settings))
+        except ProcessFailed as failure:
+            return str(failure).rsplit("status ", 1)[-1].partition(": ")[2]
+        return None
+
+
+def checkpoint(settings: Settings) -> Outcome:
+    """A checkpoint of a log that has none, against ``create_checkpoint`` of deltalake."""
+    table = tables.generated(
+        settings.work, commits=settings.commits, adds=settings.adds, removes=settings.removes
+    )
+    return _checkpoints(
+        table,
+        settings,
+        ours=lambda copy: [*CHECKPOINT, str(copy), "--json"],
+        peer=lambda copy: _subject("checkpoint-deltalake", copy),
+        targets=("0.25", "0.5", "0.35"),
+    )
+
+
+def v2(settings: Settings) -> Outcome:
+    """A V2 checkpoint with sidecars, against our own V1 checkpoint of the same table."""
+    table = tables.generated(
+        settings.work, commits=settings.commits, adds=settings.adds, removes=settings.removes
+    )
+    return _checkpoints(
+        table,
+        settings,
+        ours=lambda copy: [*CHECKPOINT, str(copy), *V2_OPTIONS, "--json"],
+        peer=lambda copy: [*CHECKPOINT, str(copy), *V1_OPTIONS, "--json"],
+        targets=("1.0", "", ""),
+        v2=True,
+    )
+
+
+def opening(settings: Settings) -> Outcome:
+    """A table opened from a checkpoint that deltalake wrote, with small commits after it."""
+    table = tables.generated(
+        settings.work,
+        commits=settings.commits,
+        adds=settings.adds,
+        removes=_TAIL_REMOVES,
+        tail_commits=_TAIL_COMMITS,
+        tail_adds=_TAIL_ADDS,
+    )
+    rows: list[Row] = []
+    notes: list[str] = []
+    with tables.linked(table, versions=settings.commits) as copy:
+        run_process(_subject("checkpoint-deltalake", copy))
+        tables.link_commits(table, copy)
+        tables.warm(copy)
+        for what, name in [("open", "open, count files"), ("files", "open, list paths and sizes")]:
+            ours, peer = run_pairs(
+                partial(run_process, _subject(f"{what}-ours", copy)),
+                partial(run_process, _subject(f"{what}-deltalake", copy)),
+                runs=settings.runs,
+                label=name,
+            )
+            rows += _time_and_memory(ours, peer, prefix=f"{name}: ", targets=("0.5", ""))
+            notes += _agreement(name, ours[0].report, peer[0].report)
+    return Outcome(rows=rows, notes=notes)
+
+
+def imports(settings: Settings) -> Outcome:
+    """The import of our operators, against what Airflow itself has to import for them."""
+    env = _airflow_home(settings)
+    # Neither side pays for the first start of Airflow, which writes its configuration.
+    run_process(_subject("import-ours"), env=env)
+    ours, peer = run_pairs(
+        partial(run_process, _subject("import-ours"), env=env),
+        partial(run_process, _subject("import-airflow"), env=env),
+        runs=settings.runs,
+        label="import",
+    )
+    added = Spread.of([run.report["added_ms"] for run in ours])
+    heavy = ours[0].report["heavy"]
+    notes = [
+        f"our import adds {added.median:.0f} ms ({added.low:.0f} .. {added.high:.0f}) "
+        "after Airflow's own; the target is 100 ms",
+        f"of pyarrow and pyspark it loads {' and '.join(heavy) if heavy else 'neither'}",
+    ]
+    return Outcome(rows=_time_and_memory(ours, peer, prefix="", targets=("", "")), notes=notes)
+
+
+FIGURES: Mapping[str, Figure] = {
+    "checkpoint": Figure(
+        title="`delta-maintenance checkpoint` against deltalake's open and `create_checkpoint`",
+        needs="import delta_maintenance.cli.main",
+        measure=checkpoint,
+    ),
+    "open": Figure(
+        title=f"Opening from a checkpoint and {_TAIL_COMMITS} commits, against deltalake",
+        needs="from delta_maintenance import open_table",
+        measure=opening,
+    ),
+    "v2": Figure(
+        title="Our V2 checkpoint with sidecars against our V1 checkpoint",
+        needs="import delta_maintenance.cli.main",
+        measure=v2,
+    ),
+    "import": Figure(
+        title="`import delta_maintenance_airflow.operators` against Airflow's own imports",
+        needs="import delta_maintenance_airflow.operators",
+        measure=imports,
+    ),
+}
+
+
+def _checkpoints(
+    table: Path,
+    settings: Settings,
+    *,
+    ours: Callable[[Path], list[str]],
+    peer: Callable[[Path], list[str]],
+    targets: tuple[str, str, str],
+    v2: bool = False,
+) -> Outcome:
+    """Two ways to checkpoint one log: wall time, memory, size; and whether they say the same."""
+    sizes: tuple[list[float], list[float]] = ([], [])
+    adds: tuple[list[int | None], list[int | None]] = ([], [])
+
+    def measured(side: int, argv: Callable[[Path], list[str]]) -> Run:
+        with tables.linked(table, v2=v2) as copy:
+            run = run_process(argv(copy))
+            sizes[side].append(tables.checkpoint_mb(copy))
+            adds[side].append(tables.checkpointed_adds(copy))
+        return run
+
+    tables.warm(table)
+    runs = run_pairs(
+        partial(measured, 0, ours),
+        partial(measured, 1, peer),
+        runs=settings.runs,
+        label="v2" if v2 else "checkpoint",
+    )
+    rows = [
+        *_time_and_memory(*runs, prefix="", targets=targets[:2]),
+        Row(name="file size", unit="MB", ours=sizes[0], peer=sizes[1], target=targets[2]),
+    ]
+    return Outcome(rows=rows, notes=_agreement("add", {"files": adds[0][0]}, {"files": adds[1][0]}))
+
+
+def _time_and_memory(
+    ours: Sequence[Run], peer: Sequence[Run], *, prefix: str, targets: tuple[str, str]
+) -> list[Row]:
+    return [
+        Row(
+            name=f"{prefix}wall time",
+            unit="s",
+            ours=[run.seconds for run in ours],
+            peer=[run.seconds for run in peer],
+            target=targets[0],
+        ),
+        Row(
+            name=f"{prefix}peak memory",
+            unit="MB",
+            ours=[run.peak_mb for run in ours],
+            peer=[run.peak_mb for run in peer],
+            target=targets[1],
+        ),
+    ]
+
+
+def _agreement(what: str, ours: Mapping[str, object], peer: Mapping[str, object]) -> list[str]:
+    """A note that says whether both sides found the same: a fast wrong answer is no figure."""
+    shared = {key: value for key, value in ours.items() if key in peer}
+    differing = [key for key, value in shared.items() if peer[key] != value]
+    if differing:
+        said = ", ".join(f"{key} {ours[key]} and {peer[key]}" for key in differing)
+        return [f"{what}: the two DIFFER: {said}"]
+    return [f"{what}: both report " + ", ".join(f"{key} {value}" for key, value in shared.items())]
+
+
+def _subject(name: str, *args: Path) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.subjects", name, *map(str, args)]
+
+
+def _airflow_home(settings: Settings) -> dict[str, str]:
+    return {"AIRFLOW_HOME": str(settings.work / "airflow")}

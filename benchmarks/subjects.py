@@ -1,0 +1,89 @@
+"""The processes that are measured, ours and the peers': ``python -m benchmarks.subjects NAME ...``.
+
+Each prints one JSON document. A subject imports what it needs inside its function, because the
+imports of a process are part of what is measured and no subject may pay for another's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+
+
+def checkpoint_deltalake(table: str) -> dict[str, object]:
+    from deltalake import DeltaTable
+
+    opened = DeltaTable(table)
+    opened.create_checkpoint()
+    return {"version": opened.version()}
+
+
+def open_ours(table: str) -> dict[str, object]:
+    from delta_maintenance import open_table
+
+    snapshot = open_table(table).snapshot()
+    return {"version": snapshot.version, "files": snapshot.live_files().num_rows}
+
+
+def open_deltalake(table: str) -> dict[str, object]:
+    from deltalake import DeltaTable
+
+    # It reads every file action here; its number of files is not asked for, which favours it.
+    return {"version": DeltaTable(table).version()}
+
+
+def files_ours(table: str) -> dict[str, object]:
+    import pyarrow.compute as pc
+
+    from delta_maintenance import open_table
+
+    snapshot = open_table(table).snapshot()
+    files = snapshot.live_files()
+    total = pc.sum(files["size"]).as_py()
+    return {"version": snapshot.version, "files": files.num_rows, "bytes": total}
+
+
+def files_deltalake(table: str) -> dict[str, object]:
+    from deltalake import DeltaTable
+
+    opened = DeltaTable(table)
+    files = opened.get_add_actions(flatten=False)
+    total = int(files["size_bytes"].to_numpy().sum())
+    return {"version": opened.version(), "files": files.num_rows, "bytes": total}
+
+
+def import_ours() -> dict[str, object]:
+    _import_airflow()
+    airflow_only = set(sys.modules)
+    started = time.perf_counter()
+    import delta_maintenance_airflow.operators  # noqa: F401
+
+    added_ms = (time.perf_counter() - started) * 1000
+    heavy = {"pyarrow", "pyspark"} & (set(sys.modules) - airflow_only)
+    return {"added_ms": added_ms, "heavy": sorted(heavy)}
+
+
+def import_airflow() -> dict[str, object]:
+    _import_airflow()
+    return {}
+
+
+def _import_airflow() -> None:
+    """What any module of operators and sensors takes from Airflow."""
+    from airflow.sdk import BaseHook, BaseOperator, BaseSensorOperator  # noqa: F401
+
+
+_SUBJECTS: dict[str, Callable[..., dict[str, object]]] = {
+    "checkpoint-deltalake": checkpoint_deltalake,
+    "open-ours": open_ours,
+    "open-deltalake": open_deltalake,
+    "files-ours": files_ours,
+    "files-deltalake": files_deltalake,
+    "import-ours": import_ours,
+    "import-airflow": import_airflow,
+}
+
+if __name__ == "__main__":
+    print(json.dumps(_SUBJECTS[sys.argv[1]](*sys.argv[2:])))

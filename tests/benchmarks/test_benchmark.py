@@ -1,0 +1,132 @@
+"""The benchmark measures what it says it does, on a log small enough to check."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _generate(table: Path, **shape: int) -> list[Path]:
+    options = [f"--{key.replace('_', '-')}={value}" for key, value in shape.items()]
+    argv = [sys.executable, "-m", "benchmarks.generate", str(table), *options]
+    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
+    return sorted((table / "_delta_log").iterdir())
+
+
+def _actions(commits: list[Path], kind: str) -> list[tuple[int, dict[str, object]]]:
+    lines = [
+        (version, json.loads(line))
+        for version, commit in enumerate(commits)
+        for line in commit.read_text().splitlines()
+    ]
+    return [(version, action[kind]) for version, action in lines if kind in action]
+
+
+@pytest.fixture
+def measure(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT))
+    return importlib.import_module("benchmarks.measure")
+
+
+def test_the_log_has_the_shape_that_was_asked_for(tmp_path: Path) -> None:
+    commits = _generate(tmp_path, commits=7, adds=100, removes=30)
+
+    adds, removes = _actions(commits, "add"), _actions(commits, "remove")
+    assert [commit.name for commit in commits] == [f"{version:020}.json" for version in range(7)]
+    assert set(Counter(version for version, _ in adds).values()) == {14, 15}
+    assert len({add["path"] for _, add in adds}) == 100
+    added_in = {add["path"]: version for version, add in adds}
+    assert len({remove["path"] for _, remove in removes}) == 30
+    assert all(version > added_in[remove["path"]] for version, remove in removes)
+
+
+def test_every_file_has_statistics_and_every_tombstone_counts(tmp_path: Path) -> None:
+    commits = _generate(tmp_path, commits=5, adds=50, removes=10)
+
+    for _, add in _actions(commits, "add"):
+        stats = json.loads(str(add["stats"]))
+        assert stats["numRecords"] > 0
+        columns = set(stats["minValues"])
+        assert len(columns) == 6
+        assert columns == set(stats["maxValues"]) == set(stats["nullCount"])
+        assert all(stats["minValues"][name] <= stats["maxValues"][name] for name in columns)
+    week_ago_ms = (time.time() - 7 * 86_400) * 1000
+    for _, remove in _actions(commits, "remove"):
+        assert int(str(remove["deletionTimestamp"])) > week_ago_ms
+
+
+def test_a_tail_holds_all_the_removes(tmp_path: Path) -> None:
+    commits = _generate(tmp_path, commits=4, adds=400, removes=20, tail_commits=3, tail_adds=9)
+
+    assert Counter(version for version, _ in _actions(commits, "add")) == {
+        **dict.fromkeys(range(4), 100),
+        **dict.fromkeys(range(4, 7), 3),
+    }
+    removed_in = {version for version, _ in _actions(commits, "remove")}
+    assert removed_in <= {4, 5, 6}
+
+
+def test_one_seed_gives_one_set_of_files(tmp_path: Path) -> None:
+    names = [
+        [str(add["path"]).rpartition("/")[2] for _, add in _actions(commits, "add")]
+        for commits in (
+            _generate(tmp_path / "a", commits=2, adds=9, removes=1, seed=1),
+            _generate(tmp_path / "b", commits=2, adds=9, removes=1, seed=1),
+            _generate(tmp_path / "c", commits=2, adds=9, removes=1, seed=2),
+        )
+    ]
+    assert names[0] == names[1] != names[2]
+
+
+def test_another_engine_finds_the_files_that_were_not_removed(tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    _generate(tmp_path, commits=6, adds=60, removes=25)
+
+    assert len(deltalake.DeltaTable(str(tmp_path)).file_uris()) == 35
+
+
+def test_memory_is_that_of_the_largest_process_of_the_tree(measure: ModuleType) -> None:
+    grandchild = "block = b'x' * 200_000_000"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grandchild!r}])"
+
+    small = measure.run_process([sys.executable, "-c", "pass"])
+    large = measure.run_process([sys.executable, "-c", child])
+
+    assert large.peak_mb > 200
+    assert large.peak_mb > small.peak_mb
+
+
+def test_a_process_that_fails_is_told_with_its_last_line(measure: ModuleType) -> None:
+    with pytest.raises(measure.ProcessFailed, match="status 3: no such table$"):
+        measure.run_process(
+            [sys.executable, "-c", "import sys; print('no such table', file=sys.stderr); exit(3)"]
+        )
+
+
+def test_pairs_alternate(measure: ModuleType) -> None:
+    order: list[str] = []
+
+    def side(name: str) -> object:
+        order.append(name)
+        return measure.Run(seconds=1.0, peak_mb=1.0)
+
+    measure.run_pairs(lambda: side("A"), lambda: side("B"), runs=3, label="")
+
+    assert order == ["A", "B"] * 3
+
+
+def test_an_unknown_figure_is_refused() -> None:
+    argv = [sys.executable, "-m", "benchmarks.run", "speed"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no figure speed" in done.stderr
