@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["conformance"]
+
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = Path(os.environ.get("DELTA_MAINTENANCE_CORPUS", ROOT.parent / "shared" / "tables"))
 

@@ -1,0 +1,171 @@
+"""pytest plugin: turns `@pytest.mark.conformance("LOG-01", …)` into docs/conformance.md.
+
+`pytest --conformance=write` collects the suite, runs nothing and writes the document;
+`--conformance=check` fails if the document is out of date. Only collection decides, so the document
+is the same on a machine without Spark, without the corpus and without a network. A mark with an
+unknown id, or without any, fails every run of pytest.
+
+docs/conformance-ids.toml names the requirements. docs/conformance-notes.toml says what a test
+can't: why an id is held only in part (`[except]`), or why it is not held yet (`[not-yet]`).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+HEADER = """\
+# Conformance
+
+What the Delta protocol asks of a maintenance tool, one id per requirement, and the tests that hold
+each one up. This file is made by `make conformance`; the texts come from `conformance-ids.toml` and
+`conformance-notes.toml` beside it, the tests from their marks.
+
+- **held**: at least one test carries the id, and nothing is known to be missing.
+- **held except**: tests carry it, and the part that follows is not held.
+- **not yet**: nothing carries it.
+
+Duties of engines that write rows (evaluating constraints, producing change data, assigning identity
+values and the like) are no business of a maintenance tool and have no ids here.
+"""
+
+
+class Contradiction(Exception):
+    """The ids, the notes and the marks don't fit together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Area:
+    """A group of requirements: `ids` maps each id to its short name."""
+
+    name: str
+    title: str
+    due: bool
+    ids: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notes:
+    """Why an id is held in part only, or not yet: id to reason."""
+
+    exceptions: Mapping[str, str]
+    not_yet: Mapping[str, str]
+
+
+def read_areas(file: Path) -> list[Area]:
+    """The areas of conformance-ids.toml, in its order."""
+    return [Area(**area) for area in tomllib.loads(file.read_text())["area"]]
+
+
+def read_notes(file: Path) -> Notes:
+    """The reasons of conformance-notes.toml."""
+    notes = tomllib.loads(file.read_text())
+    return Notes(exceptions=notes.get("except", {}), not_yet=notes.get("not-yet", {}))
+
+
+def render(areas: Sequence[Area], notes: Notes, tests: Mapping[str, Iterable[str]]) -> str:
+    """The document; raises `Contradiction` if a note names no id, or the tests disprove it."""
+    known = {requirement for area in areas for requirement in area.ids}
+    if unknown := sorted({*notes.exceptions, *notes.not_yet} - known):
+        raise Contradiction(f"conformance-notes.toml names unknown ids: {', '.join(unknown)}")
+    if untested := sorted(set(notes.exceptions) - set(tests)):
+        raise Contradiction(f"'except' notes for ids without any test: {', '.join(untested)}")
+    if tested := sorted(set(notes.not_yet) & set(tests)):
+        raise Contradiction(f"'not-yet' notes for ids that tests carry: {', '.join(tested)}")
+
+    def state(requirement: str) -> str:
+        if requirement not in tests:
+            return "not yet"
+        return "held except" if requirement in notes.exceptions else "held"
+
+    lines = [HEADER]
+    for due, heading in [(True, "Due now: reading and checkpoints"), (False, "Later milestones")]:
+        group = [area for area in areas if area.due is due]
+        lines += [f"## {heading}", ""]
+        lines += ["| area | held | held except | not yet |", "|---|---|---|---|"]
+        for area in group:
+            count = Counter(map(state, area.ids))
+            cells = [f"{area.name}: {area.title}"]
+            cells += [str(count[name]) for name in ("held", "held except", "not yet")]
+            lines.append(f"| {' | '.join(cells)} |")
+        for area in group:
+            lines += ["", f"### {area.name}: {area.title}", ""]
+            lines += ["| id | requirement | state | tests |", "|---|---|---|---|"]
+            for requirement, title in area.ids.items():
+                why = notes.exceptions.get(requirement) or notes.not_yet.get(requirement)
+                answer = f"{state(requirement)}: {why}" if why else state(requirement)
+                held_by = "<br>".join(f"`{test}`" for test in sorted(tests.get(requirement, ())))
+                lines.append(f"| {requirement} | {title} | {answer} | {held_by} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def short(item: pytest.Item) -> str:
+    """A test as the document names it: folder and function, without `tests/` and parameters."""
+    return item.nodeid.split("[")[0].removeprefix("tests/").replace(".py::", "::")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--conformance",
+        choices=["write", "check"],
+        help="write docs/conformance.md, or fail if it is out of date; runs no test",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Conformance(config.rootpath / "docs"))
+
+
+class Conformance:
+    """Gathers the marks of one session, and makes the document of them where asked to."""
+
+    def __init__(self, docs: Path) -> None:
+        self.docs = docs
+        self.areas = read_areas(docs / "conformance-ids.toml")
+        self.tests: defaultdict[str, set[str]] = defaultdict(set)
+        self.missing: list[str] = []
+
+    # Before -k and -m take tests away: the document knows all of them.
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        known = {requirement for area in self.areas for requirement in area.ids}
+        for item in items:
+            for mark in item.iter_markers("conformance"):
+                unknown = [name for name in mark.args if name not in known]
+                if unknown or not mark.args:
+                    raise pytest.UsageError(f"{item.nodeid}: no such conformance ids: {unknown}")
+                for requirement in mark.args:
+                    self.tests[requirement].add(short(item))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if not report.passed:
+            self.missing.append(report.nodeid)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        mode = session.config.getoption("--conformance")
+        if mode is None:
+            return None
+        if session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+            raise pytest.UsageError("--conformance is about all tests: name none")
+        if self.missing:
+            raise pytest.UsageError(
+                f"not collected: {', '.join(self.missing)}: broken, or skipped at import"
+                " (skip inside the tests instead)"
+            )
+        document = self.docs / "conformance.md"
+        try:
+            text = render(self.areas, read_notes(self.docs / "conformance-notes.toml"), self.tests)
+        except Contradiction as error:
+            raise pytest.UsageError(str(error)) from None
+        if mode == "write":
+            document.write_text(text)
+        elif not document.is_file() or document.read_text() != text:
+            raise pytest.UsageError("docs/conformance.md is out of date: run `make conformance`")
+        return True
