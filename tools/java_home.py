@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -28,7 +29,7 @@ for argument do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
 done
-exec '{java}' "$@"
+exec {java} "$@"
 """
 
 
@@ -61,7 +62,7 @@ def packaged_java(home: Path) -> Path | None:
         return None
     java = Path(package.origin).parent / "java-runtime" / "bin" / "java"
     wrapper = home / "bin" / "java"
-    text = WRAPPER.format(java=java)
+    text = WRAPPER.format(java=shlex.quote(str(java)))
     if not wrapper.is_file() or wrapper.read_text() != text:
         wrapper.parent.mkdir(parents=True, exist_ok=True)
         # Renamed into place: a second process may be starting Java through it right now.
