@@ -1,0 +1,170 @@
+"""The distribution as its users get it: built, installed alone, run from elsewhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {"delta_maintenance", "delta_maintenance_airflow"}
+
+
+@pytest.fixture(scope="session")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution of this checkout."""
+    return build(ROOT, "sdist", tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="session")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the source distribution and from nothing else."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    (source,) = folder.iterdir()
+    return build(source, "wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment that holds the wheel, its core dependencies and no more.
+
+    The dependencies are links to the ones of the running environment, and pip then installs the
+    wheel without an index: it accepts that only if the wheel's own requirements are all met.
+    """
+    folder = tmp_path_factory.mktemp("clean") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    target = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
+    for name in core_dependencies(wheel):
+        for entry in top_level(metadata.distribution(name)):
+            (target / entry.name).symlink_to(entry)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    subprocess.run([*pip, "--no-index", str(wheel)], check=True)
+    return python
+
+
+def test_sdist_carries_what_a_packager_needs(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml"} <= names
+    assert {name.split("/")[0] for name in names}.isdisjoint({".venv", ".ci", ".java-home"})
+
+
+def test_wheel_holds_the_two_packages_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == PACKAGES
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
+    expected = {
+        str(file.relative_to(root))
+        for root in (ROOT / "plugin", ROOT / "operators")
+        for file in root.rglob("*.py")
+    }
+    assert {name for name in names if name.endswith(".py")} == expected
+
+
+def test_command_works_away_from_the_checkout(installed: Path, tmp_path: Path) -> None:
+    help_text = run([installed.parent / "delta-maintenance", "--help"], cwd=tmp_path)
+    assert "checkpoint" in help_text
+    assert "inspect" in help_text
+
+
+def test_version_is_the_wheels(installed: Path, wheel: Path, tmp_path: Path) -> None:
+    code = "import delta_maintenance as d; print(d.__version__)"
+    version = run([installed, "-I", "-c", code], cwd=tmp_path).strip()
+    assert wheel.name.startswith(f"delta_maintenance-{version}-")
+
+
+def test_folders_of_the_repository_are_no_packages(installed: Path, tmp_path: Path) -> None:
+    code = """
+from importlib.util import find_spec
+found = [name for name in ("plugin", "operators", "dags", "tests", "tools") if find_spec(name)]
+raise SystemExit(f"importable: {found}" if found else 0)
+"""
+    run([installed, "-I", "-c", code], cwd=tmp_path)
+
+
+def test_library_needs_no_extra(installed: Path, tmp_path: Path) -> None:
+    code = """
+import sys
+import delta_maintenance
+from delta_maintenance import open_table
+from delta_maintenance.operations import checkpoint
+extras = {"airflow", "pyspark", "s3fs", "deltalake", "pandas"} & set(sys.modules)
+raise SystemExit(f"imported: {extras}" if extras else 0)
+"""
+    run([installed, "-I", "-c", code], cwd=tmp_path)
+
+
+def test_airflow_finds_the_provider_without_our_importing_airflow(
+    installed: Path, tmp_path: Path
+) -> None:
+    code = """
+import sys
+from importlib.metadata import entry_points
+(entry,) = entry_points(group="apache_airflow_provider")
+info = entry.load()()
+heavy = {"airflow", "pyarrow", "pyspark"} & set(sys.modules)
+print(info["package-name"], sorted(heavy))
+"""
+    assert run([installed, "-I", "-c", code], cwd=tmp_path) == "delta-maintenance []\n"
+
+
+def test_wheel_is_importable_as_a_zip(wheel: Path, installed: Path, tmp_path: Path) -> None:
+    """As Spark ships it to executors: on the path, not unpacked."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(wheel)!r})
+import delta_maintenance.cli.main
+from delta_maintenance.operations import checkpoint
+assert {str(wheel)!r} in delta_maintenance.__file__, delta_maintenance.__file__
+"""
+    run([installed, "-I", "-c", code], cwd=tmp_path)
+
+
+def build(source: Path, kind: str, target: Path) -> Path:
+    """Build one kind of distribution with the hatchling of this environment."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", kind]
+    run([*command, "--directory", target], cwd=source)
+    (built,) = target.iterdir()
+    return built
+
+
+def run(command: list[str | Path], *, cwd: Path) -> str:
+    """What `command` prints; its stderr is the message if it fails."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def core_dependencies(wheel: Path) -> set[str]:
+    """The distributions that the wheel brings without any extra, theirs included."""
+    name = "-".join(wheel.name.split("-")[:2])
+    own = metadata.PathDistribution(zipfile.Path(wheel, f"{name}.dist-info/"))
+    found: set[str] = set()
+    waiting: list[metadata.Distribution] = [own]
+    while waiting:
+        for line in waiting.pop().requires or ():
+            requirement = Requirement(line)
+            wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if wanted and requirement.name.lower() not in found:
+                found.add(requirement.name.lower())
+                waiting.append(metadata.distribution(requirement.name))
+    return found
+
+
+def top_level(distribution: metadata.Distribution) -> Iterator[Path]:
+    """The files and folders that a distribution puts into site-packages."""
+    names = {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}
+    for name in sorted(names):
+        yield Path(str(distribution.locate_file(name)))
