@@ -71,7 +71,10 @@ class VersionNotFoundError(InvalidRequestError):
 
 
 class UnsupportedFeatureError(DeltaMaintenanceError):
-    """The table's protocol needs something this release does not fully support. Nothing was touched."""
+    """The table's protocol needs something this release does not fully support.
+
+    Nothing was touched.
+    """
 
     exit_status = 3
 
@@ -111,6 +114,12 @@ class StorageError(DeltaMaintenanceError):
     """The store failed or gave an incomplete answer. Try again when it is well."""
 
     retryable = True
+
+
+class StorageAccessError(StorageError):
+    """The store turns this caller away: credentials, permissions or address. Correct them."""
+
+    retryable = False
 
 
 class VerificationError(DeltaMaintenanceError):

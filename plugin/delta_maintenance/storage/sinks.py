@@ -1,0 +1,28 @@
+"""Files that a caller writes into while a store keeps hold of the descriptor below."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from delta_maintenance.errors import StorageError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+def open_sink(descriptor: int) -> BinaryIO:
+    """A buffered writer on an open descriptor. Closing it leaves the descriptor open."""
+    return cast(BinaryIO, io.BufferedWriter(_Sink(descriptor, "wb", closefd=False)))
+
+
+class _Sink(io.FileIO):
+    """A full disk is the store's failure, also in the middle of the caller's writing."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise StorageError(
+                f"cannot write: {error.strerror}", remedy="make room and run again"
+            ) from error

@@ -1,0 +1,370 @@
+"""What every store has to show before a table is trusted to it, as a suite of pytest tests.
+
+Derive a test class from `StoreContract` and give it a `store` fixture. It needs `pytest`.
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+
+import pytest
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.storage.base import Put, Store
+
+LOG = "_delta_log"
+CONTENDERS = 8
+ODD_NAMES = (
+    "with blank",
+    "50%",
+    "%20",
+    "%2e%2e",
+    "a#b",
+    "1+1",
+    "what?",
+    "x?versionId=1abc",
+    "x?versionid=1abc",
+    "x#123",
+    "über",
+    "u\u0308ber",
+    "日本語",
+    "𝄞.json",
+    "[1]",
+    "*",
+    "x*y",
+    "{a,b}",
+    "~",
+    'it\'s "quoted"',
+    "a&b=c;d",
+    "a:b",
+    ".hidden",
+    "...",
+    "-",
+)
+UNCLEAN_PATHS = (
+    "",
+    "/",
+    "/etc/passwd",
+    "a/",
+    "a//b",
+    ".",
+    "..",
+    "./a",
+    "a/./b",
+    "../a",
+    "a/../b",
+    "a/..",
+    "a\\b",
+    "..\\a",
+    "nul\x00",
+    "line\nbreak",
+    "\x7f",
+    "lone\udc80surrogate",
+)
+
+
+class StoreContract:
+    """The promises of `Store`, each as one test."""
+
+    @pytest.fixture
+    def store(self) -> Store:
+        """A store over an empty root. To be overridden."""
+        raise NotImplementedError("derive a class with a fixture named store")
+
+    def reopen(self, store: Store) -> Store:
+        """Another store over the same root, as another process would open it."""
+        return store
+
+    def fill(self, store: Store, paths: Iterable[str]) -> None:
+        """Makes many files, in any way."""
+        for path in paths:
+            store.put(path, b"")
+
+    def contend(self, store: Store, paths: Sequence[str]) -> list[list[Put]]:
+        """Lets `CONTENDERS` put their own bytes at each path at the same moment.
+
+        Returns the outcomes of each contender. Threads here; `contend_in_processes` for a store
+        whose promise is between processes.
+        """
+        starting = threading.Barrier(CONTENDERS)
+        with ThreadPoolExecutor(CONTENDERS) as pool:
+            tasks = [
+                pool.submit(race, self.reopen(store), paths, contender, starting.wait)
+                for contender in range(CONTENDERS)
+            ]
+            return [task.result() for task in tasks]
+
+    # Reading.
+
+    def test_a_file_reads_back_as_it_was_written(self, store: Store) -> None:
+        data = bytes(range(256)) * 1000
+        store.put("part=1/x.parquet", data)
+        assert store.read("part=1/x.parquet") == data
+        status = store.stat("part=1/x.parquet")
+        assert status is not None
+        assert (status.path, status.size) == ("part=1/x.parquet", len(data))
+        assert status == next(store.list_from("part=1"))
+
+    def test_where_there_is_no_file_there_is_nothing_to_read(self, store: Store) -> None:
+        store.put("a/b", b"x")
+        for path in ("nothing", "a", "a/c", "a/b/c", "no/such/directory"):
+            assert store.stat(path) is None
+            with pytest.raises(FileNotFoundError):
+                store.read(path)
+            with pytest.raises(FileNotFoundError):
+                store.open(path)
+
+    def test_an_open_file_gives_random_access(self, store: Store) -> None:
+        data = bytes(number % 251 for number in range(3_000_000))
+        store.put("x", data)
+        with store.open("x") as file:
+            assert file.readable() and file.seekable()
+            assert file.seek(-8, io.SEEK_END) == len(data) - 8
+            assert file.read() == data[-8:]
+            assert file.read(1) == b""
+            file.seek(5)
+            assert file.read(10) == data[5:15]
+            assert file.tell() == 15
+            file.seek(1_000_000)
+            assert file.read(1_500_000) == data[1_000_000:2_500_000]
+            file.seek(0)
+            assert file.read() == data
+
+    # Creating.
+
+    def test_a_put_if_absent_creates_the_file_and_its_directories(self, store: Store) -> None:
+        assert store.put_if_absent("a/b/c/0.json", b"{}") is Put.DONE
+        assert store.read("a/b/c/0.json") == b"{}"
+
+    @pytest.mark.parametrize("second", [b"second", b"first", b""])
+    def test_a_put_if_absent_leaves_an_existing_file_alone(
+        self, store: Store, second: bytes
+    ) -> None:
+        assert store.put_if_absent("0.json", b"first") is Put.DONE
+        assert self.reopen(store).put_if_absent("0.json", second) is Put.EXISTS
+        assert store.read("0.json") == b"first"
+
+    def test_an_empty_file_counts_as_existing(self, store: Store) -> None:
+        assert store.put_if_absent("0.json", b"") is Put.DONE
+        assert store.put_if_absent("0.json", b"") is Put.EXISTS
+        assert store.put_if_absent("0.json", b"later") is Put.EXISTS
+        assert store.read("0.json") == b""
+
+    def test_a_put_if_absent_works_again_after_a_delete(self, store: Store) -> None:
+        assert store.put_if_absent("0.json", b"one") is Put.DONE
+        store.delete("0.json")
+        assert store.put_if_absent("0.json", b"two") is Put.DONE
+        assert store.read("0.json") == b"two"
+
+    def test_of_those_who_race_for_a_file_exactly_one_wins(self, store: Store) -> None:
+        paths = [f"{LOG}/{version:020}.json" for version in range(25)]
+        outcomes = self.contend(store, paths)
+        for path, answers in zip(paths, zip(*outcomes, strict=True), strict=True):
+            assert answers.count(Put.DONE) == 1, path
+            assert store.read(path) == contribution(path, answers.index(Put.DONE))
+
+    def test_a_put_replaces_a_file_whole(self, store: Store) -> None:
+        store.put("hint", b"a longer first text")
+        store.put("hint", b"short")
+        assert store.read("hint") == b"short"
+
+    # Streaming.
+
+    def test_a_stream_becomes_visible_when_its_block_ends(self, store: Store) -> None:
+        with store.create("a/x.parquet") as file:
+            file.write(b"one ")
+            file.flush()
+            assert store.stat("a/x.parquet") is None
+            file.write(b"two")
+        assert store.read("a/x.parquet") == b"one two"
+        assert [status.path for status in store.list_from("a")] == ["a/x.parquet"]
+
+    def test_a_block_may_close_its_stream(self, store: Store) -> None:
+        with store.create("x") as file:
+            file.write(b"data")
+            file.close()
+        assert store.read("x") == b"data"
+
+    def test_an_empty_stream_is_an_empty_file(self, store: Store) -> None:
+        with store.create("x"):
+            pass
+        assert store.read("x") == b""
+
+    def test_a_stream_whose_block_raises_leaves_nothing(self, store: Store) -> None:
+        # The block's own error comes out as it is, also where it looks like the store's.
+        with pytest.raises(FileNotFoundError, match="mine"), store.create("a/x") as file:
+            file.write(b"half")
+            raise FileNotFoundError("mine")
+        assert store.stat("a/x") is None
+        assert list(store.list_from("a")) == []
+
+    def test_a_stream_never_replaces_a_file(self, store: Store) -> None:
+        with pytest.raises(FileExistsError), store.create("x") as file:
+            file.write(b"late")
+            assert store.put_if_absent("x", b"early") is Put.DONE
+        assert store.read("x") == b"early"
+        assert [status.path for status in store.list_from("")] == ["x"]
+
+    # Listing.
+
+    def test_a_listing_starts_where_it_is_told_and_leaves_out_directories(
+        self, store: Store
+    ) -> None:
+        self.fill(store, [f"log/{name}" for name in ("b", "a", "c", "b.1", "b2/x", "ba/y", "A")])
+        self.fill(store, ["logs", "log2/z", "other"])
+
+        def listed(start: str) -> list[str]:
+            return [status.path for status in store.list_from("log", start)]
+
+        assert listed("") == ["log/A", "log/a", "log/b", "log/b.1", "log/c"]
+        assert listed("b") == ["log/b", "log/b.1", "log/c"]
+        assert listed("b!") == ["log/b.1", "log/c"]
+        assert listed("b.0") == ["log/b.1", "log/c"]
+        assert listed("d") == []
+        assert [status.path for status in store.list_from("")] == ["logs", "other"]
+
+    def test_a_directory_that_does_not_exist_is_empty(self, store: Store) -> None:
+        self.fill(store, ["logs/x"])
+        for directory in ("", "log", "no/such", "logs/x"):
+            assert list(store.list_from(directory)) == []
+
+    def test_a_log_of_ten_thousand_entries_is_listed_in_full_and_in_part(
+        self, store: Store
+    ) -> None:
+        names = [f"{version:020}.json" for version in range(10_000)]
+        self.fill(store, [f"{LOG}/{name}" for name in names])
+        for first in (0, 1, 9, 10, 999, 4321, 9999):
+            found = [status.path for status in store.list_from(LOG, names[first])]
+            assert found == [f"{LOG}/{name}" for name in names[first:]]
+        assert sum(1 for _ in store.list_from(LOG)) == 10_000
+
+    def test_a_listing_sees_what_was_just_written_and_deleted(self, store: Store) -> None:
+        assert list(store.list_from(LOG)) == []
+        store.put_if_absent(f"{LOG}/0.json", b"0")
+        assert [status.size for status in self.reopen(store).list_from(LOG)] == [1]
+        self.reopen(store).delete(f"{LOG}/0.json")
+        assert list(store.list_from(LOG)) == []
+
+    # Deleting.
+
+    def test_a_delete_removes_exactly_one_file(self, store: Store) -> None:
+        self.fill(store, ["x", "x1", "xx", "x.crc", ".x.crc", "a/x"])
+        store.delete("x")
+        store.delete("x")
+        store.delete("no/such/file")
+        assert [status.path for status in store.list_from("")] == [".x.crc", "x.crc", "x1", "xx"]
+        assert store.stat("a/x") is not None
+
+    def test_many_files_are_deleted_at_once(self, store: Store) -> None:
+        self.fill(store, [f"d/{number:04}" for number in range(1100)])
+        gone = [f"d/{number:04}" for number in range(1100) if number != 7]
+        assert store.delete_many([*gone, "d/never there"]) == {}
+        assert [status.path for status in store.list_from("d")] == ["d/0007"]
+        assert store.delete_many([]) == {}
+
+    # Names.
+
+    @pytest.mark.parametrize("name", ODD_NAMES)
+    def test_a_name_means_itself(self, store: Store, name: str) -> None:
+        neighbours = ["1", "x", "xLIVEy", "a", "b", "what", "a b", " ", "uber"]
+        self.fill(store, [f"col={name}/{other}" for other in neighbours])
+        path = f"col={name}/{name}"
+        assert store.put_if_absent(path, b"mine") is Put.DONE
+        assert store.put_if_absent(path, b"other") is Put.EXISTS
+        with store.create(f"{path}.2") as file:
+            file.write(b"streamed")
+        assert store.read(path) == b"mine"
+        with store.open(path) as file:
+            assert file.read() == b"mine"
+        status = store.stat(path)
+        assert status is not None and status.path == path
+        assert next(store.list_from(f"col={name}", name)).path == path
+        store.put(path, b"mine 2")
+        store.delete(path)
+        left = {status.path for status in store.list_from(f"col={name}")}
+        assert left == {f"col={name}/{other}" for other in (*neighbours, f"{name}.2")}
+        store.delete(f"{path}.2")
+        for other in neighbours:
+            assert store.read(f"col={name}/{other}") == b""
+
+    @pytest.mark.parametrize("path", UNCLEAN_PATHS)
+    def test_an_unclean_path_is_refused_by_every_call(self, store: Store, path: str) -> None:
+        calls: list[Callable[[], object]] = [
+            lambda: store.stat(path),
+            lambda: store.read(path),
+            lambda: store.open(path),
+            lambda: store.put(path, b""),
+            lambda: store.put_if_absent(path, b""),
+            lambda: store.create(path).__enter__(),
+            lambda: store.delete(path),
+            lambda: store.delete_many(["good", path]),
+        ]
+        if path:
+            calls.append(lambda: store.list_from(path))
+            calls.append(lambda: store.list_from(f"a/{path}"))
+        store.put("good", b"")
+        for call in calls:
+            with pytest.raises(InvalidRequestError):
+                call()
+        assert store.stat("good") is not None
+
+    def test_a_listing_starts_at_a_bare_name_only(self, store: Store) -> None:
+        for start in ("a/b", "/", "\x00"):
+            with pytest.raises(InvalidRequestError):
+                store.list_from(LOG, start)
+
+
+def contribution(path: str, contender: int) -> bytes:
+    """What a contender writes: of one length, so that only the bytes tell who won."""
+    return f"{path} by {contender:04}\n".encode() * 50
+
+
+def race(
+    store: Store, paths: Sequence[str], contender: int, start: Callable[[], object]
+) -> list[Put]:
+    """One contender's part: waits for the others before each path. Outcomes in that order."""
+    outcomes = []
+    for path in paths:
+        start()
+        outcomes.append(store.put_if_absent(path, contribution(path, contender)))
+    return outcomes
+
+
+def contend_in_processes(store: Store, paths: Sequence[str]) -> list[list[Put]]:
+    """Like `StoreContract.contend`, with a process for each contender. Pickles the store."""
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([__name__])
+    starting = processes.Barrier(CONTENDERS)
+    receivers, contenders = [], []
+    for contender in range(CONTENDERS):
+        receiver, sender = processes.Pipe(duplex=False)
+        process = processes.Process(
+            target=_report, args=(sender, store, paths, contender, starting.wait)
+        )
+        process.start()
+        sender.close()
+        receivers.append(receiver)
+        contenders.append(process)
+    outcomes = []
+    for receiver, process in zip(receivers, contenders, strict=True):
+        with receiver:
+            outcomes.append(receiver.recv())
+        process.join()
+        process.close()
+    return outcomes
+
+
+def _report(
+    sender: Connection,
+    store: Store,
+    paths: Sequence[str],
+    contender: int,
+    start: Callable[[], object],
+) -> None:
+    with sender:
+        sender.send(race(store, paths, contender, start))
