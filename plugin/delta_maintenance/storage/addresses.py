@@ -1,0 +1,89 @@
+"""From the address of a table to its store."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.storage.base import Store
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage.s3 import S3Store
+
+
+def open_store(
+    uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None
+) -> Store:
+    """The store for a table's address.
+
+    A plain path is literal. A `file:` address is a URI, decoded once; `s3:`, `s3a:`, `s3n:` and
+    `memory:` addresses are literal from the bucket on. `storage_options` are for S3: see
+    `S3Options`. `InvalidRequestError` for an address or option that is not understood,
+    `RefusedError` for a store on which no safe commit has been shown yet.
+    """
+    address = os.fspath(uri)
+    if not address:
+        raise InvalidRequestError("the table's address is empty", remedy="give a path or a URI")
+    scheme = _SCHEME.match(address)
+    if scheme is None:
+        _no_options(storage_options)
+        return LocalStore(address)
+    kind = scheme[1].lower()
+    if kind in _NOT_YET:
+        raise RefusedError(
+            f"tables on {kind}: are not supported yet", remedy=f"use one of {_SUPPORTED}"
+        )
+    if kind not in ("file", "memory", *_S3):
+        raise InvalidRequestError(
+            f"no store is known for addresses that begin with {kind}:",
+            remedy=f"use one of {_SUPPORTED}, and ./ before a path that holds a colon",
+        )
+    if "::" in address:
+        raise InvalidRequestError(
+            "chained addresses ('::') are not supported", remedy=f"use one of {_SUPPORTED}"
+        )
+    if unclear := _UNCLEAR.search(address):
+        raise InvalidRequestError(
+            f"the table's address holds {unclear[0]!r}",
+            remedy="give an address without query and fragment",
+        )
+    if kind in _S3:
+        return S3Store(kind + address[len(kind) :], storage_options)
+    _no_options(storage_options)
+    if kind == "memory":
+        return MemoryStore(kind + address[len(kind) :])
+    return LocalStore(_path_of(address))
+
+
+def _path_of(address: str) -> str:
+    """The path that a `file:` URI (RFC 8089) names."""
+    parts = urlsplit(address)
+    try:
+        path = unquote(parts.path, errors="strict")
+    except UnicodeDecodeError:
+        path = ""
+    if parts.netloc not in ("", "localhost") or not PurePosixPath(path).is_absolute():
+        raise InvalidRequestError(
+            "the file: address does not name an absolute path on this machine",
+            remedy="write file:///PATH or the plain path",
+        )
+    return path
+
+
+def _no_options(storage_options: Mapping[str, str] | None) -> None:
+    if storage_options:
+        raise InvalidRequestError(
+            f"this store has no storage option {next(iter(storage_options))!r}",
+            remedy="leave the storage options out",
+        )
+
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_UNCLEAR = re.compile(r"[?#]")
+_S3 = ("s3", "s3a", "s3n")
+_NOT_YET = ("gs", "gcs", "az", "abfs", "abfss", "adl", "wasb", "wasbs")
+_SUPPORTED = "a local path, file:, s3:, s3a:, s3n:, memory:"

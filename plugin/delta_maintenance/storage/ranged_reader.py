@@ -1,0 +1,55 @@
+"""Random access to an object by ranged requests, for the stores that know no open files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+
+def open_ranges(fetch: Callable[[int, int], bytes], size: int) -> BinaryIO:
+    """A readable, seekable file over `fetch(first, count)`, which gives exactly `count` bytes.
+
+    Parquet is read as a footer and then whole column chunks that lie side by side. A read larger
+    than the buffer goes through as one request of that size; small ones between share a buffer.
+    A cache of more than that would fetch columns that nobody asked for.
+    """
+    return cast(BinaryIO, io.BufferedReader(_Ranges(fetch, size), buffer_size=_BUFFER_SIZE))
+
+
+class _Ranges(io.RawIOBase):
+    def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:
+        self._fetch = fetch
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise ValueError("a position before the beginning of the file")
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer)
+        count = min(len(view), self._size - self._position)
+        if count <= 0:
+            return 0
+        view[:count] = self._fetch(self._position, count)
+        self._position += count
+        return count
+
+
+_BUFFER_SIZE = 1 << 20

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.storage import Put, open_store
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage.s3 import S3Store
+from delta_maintenance.testing.s3_server import S3Server
+
+
+@pytest.mark.parametrize("name", ["t", "a b", "50%", "a%20b", "x::y", "what?", "a#b", "über"])
+def test_a_plain_path_is_literal(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "x").write_bytes(b"1")
+    for address in (tmp_path / name, f"{tmp_path}/{name}/", f"{tmp_path}//{name}"):
+        store = open_store(address)
+        assert isinstance(store, LocalStore)
+        assert store.read("x") == b"1"
+
+
+def test_a_relative_path_may_hold_a_colon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    open_store("./a:b").put("x", b"1")
+    assert (tmp_path / "a:b" / "x").exists()
+    with pytest.raises(InvalidRequestError, match=r"begin with a:.*\./ before a path"):
+        open_store("a:b")
+
+
+@pytest.mark.parametrize("prefix", ["file:", "file://", "FILE://", "file://localhost"])
+def test_a_file_address_is_a_uri_and_decoded_once(tmp_path: Path, prefix: str) -> None:
+    (tmp_path / "a b%20c").mkdir()
+    (tmp_path / "a b%20c" / "x").write_bytes(b"1")
+    assert open_store(f"{prefix}{tmp_path}/a%20b%2520c/").read("x") == b"1"
+    assert open_store((tmp_path / "a b%20c").as_uri()).read("x") == b"1"
+
+
+@pytest.mark.parametrize("address", ["file:t", "file://host/t", "file:", "file:///%FF"])
+def test_a_file_address_must_name_a_path_on_this_machine(address: str) -> None:
+    with pytest.raises(InvalidRequestError, match="absolute path"):
+        open_store(address)
+
+
+def test_a_memory_address_is_shared_within_the_process() -> None:
+    open_store("memory://addresses/t").put("x", b"1")
+    store = open_store("memory://addresses/t/")
+    assert isinstance(store, MemoryStore)
+    assert (store.root, store.read("x")) == ("memory://addresses/t", b"1")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3"])
+def test_the_schemes_of_s3_mean_the_same(s3_server: S3Server, s3_bucket: str, scheme: str) -> None:
+    store = open_store(f"{scheme}://{s3_bucket}/a%20b/t/", s3_server.storage_options)
+    assert isinstance(store, S3Store)
+    assert store.root == f"{scheme.lower()}://{s3_bucket}/a%20b/t"
+    assert store.put_if_absent("x", b"1") is Put.DONE
+    assert f"PUT /{s3_bucket}/a%2520b/t/x" in s3_server.requests
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "simplecache::s3://bucket/t",
+        "zip::file:///a.zip",
+        "s3://bucket/t::file:///x",
+        "https://host/t",
+        "hdfs://host/t",
+        "dbfs:/t",
+        "s3://bucket/t?versionId=1",
+        "s3://bucket/t#1",
+        "file:///t?x",
+        "s3://user:hunter2@bucket/t",
+        "s3://bucket/a//b",
+        "s3://bucket/../b",
+        "memory://n/a/../b",
+        "",
+    ],
+)
+def test_an_address_that_is_not_understood_is_refused_in_one_line(address: str) -> None:
+    with pytest.raises(InvalidRequestError) as got:
+        open_store(address)
+    assert got.value.remedy and "\n" not in str(got.value)
+    assert "hunter2" not in str(got.value)
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az", "abfs", "abfss"])
+def test_stores_without_an_adapter_are_refused_for_now(scheme: str) -> None:
+    with pytest.raises(RefusedError, match=f"{scheme}: are not supported yet"):
+        open_store(f"{scheme}://container/t")
+
+
+@pytest.mark.parametrize("address", ["/t", "file:///t", "memory://n/t"])
+def test_storage_options_that_nobody_reads_are_refused(address: str) -> None:
+    with pytest.raises(InvalidRequestError, match="no storage option 'key'") as got:
+        open_store(address, {"key": "hunter2"})
+    assert "hunter2" not in str(got.value)
+    open_store(address, {})
+
+
+def test_without_s3fs_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(InvalidRequestError) as got:
+        open_store("s3://bucket/t")
+    assert str(got.value).endswith("install delta-maintenance[s3]")
+    assert open_store("/t").root == "/t"
+
+
+def test_opening_a_local_table_loads_no_s3_client() -> None:
+    program = (
+        "import sys; from delta_maintenance.storage import open_store; open_store('/t')\n"
+        "print([name for name in ('s3fs', 'botocore', 'aiohttp', 'fsspec') if name in sys.modules])"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert printed.stdout.strip() == b"[]"
+
+
+def test_a_process_that_forgets_to_close_ends_without_a_word(
+    s3_server: S3Server, s3_bucket: str
+) -> None:
+    program = (
+        "import sys; from delta_maintenance.storage import open_store\n"
+        f"store = open_store('s3://{s3_bucket}/t', {s3_server.storage_options!r})\n"
+        "print(store.put_if_absent('x', b'1'), store.read('x'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, check=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("Put.DONE b'1'\n", "")
