@@ -9,8 +9,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from delta_maintenance.clock import NewId, epoch_millis, new_id
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
 from delta_maintenance.operations.record import Record
+from delta_maintenance.protocol.features import (
+    Operation,
+    require_supported,
+    supported_features,
+)
+from delta_maintenance.protocol.log_files import LogFileKind, classic_checkpoint_name
+from delta_maintenance.table.action_file import ParquetStyle
+from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.checkpoint_writer import (
+    CheckpointSpec,
+    Progress,
+    SidecarEngine,
+    WrittenCheckpoint,
+    WrittenKind,
+    layout_of,
+    write_checkpoint,
+)
+from delta_maintenance.table.snapshot import Snapshot
+from delta_maintenance.table.table import Table
 
 CheckpointKind = Literal["auto", "classic", "v2-classic", "v2-json", "v2-parquet"]
 """`classic` is V1. The others are V2: one file under the classic name, or a UUID-named top-level
@@ -52,6 +74,8 @@ class CheckpointPlan(Record):
     time_zone: str | None
     tombstones_from: datetime | None
     """Tombstones deleted at or before this instant are expired and left out; None keeps all."""
+    transactions_from: datetime | None
+    """Transactions last updated at or before this instant are left out; None keeps all."""
     notes: tuple[str, ...] = ()
     """What is passed over, left out or carried, and why."""
 
@@ -83,3 +107,262 @@ class CheckpointResult(Record):
     hint_updated: bool = False
     """Whether `_last_checkpoint` points here now; it is never moved to an older version."""
     notes: tuple[str, ...] = ()
+
+
+def plan(
+    snapshot: Snapshot, options: CheckpointOptions | None = None, *, now: datetime
+) -> CheckpointPlan:
+    """What a checkpoint of this snapshot would be. Reads nothing but the snapshot's small state.
+
+    `UnsupportedFeatureError` and `RefusedError` where the table must not be written to, before
+    anything is touched.
+    """
+    options = options or CheckpointOptions()
+    _require_writable(snapshot)
+    kind = _kind(snapshot, options)
+    engine, why = _engine(snapshot, options, kind)
+    existing = _existing(snapshot, options, kind)
+    retention = snapshot.properties.set_transaction_retention
+    tombstones_from, notes = _tombstones_from(snapshot, now)
+    return CheckpointPlan(
+        table=snapshot.table,
+        version=snapshot.version,
+        kind=None if existing else kind,
+        engine=engine,
+        reason=existing or f"{_why(snapshot, options)}; {why}",
+        log_bytes=_log_bytes(snapshot),
+        commits_since_checkpoint=len(snapshot.segment.commits),
+        actions_per_sidecar=options.actions_per_sidecar,
+        time_zone=options.time_zone,
+        tombstones_from=tombstones_from,
+        transactions_from=None if retention is None else now - retention,
+        notes=(*notes, *_notes(snapshot)),
+    )
+
+
+def apply(
+    table: Table,
+    plan: CheckpointPlan,
+    *,
+    engine: SidecarEngine | None = None,
+    new_id: NewId = new_id,
+    progress: Progress | None = None,
+) -> CheckpointResult:
+    """Writes the planned checkpoint. Running it twice, or two at a time, does no harm.
+
+    `engine` writes the sidecars of a plan for Spark; the local engine needs none.
+    """
+    if plan.kind is None:
+        return CheckpointResult(
+            table=plan.table, version=plan.version, status="nothing-to-do", notes=(plan.reason,)
+        )
+    if plan.engine == "spark" and engine is None:
+        raise InvalidRequestError(
+            "the plan is for Spark", remedy="run it by delta_maintenance.spark, or plan for local"
+        )
+    snapshot = table.snapshot(version=plan.version)
+    try:
+        _require_writable(snapshot)
+        written = _write(snapshot, plan, engine, new_id, progress)
+    except FileExistsError:
+        return _already_there(table, plan)
+    except DeltaMaintenanceError as error:
+        raise error.located(table=table.uri, version=plan.version) from error.__cause__
+    return CheckpointResult(
+        table=plan.table,
+        version=plan.version,
+        status="written",
+        kind=plan.kind,
+        engine=plan.engine,
+        path=written.path,
+        sidecars=len(written.sidecars),
+        bytes_written=written.bytes_written,
+        actions=written.actions,
+        num_files=written.tally.adds,
+        num_tombstones=written.tally.tombstones,
+        expired_tombstones=written.expired_tombstones,
+        hint_updated=written.hint_updated,
+        notes=plan.notes,
+    )
+
+
+def _write(
+    snapshot: Snapshot,
+    plan: CheckpointPlan,
+    engine: SidecarEngine | None,
+    new_id: NewId,
+    progress: Progress | None,
+) -> WrittenCheckpoint:
+    assert plan.kind is not None
+    properties = snapshot.properties
+    spec = CheckpointSpec(
+        kind=plan.kind,
+        actions_per_sidecar=plan.actions_per_sidecar,
+        layout=layout_of(snapshot, zone=_zone(plan.time_zone)),
+        style=ParquetStyle.of_table(
+            properties.parquet_compression_codec, properties.parquet_format_version
+        ),
+        deleted_after_ms=_millis(plan.tombstones_from),
+        txns_updated_after_ms=_millis(plan.transactions_from),
+    )
+    while True:
+        try:
+            return write_checkpoint(snapshot, spec, new_id=new_id, engine=engine, progress=progress)
+        except UnusableCheckpointError as error:
+            snapshot = snapshot.avoiding(error)
+
+
+def _require_writable(snapshot: Snapshot) -> None:
+    require_supported(
+        snapshot.protocol, Operation.CHECKPOINT, table=snapshot.table, version=snapshot.version
+    )
+    if snapshot.state.draft_high_water_mark is not None:
+        raise _refused(
+            snapshot,
+            "the log holds the rowIdHighWaterMark action of a draft of 2023, "
+            "which a checkpoint would lose",
+            "migrate the table to row tracking first",
+        )
+    if snapshot.segment.last_commit is None:
+        raise _refused(
+            snapshot,
+            "the commit of this version is gone, so it cannot be shown to exist",
+            "checkpoint a version whose commit is still in the log",
+        )
+    if _loses_statistics(snapshot) and (needed := _needing_statistics(snapshot)):
+        raise _refused(
+            snapshot,
+            f"the table asks for checkpoints without statistics, which {needed} needs",
+            "set delta.checkpoint.writeStatsAsJson to true",
+        )
+
+
+def _kind(snapshot: Snapshot, options: CheckpointOptions) -> WrittenKind:
+    supported = "v2Checkpoint" in supported_features(snapshot.protocol)
+    if options.kind == "auto":
+        policy = snapshot.properties.checkpoint_policy
+        return "v2-json" if policy == "v2" and supported else "classic"
+    if options.kind != "classic" and not supported:
+        raise _refused(
+            snapshot,
+            "V2 checkpoints need the table feature v2Checkpoint, which the table does not support",
+            "ask for the kind classic, or enable the feature first",
+        )
+    return options.kind
+
+
+def _engine(
+    snapshot: Snapshot, options: CheckpointOptions, kind: WrittenKind
+) -> tuple[Literal["local", "spark"], str]:
+    sidecars = kind != "classic" and options.actions_per_sidecar > 0
+    size = _log_bytes(snapshot)
+    if options.engine == "spark":
+        if not sidecars:
+            raise _refused(
+                snapshot,
+                f"Spark writes sidecars, which a {kind} checkpoint as planned has none of",
+                "ask for a V2 kind with sidecars, or for the local engine",
+            )
+        return "spark", "Spark was asked for"
+    if options.engine == "local":
+        return "local", "the local engine was asked for"
+    if sidecars and size >= options.auto_spark_bytes:
+        return "spark", f"{size} bytes of log are more than one process should read"
+    return "local", f"{size} bytes of log are little enough for one process"
+
+
+def _why(snapshot: Snapshot, options: CheckpointOptions) -> str:
+    if options.kind != "auto":
+        return f"the kind {options.kind} was asked for"
+    return f"the table's checkpoint policy is {snapshot.properties.checkpoint_policy}"
+
+
+def _existing(snapshot: Snapshot, options: CheckpointOptions, kind: WrittenKind) -> str | None:
+    checkpoint = snapshot.checkpoint
+    if checkpoint is None or checkpoint.files.version != snapshot.version:
+        return None
+    uuid_named = checkpoint.files.kind is LogFileKind.UUID_CHECKPOINT
+    if options.kind == "auto" or not (kind in ("v2-json", "v2-parquet") and not uuid_named):
+        return f"{checkpoint.files.name} is a sound checkpoint of this version already"
+    return None
+
+
+def _tombstones_from(snapshot: Snapshot, now: datetime) -> tuple[datetime | None, tuple[str, ...]]:
+    newest = max((entry.status.modified_ms for entry in snapshot.segment.commits), default=None)
+    if newest is not None and newest > epoch_millis(now):
+        return None, ("the newest commit is dated in the future, so no tombstone expires",)
+    if any("deletedFileRetention" in problem for problem in snapshot.properties.problems):
+        return None, ("the tombstone retention cannot be read, so no tombstone expires",)
+    return now - snapshot.properties.deleted_file_retention, ()
+
+
+def _notes(snapshot: Snapshot) -> tuple[str, ...]:
+    notes = [*snapshot.warnings, *snapshot.properties.problems]
+    if snapshot.state.unknown_actions:
+        names = ", ".join(sorted(snapshot.state.unknown_actions))
+        notes.append(f"actions that no protocol knows are no state, so they are left out: {names}")
+    if _loses_statistics(snapshot):
+        notes.append("the table asks for checkpoints without any statistics")
+    if any(domain.draft_map for domain in snapshot.state.domains.values()):
+        notes.append("domain configurations written as maps are kept as their JSON text")
+    return tuple(notes)
+
+
+def _loses_statistics(snapshot: Snapshot) -> bool:
+    properties = snapshot.properties
+    return not properties.write_stats_as_json and not properties.write_stats_as_struct
+
+
+def _needing_statistics(snapshot: Snapshot) -> str | None:
+    features = supported_features(snapshot.protocol)
+    needing = ("rowTracking", "deletionVectors", "icebergCompatV1", "icebergCompatV2")
+    return next((name for name in needing if name in features), None)
+
+
+def _log_bytes(snapshot: Snapshot) -> int:
+    segment = snapshot.segment
+    size = sum(entry.status.size for entry in segment.tail)
+    if snapshot.checkpoint is not None:
+        size += sum(entry.status.size for entry in snapshot.checkpoint.files.entries)
+        size += sum(sidecar.size_in_bytes for sidecar in snapshot.checkpoint.sidecars)
+    return size
+
+
+def _already_there(table: Table, plan: CheckpointPlan) -> CheckpointResult:
+    """Another writer's classic checkpoint came first; it will do if it can be read."""
+    snapshot = table.snapshot(version=plan.version)
+    checkpoint = snapshot.checkpoint
+    if checkpoint is None or checkpoint.files.version != plan.version:
+        raise RefusedError(
+            "there is a checkpoint file of this version that cannot be read, and none is ever "
+            "overwritten",
+            table=table.uri,
+            version=plan.version,
+            file=f"_delta_log/{classic_checkpoint_name(plan.version)}",
+            remedy="move the damaged file aside, or checkpoint the next version",
+        )
+    return CheckpointResult(
+        table=plan.table,
+        version=plan.version,
+        status="already-there",
+        path=checkpoint.files.entries[0].path,
+        sidecars=len(checkpoint.sidecars),
+        notes=("another writer's checkpoint of this version came first",),
+    )
+
+
+def _millis(instant: datetime | None) -> int | None:
+    return None if instant is None else epoch_millis(instant)
+
+
+def _zone(name: str | None) -> ZoneInfo | None:
+    try:
+        return None if name is None else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise InvalidRequestError(
+            f"{name!r} is no time zone", remedy="give an IANA name such as Europe/Berlin or UTC"
+        ) from None
+
+
+def _refused(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:
+    return RefusedError(problem, table=snapshot.table, version=snapshot.version, remedy=remedy)

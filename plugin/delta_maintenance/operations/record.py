@@ -6,7 +6,6 @@ task to task, what a Spark job takes as its argument and what ends in a log line
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
@@ -41,6 +40,11 @@ class Record:
         return record
 
 
-@cache
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+    # Building one takes longer than using it a thousand times.
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.commit_text import FILE_ACTIONS, parse_line
+from delta_maintenance.protocol.commit_text import KNOWN_ACTIONS, parse_line
 from delta_maintenance.protocol.file_actions import (
     ADD_TYPES,
     DELETION_VECTOR,
@@ -246,9 +246,11 @@ def _tidy_lines(source: FileLines) -> bytes:
             continue
         try:
             actions = parse_line(line)
-            if len(actions) != 1 or not FILE_ACTIONS.issuperset(actions):
+            known = KNOWN_ACTIONS.intersection(actions)
+            if len(known) != 1:
                 raise CorruptTableError(f"a line with the actions {', '.join(sorted(actions))}")
-            [(action, value)] = actions.items()
+            [action] = known
+            value = actions[action]
             if not isinstance(value, dict):
                 raise CorruptTableError(f"{action} is no JSON object")
             value = {

@@ -60,8 +60,12 @@ class Checkpoint:
     found before anything is built on it.
     """
 
-    def __init__(self, store: Store, files: CheckpointFiles) -> None:
+    def __init__(
+        self, store: Store, files: CheckpointFiles, *, sidecar_store: Store | None = None
+    ) -> None:
         self._store = store
+        # A staged top-level file refers to sidecars that are published already.
+        self._sidecar_store = sidecar_store or store
         self.files = files
         self.singles = SingleActions()
         self._inline: FileLines | None = None
@@ -142,11 +146,13 @@ class Checkpoint:
             raise self._unusable("a checkpoint with file actions both inline and in sidecars")
 
     def _open_sidecars(self) -> None:
-        paths = [_sidecar_path(sidecar, self._store.root) for sidecar in self.sidecars]
+        paths = [_sidecar_path(sidecar, self._sidecar_store.root) for sidecar in self.sidecars]
         if not paths:
             return
         with ThreadPoolExecutor(_PARALLEL_FOOTERS) as pool:
-            self._parquet = list(pool.map(lambda path: _ParquetFile(self._store, path), paths))
+            self._parquet = list(
+                pool.map(lambda path: _ParquetFile(self._sidecar_store, path), paths)
+            )
 
     def _unusable(self, problem: str) -> UnusableCheckpointError:
         return UnusableCheckpointError(

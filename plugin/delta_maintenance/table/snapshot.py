@@ -7,10 +7,12 @@ asked for, as a stream of columns, newest first, that holds no more than the key
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from itertools import islice
 from typing import TypeVar
 
 import numpy as np
@@ -38,6 +40,8 @@ from delta_maintenance.table.log_segment import LogSegment
 
 T = TypeVar("T")
 
+_logger = logging.getLogger(__name__)
+
 _LIVE_FIELDS = (
     "path",
     "deletionVector",
@@ -59,6 +63,10 @@ _TOMBSTONE_FIELDS = (
     "extendedFileMetadata",
 )
 _COUNTED_FIELDS = ("path", "deletionVector", "size")
+_LIVE_VIEW: Mapping[str, Collection[str]] = {
+    "add": (*_LIVE_FIELDS, "stats_parsed"),
+    "remove": ("path", "deletionVector"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +179,33 @@ class Snapshot:
         `size` (bytes), `partition_values` (map of text), `num_records` (physical rows, null where
         the statistics do not tell), `base_row_id`, `default_row_commit_version`.
         """
-        fields = {"add": (*_LIVE_FIELDS, "stats_parsed"), "remove": ("path", "deletionVector")}
         return self._collect(
-            fields, lambda batch: _file_view(batch.adds), _file_view(empty(ADD_TYPES))
+            _LIVE_VIEW, lambda batch: _file_view(batch.adds), _file_view(empty(ADD_TYPES))
         )
+
+    def live_file_batches(self) -> Iterator[pa.Table]:
+        """The rows of `live_files` as a stream of tables, for tables too large to hold at once.
+
+        Where a checkpoint turns out to be damaged on the way, the stream goes on from another base
+        without repeating a row.
+        """
+        given = 0
+        try:
+            for batch in self.scan(fields=_LIVE_VIEW):
+                yield _file_view(batch.adds)
+                given += 1
+        except UnusableCheckpointError as error:
+            other = self.avoiding(error)
+            # Read again rather than remembered: damage is rare, and the keys are large.
+            before = [
+                _view_keys(_file_view(batch.adds))
+                for batch in islice(self.scan(fields=_LIVE_VIEW), given)
+            ]
+            known = pa.chunked_array(
+                [chunk for keys in before for chunk in keys.chunks], pa.string()
+            )
+            for view in other.live_file_batches():
+                yield view.filter(pc.invert(pc.is_in(_view_keys(view), known)))
 
     def tombstones(self) -> pa.Table:
         """One row per remove that still stands, expired or not.
@@ -235,7 +266,9 @@ class Snapshot:
 
         Raises `error` where the log offers no other base.
         """
-        return self._reopen(error)
+        other = self._reopen(error)
+        _logger.warning("passed over %s: %s", error.file, error.problem)
+        return other
 
     @cached_property
     def physical_partition_columns(self) -> tuple[str, ...]:
@@ -327,6 +360,12 @@ def _file_view(batch: pa.Table) -> pa.Table:
             "default_row_commit_version": _column(batch, "defaultRowCommitVersion", ADD_TYPES),
         }
     )
+
+
+def _view_keys(view: pa.Table) -> pa.ChunkedArray:
+    path, vector = view["path"], view["dv"]
+    with_vector = pc.binary_join_element_wise(pc.fill_null(vector, ""), path, "\0")
+    return pc.if_else(pc.is_valid(vector), with_vector, path)
 
 
 def _tombstone_view(batch: pa.Table) -> pa.Table:
