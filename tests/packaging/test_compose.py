@@ -1,0 +1,98 @@
+"""docker-compose.yaml, as far as it can be checked without Docker."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+ONE_SHOT = {name for name, service in SERVICES.items() if service.get("restart") == "no"}
+DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
+
+# A tag that names one release: `16.10-bookworm` does, `latest`, `16` and no tag at all don't.
+PINNED = re.compile(r"[^:]+:\d+\.\d+[\w.-]*")
+
+
+def constraint(package: str) -> str:
+    """The version of a package in constraints.txt."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    (version,) = [line.partition("==")[2] for line in lines if line.startswith(f"{package}==")]
+    return version
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_image_is_pinned_or_built_here(name: str) -> None:
+    service = SERVICES[name]
+    if build := service.get("build"):
+        assert (ROOT / build["context"] / build["dockerfile"]).is_file()
+    else:
+        assert PINNED.fullmatch(service["image"]), service["image"]
+
+
+def test_built_image_is_pinned_throughout() -> None:
+    (base,) = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
+    assert PINNED.fullmatch(base)
+    assert "--constraint /src/constraints.txt" in DOCKERFILE
+    python = re.match(r"python:(\d+\.\d+)\.", base)
+    assert python is not None
+    assert f"on Python {python[1]}." in (ROOT / "constraints.txt").read_text()
+    assert f"/python{python[1]}/site-packages/pyspark" in DOCKERFILE
+
+
+def test_files_that_the_image_copies_pass_its_ignore_file() -> None:
+    ignore = (ROOT / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
+    for line in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, re.MULTILINE):
+        for name in line.split():
+            assert (ROOT / name).exists(), name
+            assert f"!{name}" in ignore, name
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - ONE_SHOT))
+def test_running_service_has_a_health_check(name: str) -> None:
+    check = SERVICES[name]["healthcheck"]
+    assert check["test"][0] in ("CMD", "CMD-SHELL")
+    assert {"interval", "timeout", "retries", "start_period"} <= set(check)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_wait_for_what_they_need(name: str) -> None:
+    for needed, how in SERVICES[name].get("depends_on", {}).items():
+        finished = needed in ONE_SHOT
+        expected = "service_completed_successfully" if finished else "service_healthy"
+        assert how["condition"] == expected, needed
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_source_root_is_mounted_and_no_plugins_folder_exists(name: str) -> None:
+    for volume in SERVICES[name].get("volumes", []):
+        source, target = volume.split(":")[:2]
+        assert source.startswith("./dags") or not source.startswith(".")
+        assert "plugin" not in target
+    assert "AIRFLOW__CORE__PLUGINS_FOLDER" not in SERVICES[name].get("environment", {})
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_ports_are_for_this_machine_only(name: str) -> None:
+    assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", []))
+
+
+def test_every_user_of_the_object_store_has_its_keys() -> None:
+    store = SERVICES["s3"]["environment"]
+    for name in ("airflow-scheduler", "airflow-triggerer", "spark-worker", "s3-init"):
+        environment = SERVICES[name]["environment"]
+        assert {key: environment[key] for key in store} == store
+        assert environment["AWS_ENDPOINT_URL"] == "http://s3:8333"
+
+
+def test_cluster_has_two_workers() -> None:
+    assert SERVICES["spark-worker"]["deploy"]["replicas"] == 2
+
+
+def test_both_names_of_pyspark_have_one_version() -> None:
+    assert constraint("pyspark") == constraint("pyspark-client")
