@@ -28,8 +28,8 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from the source distribution and from nothing else."""
     folder = tmp_path_factory.mktemp("unpacked")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+    # Not tarfile: its safe filter is newer than Debian's Python 3.11.
+    run(["tar", "-xzf", sdist], cwd=folder)
     (source,) = folder.iterdir()
     return build(source, "wheel", tmp_path_factory.mktemp("wheel"))
 
