@@ -1,0 +1,9 @@
+"""`python -m delta_maintenance`: the command line without its script."""
+
+from __future__ import annotations
+
+import sys
+
+from delta_maintenance.cli.main import main
+
+sys.exit(main())

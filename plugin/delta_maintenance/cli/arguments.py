@@ -1,0 +1,146 @@
+"""Arguments that verbs share, and how their text becomes values.
+
+Nothing here may load pyarrow, pydantic or rich: `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+if TYPE_CHECKING:
+    from delta_maintenance.table.snapshot import Snapshot
+    from delta_maintenance.table.table import Table
+
+_TABLE_HELP = "path or URI of the table's root: a local path, file:, s3:, s3a: or s3n:"
+_STORAGE_HELP = """\
+an option of the table's store, such as AWS_ENDPOINT_URL=http://localhost:9000; repeatable. Secrets
+need not stand here, where other users of the machine can read them: S3 takes AWS_ACCESS_KEY_ID,
+AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE and AWS_REGION from the environment, and
+~/.aws and instance roles as usual"""
+
+ENGINES = ("auto", "local", "spark")
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """A parser whose errors are one line, and whose options cannot be abbreviated.
+
+    An abbreviation that works today is ambiguous after the next option is added.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            **settings, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+
+    def error(self, message: str) -> NoReturn:
+        # Whatever the user typed stays on one line.
+        line = " ".join(message.split())
+        self.exit(2, f"delta-maintenance: {line}; see '{self.prog} --help'\n")
+
+
+class Verbs(Protocol):
+    """Where a verb adds its parser: what `ArgumentParser.add_subparsers` gives."""
+
+    def add_parser(self, name: str, *, help: str, description: str) -> ArgumentParser:
+        """The parser of a new verb."""
+
+
+def add_verb(
+    verbs: Verbs, name: str, *, summary: str, description: str, json_help: str
+) -> ArgumentParser:
+    """The parser of one verb, with the arguments that all verbs have."""
+    parser = verbs.add_parser(name, help=summary, description=description)
+    parser.add_argument("table", metavar="TABLE", help=_TABLE_HELP)
+    parser.add_argument(
+        "--storage-option",
+        dest="storage_options",
+        metavar="K=V",
+        action="append",
+        default=[],
+        type=key_value,
+        help=_STORAGE_HELP.replace("\n", " "),
+    )
+    parser.add_argument("--json", action="store_true", help=json_help)
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="say more on stderr, tracebacks included"
+    )
+    return parser
+
+
+def add_time_travel(parser: ArgumentParser) -> None:
+    """`--version` and `--timestamp`, of which one may be given."""
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
+        "--version", metavar="N", type=int, help="the table at version N, by default the latest"
+    )
+    either.add_argument(
+        "--timestamp",
+        metavar="T",
+        type=_timestamp,
+        help="the version that was current at T: ISO 8601 with a zone, such as "
+        "2026-01-31T12:00:00Z, or milliseconds since 1970-01-01 UTC",
+    )
+
+
+def add_engine(parser: ArgumentParser) -> None:
+    """`--engine`, and how to reach Spark."""
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        help="local works in this process, spark in a PySpark job; auto, the default, goes by the "
+        "size of the log, and --dry-run says which and why",
+    )
+    spark = parser.add_argument_group(
+        "Spark",
+        "The job is started with spark-submit, of SPARK_HOME or else of the pyspark that is "
+        "installed here.",
+    )
+    spark.add_argument(
+        "--master", metavar="URL", help="such as local[*], spark://HOST:7077, yarn or k8s://URL"
+    )
+    spark.add_argument(
+        "--spark-conf",
+        metavar="K=V",
+        action="append",
+        default=[],
+        type=key_value,
+        help="a Spark property; repeatable. Secrets belong into the environment or into "
+        "spark-defaults.conf, not here",
+    )
+
+
+def open_snapshot(arguments: argparse.Namespace) -> Snapshot:
+    """The snapshot that `add_time_travel` was asked for."""
+    return open_table(arguments).snapshot(version=arguments.version, timestamp=arguments.timestamp)
+
+
+def open_table(arguments: argparse.Namespace) -> Table:
+    """The table that the command line names."""
+    # Loads pyarrow, which nothing needs before a verb runs.
+    import delta_maintenance
+
+    return delta_maintenance.open_table(arguments.table, dict(arguments.storage_options))
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """`K=V` taken apart. Its message does not repeat the text, which may be a secret."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError("not of the form K=V")
+    return key, value
+
+
+def at_least(least: int, text: str) -> int:
+    """An integer of at least `least`."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is no integer of at least {least}")
+    return number
+
+
+def _timestamp(text: str) -> str | int:
+    return int(text) if text.isascii() and text.isdecimal() else text

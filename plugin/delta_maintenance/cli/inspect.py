@@ -1,0 +1,82 @@
+"""`inspect`: what a version of a table is, and what opening it costs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from delta_maintenance.cli.arguments import Verbs, add_time_travel, add_verb, open_snapshot
+from delta_maintenance.cli.output import (
+    count_text,
+    instant_text,
+    print_fields,
+    print_json,
+    size_text,
+    warn,
+)
+
+
+def add_parser(verbs: Verbs) -> None:
+    """Adds the verb to the command line."""
+    parser = add_verb(
+        verbs,
+        "inspect",
+        summary="show a version: protocol, properties, files, and the state of its log",
+        description="Show one version of a table: protocol, metadata, what its files add up to, "
+        "and what\na reader has to read to open it. Reads only.",
+        json_help="print one JSON document instead of text for people",
+    )
+    add_time_travel(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Prints the snapshot."""
+    # Loads pyarrow, which `--help` must not wait for.
+    from delta_maintenance.cli.snapshot_document import describe
+
+    snapshot = open_snapshot(arguments)
+    warn(snapshot.warnings)
+    document = describe(snapshot)
+    if arguments.json:
+        print_json(document)
+    else:
+        print_fields(snapshot.table, _for_people(document))
+
+
+def _for_people(document: Mapping[str, Any]) -> dict[str, object]:
+    protocol, metadata, log = document["protocol"], document["metadata"], document["log"]
+    return {
+        "version": f"{document['version']} ({instant_text(document['timestamp_ms']) or 'no time'})",
+        "protocol": f"reader {protocol['minReaderVersion']}, writer {protocol['minWriterVersion']}",
+        "reader features": ", ".join(protocol["readerFeatures"] or ()),
+        "writer features": ", ".join(protocol["writerFeatures"] or ()),
+        "id": metadata["id"],
+        "name": metadata["name"],
+        "partitioned by": ", ".join(metadata["partitionColumns"]),
+        "properties": metadata["configuration"],
+        "files": f"{document['num_files']:,} ({size_text(document['total_size'])})",
+        "tombstones": document["num_tombstones"],
+        "deletion vectors": document["num_deletion_vectors"],
+        "deleted rows": document["num_deleted_rows"],
+        "transactions": document["txns"],
+        "domains": document["domain_metadata"],
+        "checkpoint": _checkpoint_text(log["checkpoint"]),
+        "commits since": log["commits_since_checkpoint"],
+        "compactions used": log["compactions"],
+        "oldest commit": log["oldest_commit"],
+        "to open": f"{count_text(log['files_to_read'], 'file')} "
+        f"({size_text(log['bytes_to_read'])})",
+    }
+
+
+def _checkpoint_text(checkpoint: Mapping[str, Any] | None) -> str:
+    if checkpoint is None:
+        return "none"
+    sidecars = f", {checkpoint['sidecars']:,} of them sidecars" if checkpoint["sidecars"] else ""
+    return (
+        f"{checkpoint['version']}: {checkpoint['kind']}, "
+        f"{count_text(checkpoint['files'], 'file')}{sidecars} "
+        f"({size_text(checkpoint['bytes'])})"
+    )

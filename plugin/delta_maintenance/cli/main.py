@@ -1,0 +1,99 @@
+"""The `delta-maintenance` command: which verb, and how its end becomes an exit status.
+
+stdout carries the result and nothing else; logs, warnings, progress and errors go to stderr.
+Exit status: 0 done or nothing to do, 1 failed part-way, 2 usage, 3 refused, 4 conflict, 5 corrupt
+or not a Delta table; 130 interrupted, 141 when the reader of stdout went away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from delta_maintenance import __version__
+from delta_maintenance.cli import checkpoint, files, history, inspect
+from delta_maintenance.cli.arguments import ArgumentParser
+from delta_maintenance.cli.output import logging_to_stderr, say
+from delta_maintenance.errors import DeltaMaintenanceError
+
+_FAILED = 1
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+"""What a shell reports of a program that a closed pipe ended. Not 0: the output is incomplete."""
+
+_EXIT_STATUSES = """\
+exit status:
+  0  done, also when there was nothing to do
+  1  failed part-way
+  2  wrong usage: correct the command line
+  3  refused: unsupported table feature or unsafe request, nothing was touched
+  4  conflict with another writer, retries spent
+  5  the table is corrupt or not a Delta table
+
+stdout carries the result alone; warnings, progress and errors go to stderr."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line, by default that of the process, and returns its exit status."""
+    try:
+        arguments = _parser().parse_args(argv)
+    except SystemExit as ended:
+        # The parser has had its say: help on stdout, or what is wrong on stderr.
+        return ended.code if isinstance(ended.code, int) else _FAILED
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that the terminal's encoding lacks is no reason to fail.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    with logging_to_stderr(verbose=arguments.verbose):
+        return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        arguments.run(arguments)
+        # Here, where a failure still becomes an exit status, and not when the interpreter ends.
+        sys.stdout.flush()
+    except DeltaMaintenanceError as error:
+        return _failed(error, str(error.located(table=arguments.table)), arguments)
+    except KeyboardInterrupt:
+        say("interrupted")
+        return _INTERRUPTED
+    except BrokenPipeError:
+        _abandon_stdout()
+        return _BROKEN_PIPE
+    except Exception as error:
+        hint = "" if arguments.verbose else "; run again with -v for the details"
+        return _failed(error, f"{type(error).__name__}: {error}{hint}", arguments)
+    return 0
+
+
+def _failed(error: Exception, line: str, arguments: argparse.Namespace) -> int:
+    if arguments.verbose:
+        traceback.print_exception(error)
+    say(line)
+    return error.exit_status if isinstance(error, DeltaMaintenanceError) else _FAILED
+
+
+def _abandon_stdout() -> None:
+    # What is still buffered would raise again when the interpreter flushes it at its end.
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="delta-maintenance",
+        description="Look into Delta Lake tables and keep them healthy.",
+        epilog=_EXIT_STATUSES,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for verb in (inspect, files, history, checkpoint):
+        verb.add_parser(verbs)
+    return parser

@@ -1,0 +1,199 @@
+"""What the user sees: results on stdout, everything else on stderr.
+
+rich is imported where a text is drawn: `--json` and `--help` answer without it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from delta_maintenance import clock
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+
+_PIPED_WIDTH = 160
+"""Columns where stdout is no terminal that could tell."""
+_QUIET = timedelta(seconds=5)
+"""Between two lines of progress where stderr is no terminal; short work says nothing."""
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on stdout, in ASCII so that no terminal or locale can spoil it."""
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def print_fields(title: str, fields: Mapping[str, object]) -> None:
+    """A titled list of names and values, for people. Empty values are left out."""
+    from rich.panel import Panel
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style="bold")
+    grid.add_column(overflow="fold")
+    for name, value in fields.items():
+        if value not in (None, "", (), [], {}):
+            grid.add_row(name, _cell(value))
+    _console().print(Panel(grid, title=printable(title), title_align="left", expand=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table with a header, for people."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=index == 0)
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    _console().print(table)
+
+
+def say(line: str) -> None:
+    """One line on stderr, under the name of the command."""
+    print(f"delta-maintenance: {printable(line)}", file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """The text on one line and without control characters.
+
+    Names and messages come from tables that anyone may have written: an escape sequence among them
+    must not reach the terminal.
+    """
+    return "".join(
+        char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(text.split())
+    )
+
+
+def count_text(count: int, thing: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
+def size_text(size: int) -> str:
+    """Bytes for people: `3.4 MB`."""
+    from rich.filesize import decimal
+
+    return decimal(size)
+
+
+def instant_text(milliseconds: int | None) -> str:
+    """Milliseconds since 1970-01-01 UTC as ISO 8601 to the second; empty for None."""
+    if milliseconds is None:
+        return ""
+    try:
+        instant = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return str(milliseconds)
+    return instant.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@contextmanager
+def logging_to_stderr(*, verbose: bool) -> Iterator[None]:
+    """Lets the library's log lines out on stderr: warnings, and all of them with `verbose`."""
+    logger = logging.getLogger("delta_maintenance")
+    handler, level = _SayHandler(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if verbose else logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Warnings of a result, one line each."""
+    for warning in warnings:
+        say(f"warning: {warning}")
+
+
+class Progress:
+    """How far long work has come: a bar where stderr is a terminal, else a line now and then.
+
+    Used as a context manager and called with what is being done, how much is done, and how much
+    there is to do or None.
+    """
+
+    def __enter__(self) -> Progress:
+        self._bars: _Bars | None = _Bars() if sys.stderr.isatty() else None
+        self._spoke = clock.now()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        if self._bars is not None:
+            self._bars.show(what, done, total)
+        elif clock.now() - self._spoke >= _QUIET:
+            self._spoke = clock.now()
+            say(f"{what}: {done:,}" + (f" of {total:,}" if total is not None else ""))
+
+
+class _Bars:
+    """One bar per thing done, each shown from its first report on."""
+
+    def __init__(self) -> None:
+        from rich import progress
+
+        self._progress = progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            console=_console(stderr=True),
+            transient=True,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._progress.start()
+
+    def show(self, what: str, done: int, total: int | None) -> None:
+        if what not in self._tasks:
+            self._tasks[what] = self._progress.add_task(printable(what), total=total)
+        self._progress.update(self._tasks[what], completed=done, total=total)
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+
+class _SayHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        level = record.levelname.lower()
+        say(f"{level}: {record.getMessage()}")
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    # The text comes from tables: none of it is markup.
+    return Console(
+        file=stream,
+        width=None if stream.isatty() else _PIPED_WIDTH,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return "\n".join(_cell(item) for item in value)
+    if isinstance(value, Mapping):
+        return "\n".join(f"{printable(str(key))}={_cell(item)}" for key, item in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "" if value is None else printable(str(value))

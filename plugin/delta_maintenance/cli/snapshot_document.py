@@ -1,0 +1,92 @@
+"""The document that `inspect --json` prints: a snapshot and its log, in plain values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from delta_maintenance.protocol.log_files import LogFileKind, parse_log_file_name, version_prefix
+from delta_maintenance.table.log_segment import LOG_DIRECTORY
+from delta_maintenance.table.snapshot import Snapshot
+
+
+def describe(snapshot: Snapshot) -> dict[str, Any]:
+    """What `docs/cli.md` says of it; every key is always there."""
+    protocol, metadata, counts = snapshot.protocol, snapshot.metadata, snapshot.counts
+    return {
+        "version": snapshot.version,
+        "timestamp_ms": snapshot.timestamp_ms,
+        "protocol": {
+            "minReaderVersion": protocol.min_reader_version,
+            "minWriterVersion": protocol.min_writer_version,
+            "readerFeatures": _list_or_none(protocol.reader_features),
+            "writerFeatures": _list_or_none(protocol.writer_features),
+        },
+        "metadata": {
+            "id": metadata.id,
+            "name": metadata.name,
+            "partitionColumns": list(metadata.partition_columns),
+            "configuration": dict(metadata.configuration),
+        },
+        "num_files": counts.num_files,
+        "total_size": counts.total_size,
+        "num_tombstones": counts.num_tombstones,
+        "num_deletion_vectors": counts.num_deletion_vectors,
+        "num_deleted_rows": counts.num_deleted_rows,
+        "txns": snapshot.txns,
+        "domain_metadata": snapshot.domain_metadata,
+        "log": _log(snapshot),
+    }
+
+
+def _log(snapshot: Snapshot) -> dict[str, Any]:
+    segment, checkpoint = snapshot.segment, _checkpoint(snapshot)
+    tail_bytes = sum(entry.status.size for entry in segment.tail)
+    return {
+        "commits_since_checkpoint": len(segment.commits),
+        "checkpoint": checkpoint,
+        "compactions": sum(entry.file.end_version is not None for entry in segment.tail),
+        "files_to_read": len(segment.tail) + (checkpoint["files"] if checkpoint else 0),
+        "bytes_to_read": tail_bytes + (checkpoint["bytes"] if checkpoint else 0),
+        "oldest_commit": _oldest_commit(snapshot),
+        "warnings": list(snapshot.warnings),
+    }
+
+
+def _checkpoint(snapshot: Snapshot) -> dict[str, Any] | None:
+    chosen, opened = snapshot.segment.checkpoint, snapshot.checkpoint
+    if chosen is None or opened is None:
+        return None
+    sidecars = opened.sidecars
+    return {
+        "version": chosen.version,
+        "kind": _kind(snapshot),
+        "files": len(chosen.entries) + len(sidecars),
+        "sidecars": len(sidecars),
+        "bytes": sum(entry.status.size for entry in chosen.entries)
+        + sum(sidecar.size_in_bytes for sidecar in sidecars),
+    }
+
+
+def _kind(snapshot: Snapshot) -> str:
+    """The kind under the name that `checkpoint --kind` knows, and `multi-part`."""
+    chosen, opened = snapshot.segment.checkpoint, snapshot.checkpoint
+    assert chosen is not None and opened is not None
+    file = chosen.entries[0].file
+    if file.parts is not None:
+        return "multi-part"
+    if file.uuid is not None:
+        return f"v2-{file.encoding}"
+    return "v2-classic" if opened.is_v2 else "classic"
+
+
+def _oldest_commit(snapshot: Snapshot) -> int | None:
+    # The listing comes in the order of versions, so the first page of it is enough.
+    for status in snapshot.store.list_from(LOG_DIRECTORY, version_prefix(0)):
+        file = parse_log_file_name(status.path.removeprefix(f"{LOG_DIRECTORY}/"))
+        if file.kind is LogFileKind.COMMIT:
+            return file.version
+    return None
+
+
+def _list_or_none(features: tuple[str, ...] | None) -> list[str] | None:
+    return None if features is None else list(features)

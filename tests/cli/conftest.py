@@ -1,0 +1,74 @@
+"""The command line run inside the test's own process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delta_maintenance.cli.main import main
+from delta_maintenance.testing.actions import add, features, metadata, protocol
+from delta_maintenance.testing.table_builder import TableBuilder
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run of the command ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """stdout as one JSON document."""
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        """stdout as JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Runs the command with these words and gives back how it ended."""
+
+    def run(*words: object) -> Outcome:
+        capsys.readouterr()
+        status = main([str(word) for word in words])
+        captured = capsys.readouterr()
+        return Outcome(status, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> TableBuilder:
+    """A sound table on disk: three commits, three files."""
+    builder = TableBuilder(tmp_path / "table")
+    builder.commit([protocol(), metadata(), add("a", size=10)])
+    builder.commit([add("b", size=20)])
+    builder.commit([add("c", size=30)])
+    return builder
+
+
+@pytest.fixture
+def table(builder: TableBuilder) -> str:
+    """The path of that table."""
+    return builder.store.root
+
+
+@pytest.fixture
+def v2_table(builder: TableBuilder) -> str:
+    """The path of that table after a fourth commit asked for V2 checkpoints."""
+    policy = metadata(configuration={"delta.checkpointPolicy": "v2"})
+    builder.commit([features("v2Checkpoint"), policy, add("d")])
+    return builder.store.root

@@ -1,0 +1,252 @@
+"""Exit statuses, the one line of an error, and the purity of stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import delta_maintenance
+from delta_maintenance.errors import CommitConflictError, VerificationError
+from delta_maintenance.testing.actions import add
+from delta_maintenance.testing.table_builder import TableBuilder
+
+VERBS = ("inspect", "files", "history", "checkpoint")
+
+
+def command(*words: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    """The command as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "delta_maintenance", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        **settings,
+    )
+
+
+def test_help_names_every_verb_and_every_exit_status(cli: Any) -> None:
+    outcome = cli("--help")
+    assert outcome.status == 0 and outcome.err == ""
+    assert all(verb in outcome.out for verb in VERBS)
+    assert all(f"\n  {status}  " in outcome.out for status in range(6))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_says_how_secrets_stay_off_the_command_line(cli: Any, verb: str) -> None:
+    outcome = cli(verb, "--help")
+    assert outcome.status == 0
+    assert "AWS_SECRET_ACCESS_KEY" in outcome.out and "from the" in outcome.out
+
+
+def test_help_is_quick_because_it_loads_nothing_heavy() -> None:
+    heavy = ("pyarrow", "numpy", "pydantic", "fsspec", "rich", "pyspark")
+    code = f"""
+import sys
+from delta_maintenance.cli.main import main
+assert main(["checkpoint", "--help"]) == 0
+loaded = [name for name in {heavy!r} if name in sys.modules]
+sys.exit(f"loaded {{loaded}}" if loaded else 0)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("explode", "T"),
+        ("files",),
+        ("files", "T", "--version", "one"),
+        ("files", "T", "--vers", "1"),
+        ("files", "T", "--version", "1", "--timestamp", "2026-01-31T12:00:00Z"),
+        ("history", "T", "--limit", "0"),
+        ("checkpoint", "T", "--kind", "v3"),
+        ("checkpoint", "T", "--actions-per-sidecar", "-1"),
+        ("checkpoint", "T", "--spark-conf", "novalue"),
+        ("inspect", "T", "--nonsense\nwith a second line"),
+    ],
+)
+def test_wrong_usage_is_status_2_and_one_line_that_points_to_the_help(
+    cli: Any, words: tuple[str, ...]
+) -> None:
+    outcome = cli(*words)
+    assert outcome.status == 2
+    assert outcome.out == ""
+    assert outcome.err.startswith("delta-maintenance: ")
+    assert outcome.err.count("\n") == 1
+    assert "--help'" in outcome.err
+
+
+def test_a_malformed_storage_option_is_not_repeated_for_it_may_be_a_secret(cli: Any) -> None:
+    outcome = cli("inspect", "s3://bucket/table", "--storage-option", "hunter2")
+    assert outcome.status == 2
+    assert "hunter2" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("deltars-err-table_d", 3, "catalogOwned"),
+        ("deltars-err-table_c", 5, "00000000000000000012.json"),
+        ("kernelrs-golden-no-delta-log-folder", 5, "_delta_log"),
+        ("golden-deltalog-invalid-protocol-version", 3, "reader"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["inspect", "files", "checkpoint"])
+def test_a_table_that_cannot_be_opened_gives_one_line_and_its_status(
+    cli: Any, corpus: Path, verb: str, name: str, status: int, words: str
+) -> None:
+    # The dry run, since the corpus must not change whatever happens.
+    dry_run = ["--dry-run"] if verb == "checkpoint" else []
+    outcome = cli(verb, corpus / name, *dry_run)
+    assert outcome.status == status
+    assert outcome.out == ""
+    assert outcome.err.count("\n") == 1
+    assert outcome.err.startswith(f"delta-maintenance: table {corpus / name}")
+    assert words in outcome.err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_address_without_a_table_is_status_5(cli: Any, tmp_path: Path, verb: str) -> None:
+    outcome = cli(verb, tmp_path, "--json")
+    assert (outcome.status, outcome.out) == (5, "")
+    assert str(tmp_path) in outcome.err
+
+
+@pytest.mark.parametrize("verb", ["inspect", "files", "checkpoint"])
+def test_a_version_that_does_not_exist_is_status_2(cli: Any, table: str, verb: str) -> None:
+    for version in ("3", "-1", "99999999999999999999999"):
+        outcome = cli(verb, table, "--version", version)
+        assert (outcome.status, outcome.out) == (2, ""), version
+        assert f"no version {version}" in outcome.err
+
+
+def test_a_damaged_line_names_the_table_too(cli: Any, builder: TableBuilder) -> None:
+    builder.commit(['{"add":{"path":7,"size":1}}'])
+    outcome = cli("files", builder.store.root)
+    assert outcome.status == 5
+    assert builder.store.root in outcome.err and "00000000000000000003.json" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (CommitConflictError("another writer won", remedy="run again"), 4),
+        (VerificationError("it does not read back"), 1),
+        (RuntimeError("boom\nin two lines"), 1),
+        (MemoryError(), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_every_way_to_fail_is_one_line_and_a_status(
+    cli: Any, table: str, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(delta_maintenance, "open_table", fail, raising=False)
+    outcome = cli("inspect", table)
+    assert (outcome.status, outcome.out) == (status, "")
+    assert outcome.err.count("\n") == 1
+    assert outcome.err.startswith("delta-maintenance: ")
+
+
+def test_only_verbose_shows_a_traceback_and_the_line_comes_last(cli: Any, tmp_path: Path) -> None:
+    assert "Traceback" not in cli("inspect", tmp_path).err
+    verbose = cli("inspect", tmp_path, "-v").err
+    assert "Traceback" in verbose
+    assert verbose.splitlines()[-1].startswith("delta-maintenance: table ")
+
+
+def test_an_unexpected_error_says_how_to_learn_more(
+    cli: Any, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(delta_maintenance, "open_table", fail, raising=False)
+    assert "ZeroDivisionError: by zero; run again with -v" in cli("inspect", table).err
+    assert "again with -v" not in cli("inspect", table, "-v").err
+
+
+def test_escape_sequences_of_a_table_never_reach_the_terminal(
+    cli: Any, builder: TableBuilder
+) -> None:
+    builder.commit([{"commitInfo": {"operation": "\x1b[31mWRITE\r\x07", "engineInfo": "[bold]x"}}])
+    history = cli("history", builder.store.root)
+    assert "\x1b" not in history.out and "\x07" not in history.out
+    assert r"\x1b[31mWRITE" in history.out and "[bold]x" in history.out
+    outcome = cli("inspect", builder.store.root + "\x1b[31m")
+    assert "\x1b" not in outcome.err
+
+
+def test_what_was_passed_over_is_a_warning_on_stderr_and_not_on_stdout(
+    cli: Any, builder: TableBuilder
+) -> None:
+    builder.truncate(builder.checkpoint(1)[0], 100)
+    outcome = cli("inspect", builder.store.root, "--json")
+    assert outcome.status == 0
+    assert outcome.err.startswith("delta-maintenance: warning: passed over ")
+    assert outcome.document["log"]["checkpoint"] is None
+    assert len(outcome.document["log"]["warnings"]) == 1
+
+
+def test_a_process_prints_the_result_on_stdout_and_nothing_else(builder: TableBuilder) -> None:
+    builder.truncate(builder.checkpoint(1)[0], 100)
+    run = command("checkpoint", builder.store.root, "--json", "-v")
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["status"] == "written"
+    assert "warning: passed over" in run.stderr
+
+
+def test_a_process_ends_with_the_status_of_the_error(tmp_path: Path) -> None:
+    run = command("files", str(tmp_path))
+    assert (run.returncode, run.stdout) == (5, "")
+    assert run.stderr.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(builder: TableBuilder) -> None:
+    builder.commit([add(f"{'x' * 100}{number}") for number in range(20_000)])
+    with subprocess.Popen(
+        [sys.executable, "-m", "delta_maintenance", "files", builder.store.root],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert json.loads(process.stdout.readline())["size"]
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        # What a shell reports of a program that SIGPIPE ended: the list is not complete.
+        assert process.wait(60) == 141
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_under_stdout_is_a_failure(table: str) -> None:
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "delta_maintenance", "files", table],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert run.returncode == 1
+    assert run.stderr.startswith("delta-maintenance: OSError")
+
+
+def test_a_terminal_without_unicode_gets_escapes_instead_of_a_failure(
+    builder: TableBuilder,
+) -> None:
+    builder.commit([{"commitInfo": {"operation": "Größe 😈"}}])
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    run = command("history", builder.store.root, env=environment, encoding="latin-1")
+    assert run.returncode == 0, run.stderr
+    assert r"Größe \U0001f608" in run.stdout

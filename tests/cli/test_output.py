@@ -1,0 +1,74 @@
+"""Text for people, and progress that stays off stdout."""
+
+from __future__ import annotations
+
+import io
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from delta_maintenance import clock
+from delta_maintenance.cli.output import Progress, count_text, instant_text, printable, size_text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("two\nlines  and\ttabs", "two lines and tabs"),
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("Größe 😈", "Größe 😈"),
+        ("right\u202eleft", r"right\u202eleft"),
+    ],
+)
+def test_text_of_a_table_is_shown_on_one_line_without_control_characters(
+    text: str, shown: str
+) -> None:
+    assert printable(text) == shown
+
+
+def test_numbers_and_instants_for_people() -> None:
+    assert (count_text(1, "file"), count_text(2000, "file")) == ("1 file", "2,000 files")
+    assert size_text(3_400_000) == "3.4 MB"
+    assert instant_text(1_700_000_000_123) == "2023-11-14T22:13:20Z"
+    assert instant_text(None) == ""
+    assert instant_text(2**62) == str(2**62)
+
+
+def test_progress_of_long_work_is_a_line_now_and_then_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instant = datetime(2026, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr(clock, "now", lambda: instant)
+    with Progress() as progress:
+        progress("reading", 1, 10)
+        instant += timedelta(seconds=6)
+        progress("reading", 2000, 3000)
+        progress("reading", 2001, 3000)
+        instant += timedelta(seconds=6)
+        progress("writing", 7, None)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "delta-maintenance: reading: 2,000 of 3,000",
+        "delta-maintenance: writing: 7",
+    ]
+
+
+def test_progress_on_a_terminal_is_drawn_on_stderr(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with Progress() as progress:
+        progress("writing sidecars", 1, 3)
+        progress("writing sidecars", 3, 3)
+    assert "writing sidecars" in terminal.getvalue()
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,208 @@
+"""Starting a Spark job: what it is told, how it answers, and how it ends with us.
+
+`spark-submit` is played by a script, so that no Java is needed here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delta_maintenance.cli.spark_launcher import JOB, find_spark_home, split_secrets
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
+
+SUBMIT = """\
+#!{python}
+import json, os, sys, time
+words = sys.argv[1:]
+spec = words[words.index("--spec") + 1]
+report = words[words.index("--report") + 1]
+seen = {{
+    "words": words[: words.index("--spec")],
+    "spec": json.load(open(spec[1:])),
+    "environment": dict(os.environ),
+    "private": os.stat(os.path.dirname(report)).st_mode & 0o077 == 0,
+}}
+json.dump(seen, open({seen!r}, "w"))
+print("26/01/01 WARN something of Spark's own", file=sys.stderr)
+print("delta-maintenance: half of it", flush=True)
+answer = {answer!r}
+if answer == "sleep":
+    time.sleep(60)
+elif answer is not None:
+    json.dump(answer, open(report, "w"))
+else:
+    print("java: not found", file=sys.stderr)
+    sys.exit(127)
+"""
+
+
+class FakeSpark:
+    """A SPARK_HOME whose spark-submit notes what it was told and gives a fixed answer."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.seen_file = home / "seen.json"
+        (home / "bin").mkdir(parents=True)
+
+    def answers(self, report: object) -> None:
+        """What it writes as its report; None for a job that dies without."""
+        submit = self.home / "bin" / "spark-submit"
+        submit.write_text(
+            SUBMIT.format(python=sys.executable, seen=str(self.seen_file), answer=report)
+        )
+        submit.chmod(0o755)
+
+    @property
+    def seen(self) -> dict[str, Any]:
+        """What it was told."""
+        loaded: dict[str, Any] = json.loads(self.seen_file.read_text())
+        return loaded
+
+
+@pytest.fixture
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
+    spark = FakeSpark(tmp_path / "spark")
+    monkeypatch.setenv("SPARK_HOME", str(spark.home))
+    return spark
+
+
+def result_of(table: str) -> CheckpointResult:
+    return CheckpointResult(
+        table=table, version=3, status="written", kind="v2-parquet", engine="spark", num_files=3
+    )
+
+
+def test_the_job_gets_its_specification_and_its_result_is_printed(
+    cli: Any, spark: FakeSpark, v2_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark.answers({"result": result_of(v2_table).to_json()})
+    monkeypatch.chdir(os.path.dirname(v2_table))
+    outcome = cli(
+        *("checkpoint", os.path.basename(v2_table), "--engine", "spark", "--json"),
+        *("--master", "local[2]", "--spark-conf", "a=b=c", "--spark-conf", "d="),
+    )
+    assert outcome.status == 0
+    assert CheckpointResult.from_json(outcome.document) == result_of(v2_table)
+    seen = spark.seen
+    assert seen["words"] == ["--master", "local[2]", "--conf", "a=b=c", "--conf", "d=", str(JOB)]
+    assert seen["spec"] == {
+        "operation": "checkpoint",
+        "table": v2_table,
+        "storage_options": {},
+        "version": 3,
+        "options": CheckpointOptions(engine="spark").to_json(),
+    }
+    assert seen["environment"]["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert seen["private"]
+
+
+def test_progress_of_the_job_comes_through_and_the_log_of_spark_only_if_asked_for(
+    cli: Any, spark: FakeSpark, v2_table: str
+) -> None:
+    spark.answers({"result": result_of(v2_table).to_json()})
+    assert cli("checkpoint", v2_table, "--engine", "spark").err == "delta-maintenance: half of it\n"
+    verbose = cli("checkpoint", v2_table, "--engine", "spark", "-v").err
+    assert "delta-maintenance: spark: 26/01/01 WARN something of Spark's own" in verbose
+
+
+def test_an_error_of_the_job_is_the_error_of_the_command(
+    cli: Any, spark: FakeSpark, v2_table: str
+) -> None:
+    error = {
+        "type": "RefusedError",
+        "problem": "it is not safe",
+        "table": v2_table,
+        "version": 3,
+        "file": None,
+        "remedy": "do something else",
+    }
+    spark.answers({"error": error})
+    outcome = cli("checkpoint", v2_table, "--engine", "spark")
+    assert (outcome.status, outcome.out) == (3, "")
+    assert outcome.err.splitlines()[-1] == (
+        f"delta-maintenance: table {v2_table}, version 3: it is not safe; do something else"
+    )
+    spark.answers({"error": {**error, "type": "NoSuchError"}})
+    assert cli("checkpoint", v2_table, "--engine", "spark").status == 1
+
+
+def test_a_job_that_dies_gives_its_last_words(cli: Any, spark: FakeSpark, v2_table: str) -> None:
+    spark.answers(None)
+    outcome = cli("checkpoint", v2_table, "--engine", "spark")
+    assert (outcome.status, outcome.out) == (1, "")
+    assert "without a report: java: not found; run again with -v" in outcome.err
+
+
+def test_a_dry_run_and_a_done_checkpoint_start_no_job(cli: Any, v2_table: str) -> None:
+    # There is no spark-submit at all here.
+    words = ("checkpoint", v2_table, "--engine", "spark")
+    assert cli(*words, "--dry-run").status == 0
+    assert cli("checkpoint", v2_table).status == 0
+    assert cli(*words).status == 0
+
+
+def test_without_spark_one_line_says_what_to_install(
+    cli: Any, v2_table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    outcome = cli("checkpoint", v2_table, "--engine", "spark")
+    assert (outcome.status, outcome.out) == (2, "")
+    assert outcome.err.count("\n") == 1
+    assert "pyspark is not installed" in outcome.err
+    assert "delta-maintenance[spark]" in outcome.err
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "nowhere"))
+    assert "no bin/spark-submit" in cli("checkpoint", v2_table, "--engine", "spark").err
+
+
+def test_the_pyspark_of_this_python_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    pytest.importorskip("pyspark")
+    assert (find_spark_home() / "bin" / "spark-submit").is_file()
+
+
+def test_secrets_travel_in_the_environment_alone() -> None:
+    public, secrets = split_secrets(
+        {
+            "AWS_ACCESS_KEY_ID": "id",
+            "secret": "hush",
+            "endpoint_url": "http://localhost:9000",
+            "AWS_REGION": "eu-west-1",
+        }
+    )
+    assert public == {"endpoint_url": "http://localhost:9000", "region": "eu-west-1"}
+    # A session token of the environment belongs to another key, and must not be inherited.
+    assert secrets == {
+        "AWS_ACCESS_KEY_ID": "id",
+        "AWS_SECRET_ACCESS_KEY": "hush",
+        "AWS_SESSION_TOKEN": None,
+    }
+    assert split_secrets({}) == ({}, {})
+    assert split_secrets({"anon": "true"}) == ({"anon": "true"}, {})
+    with pytest.raises(InvalidRequestError):
+        split_secrets({"password": "hush"})
+
+
+def test_a_command_that_is_told_to_end_takes_its_job_along(spark: FakeSpark, v2_table: str) -> None:
+    spark.answers("sleep")
+    words = ["checkpoint", v2_table, "--engine", "spark"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "delta_maintenance", *words],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stderr is not None
+        assert b"half of it" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        # The end of stderr, which the job holds open too, shows that both are gone.
+        assert process.stderr.read() == b""
+        assert process.wait(30) == 143
