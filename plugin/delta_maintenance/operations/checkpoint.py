@@ -147,10 +147,12 @@ def apply(
     engine: SidecarEngine | None = None,
     new_id: NewId = new_id,
     progress: Progress | None = None,
+    snapshot: Snapshot | None = None,
 ) -> CheckpointResult:
     """Writes the planned checkpoint. Running it twice, or two at a time, does no harm.
 
-    `engine` writes the sidecars of a plan for Spark; the local engine needs none.
+    `engine` writes the sidecars of a plan for Spark; the local engine needs none. `snapshot` is the
+    one that the plan was made from, where it is still at hand: that saves opening it again.
     """
     if plan.kind is None:
         return CheckpointResult(
@@ -160,7 +162,8 @@ def apply(
         raise InvalidRequestError(
             "the plan is for Spark", remedy="run it by delta_maintenance.spark, or plan for local"
         )
-    snapshot = table.snapshot(version=plan.version)
+    if snapshot is None or snapshot.version != plan.version:
+        snapshot = table.snapshot(version=plan.version)
     try:
         _require_writable(snapshot)
         written = _write(snapshot, plan, engine, new_id, progress)

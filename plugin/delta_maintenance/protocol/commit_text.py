@@ -92,52 +92,60 @@ class SingleActions:
 
 
 @dataclass(frozen=True, slots=True)
+class FileBlock:
+    """Where in a file of the log its lines of file actions lie, one after the other."""
+
+    start: int
+    end: int
+    """Behind the last newline."""
+    count: int
+    """Lines."""
+
+
+@dataclass(frozen=True, slots=True)
 class CommitText:
     """One file of the log, split into what is parsed as columns and what is parsed line by line."""
 
     name: str
-    """Relative to `_delta_log`, for messages."""
+    """Relative to the table root, for messages."""
     file_lines: tuple[memoryview | bytes, ...]
     """Pieces of text, each of whole lines ended by newlines, each line one add, remove or cdc."""
     file_line_count: int
     other_lines: tuple[tuple[int, bytes], ...]
     """The remaining lines that are not blank, each with its number counted from 1."""
+    block: FileBlock | None
+    """Set where the file lines stand together: `split` is quicker with it the next time."""
 
 
-def split(name: str, data: bytes) -> CommitText:
+def split(
+    name: str, data: bytes, *, thorough: bool = True, block: FileBlock | None = None
+) -> CommitText:
     """Tells the lines of files from the others without parsing either.
 
-    `CorruptTableError` for an empty file: a commit whose writer died before its first byte, on a
-    store that shows such things.
+    A line that starts with a file action may hold another action behind it. No writer is known to
+    do so; finding out costs as much as all the rest, and without `thorough` is left to the parser
+    of file actions, which refuses such a line. `CorruptTableError` for an empty file: a commit
+    whose writer died before its first byte, on a store that shows such things.
     """
-    if not data.strip():
+    if not data or data.isspace():
         raise CorruptTableError(
             "the file is empty",
             file=name,
             remedy="restore it from a backup, or remove it if no writer ever reported this commit",
         )
-    if not data.isascii():
-        _require_utf8(name, data)
     if not data.endswith(b"\n"):
         data += b"\n"
-    start, end = _file_block(data)
-    block = memoryview(data)[start:end]
-    count = data.count(b"\n", start, end)
-    # The block starts with a line of a file action; every further one follows a newline.
-    marked = sum(data.count(b"\n" + mark, start, end) for mark in _FILE_LINES) + bool(count)
-    if marked == count and not any(data.find(key, start, end) >= 0 for key in _SINGLE_KEYS):
-        head = list(_numbered(data[:start], 1))
-        tail = list(_numbered(data[end:], data.count(b"\n", 0, end) + 1))
-        return CommitText(name, (block,) if count else (), count, (*head, *tail))
-    files, others = [], []
-    for number, line in _numbered(data, 1):
-        plain = line.startswith(_FILE_LINES) and not any(key in line for key in _SINGLE_KEYS)
-        if plain:
-            files.append(line)
-        else:
-            others.append((number, line))
-    joined = b"\n".join([*files, b""])
-    return CommitText(name, (joined,) if files else (), len(files), tuple(others))
+    if block is None:
+        if not data.isascii():
+            _require_utf8(name, data)
+        block = _file_block(data, thorough)
+    if block is None:
+        return _split_lines(name, data)
+    lines = (memoryview(data)[block.start : block.end],) if block.count else ()
+    head = list(_numbered(data[: block.start], 1))
+    first = data.count(b"\n", 0, block.start) + block.count + 1
+    tail = _numbered(data[block.end :], first)
+    return CommitText(name, lines, block.count, (*head, *tail), block)
 
 
 def parse_other_lines(
@@ -185,7 +193,8 @@ def parse_line(line: bytes) -> dict[str, Any]:
     return value
 
 
-def _file_block(data: bytes) -> tuple[int, int]:
+def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
+    """The block of file actions, or None where other lines stand among them."""
     # Writers put the other actions first or last; what lies between is the bulk.
     start, end = 0, len(data)
     while start < end and not data.startswith(_FILE_LINES, start):
@@ -195,7 +204,29 @@ def _file_block(data: bytes) -> tuple[int, int]:
         if data.startswith(_FILE_LINES, last):
             break
         end = last
-    return start, end
+    count = data.count(b"\n", start, end)
+    # The block starts with a line of a file action; every further one follows a newline.
+    marked = min(count, 1)
+    for mark in _FILE_LINES:
+        if marked < count:
+            marked += data.count(b"\n" + mark, start, end)
+    if marked < count:
+        return None
+    if thorough and any(data.find(key, start, end) >= 0 for key in _SINGLE_KEYS):
+        return None
+    return FileBlock(start, end, count)
+
+
+def _split_lines(name: str, data: bytes) -> CommitText:
+    files, others = [], []
+    for number, line in _numbered(data, 1):
+        plain = line.startswith(_FILE_LINES) and not any(key in line for key in _SINGLE_KEYS)
+        if plain:
+            files.append(line)
+        else:
+            others.append((number, line))
+    joined = b"\n".join([*files, b""])
+    return CommitText(name, (joined,) if files else (), len(files), tuple(others), None)
 
 
 def _numbered(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:

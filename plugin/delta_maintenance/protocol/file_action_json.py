@@ -210,9 +210,10 @@ def _columns(
             found[action] = (empty(wanted), np.empty(0, np.int64))
             continue
         column = table[action]
-        rows = np.flatnonzero(pc.is_valid(column).to_numpy())
+        present = pc.is_valid(column)
+        rows = np.flatnonzero(present.to_numpy())
         if len(rows) < len(column):
-            column = column.take(pa.array(rows))
+            column = column.filter(present)
         flat = pa.Table.from_batches(
             [pa.RecordBatch.from_struct_array(chunk) for chunk in column.chunks],
             schema=pa.schema(list(column.type)),

@@ -75,26 +75,27 @@ class FileReplay:
 
     def __len__(self) -> int:
         """How many keys have been remembered."""
-        return self._count
+        return sum(len(hashes) for hashes, _ in self._levels) + len(self._exact or ())
 
-    def offer(self, keys: pa.StringArray, *, remember: bool = True) -> Positions:
-        """The positions, ascending, of the rows of a batch that stand.
+    def offer(self, keys: pa.StringArray, *, order: Positions, remember: bool = True) -> Positions:
+        """The positions, in no particular order, of the rows of a batch that stand.
 
-        Rows of a batch are ordered from the newest to the oldest too. `remember=False` for the last
-        batch of a log, whose keys nothing older will ask for.
+        `order` lists the rows from the newest to the oldest. `remember=False` for the last batch of
+        a log, whose keys nothing older will ask for.
         """
         if len(keys) == 0:
             return np.empty(0, np.int64)
         if self._exact is not None:
-            return self._offer_exactly(keys)
-        hashes = self._hash_keys(keys)
-        order = np.argsort(hashes, kind="stable")
-        ordered = hashes[order]
+            return self._offer_exactly(keys, order)
+        newest_first = order
+        hashes = self._hash_keys(keys)[order]
+        by_hash = np.argsort(hashes, kind="stable")
+        order, ordered = order[by_hash], hashes[by_hash]
         repeats = np.append(False, ordered[1:] == ordered[:-1])
         if repeats.any():
             first = order[np.maximum.accumulate(np.where(repeats, 0, np.arange(len(order))))]
             if not _same_texts(keys, order[repeats], keys, first[repeats]):
-                return self._switch_to_exact(keys)
+                return self._switch_to_exact(keys, newest_first)
             order, ordered = order[~repeats], ordered[~repeats]
         standing = np.ones(len(order), bool)
         for level_hashes, level_positions in self._levels:
@@ -103,23 +104,26 @@ class FileReplay:
             hit = level_hashes[at] == ordered
             if hit.any():
                 if not self._same_as_remembered(keys, order[hit], level_positions[at[hit]]):
-                    return self._switch_to_exact(keys)
+                    return self._switch_to_exact(keys, newest_first)
                 standing &= ~hit
         order, ordered = order[standing], ordered[standing]
         if remember:
             self._remember(keys, order, ordered)
-        return np.sort(order)
+        return order
 
     def _remember(self, keys: pa.StringArray, order: Positions, hashes: Hashes) -> None:
         if not len(order):
             return
+        # A batch of which most rows stand is kept as it is: copying texts costs more than room.
+        if 2 * len(order) >= len(keys):
+            positions = self._count + order
+        else:
+            keys, positions = keys.take(order), self._count + np.arange(len(order))
         # Sorted runs that double in size: each key is merged a logarithmic number of times.
-        level = (hashes, np.arange(self._count, self._count + len(order), dtype=np.int64))
-        self._keys.append(
-            keys if len(order) == len(keys) and _ascending(order) else keys.take(order)
-        )
+        level = (hashes, positions)
+        self._keys.append(keys)
         self._starts.append(self._count)
-        self._count += len(order)
+        self._count += len(keys)
         while self._levels and len(self._levels[-1][0]) <= 2 * len(level[0]):
             level = _merge(self._levels.pop(), level)
         self._levels.append(level)
@@ -135,19 +139,22 @@ class FileReplay:
                 return False
         return True
 
-    def _switch_to_exact(self, keys: pa.StringArray) -> Positions:
-        self._exact = {text for chunk in self._keys for text in chunk.cast(pa.binary()).to_pylist()}
+    def _switch_to_exact(self, keys: pa.StringArray, order: Positions) -> Positions:
+        remembered = [positions for _, positions in self._levels]
+        texts = pa.chunked_array(self._keys, pa.string()).cast(pa.binary())
+        kept = texts.take(pa.array(np.concatenate([np.empty(0, np.int64), *remembered])))
+        self._exact = set(kept.to_pylist())
         self._levels, self._keys, self._starts = [], [], []
-        return self._offer_exactly(keys)
+        return self._offer_exactly(keys, order)
 
-    def _offer_exactly(self, keys: pa.StringArray) -> Positions:
+    def _offer_exactly(self, keys: pa.StringArray, order: Positions) -> Positions:
         assert self._exact is not None
+        texts = keys.cast(pa.binary()).to_pylist()
         standing = []
-        for position, text in enumerate(keys.cast(pa.binary()).to_pylist()):
-            if text not in self._exact:
-                self._exact.add(text)
+        for position in order.tolist():
+            if texts[position] not in self._exact:
+                self._exact.add(texts[position])
                 standing.append(position)
-        self._count = len(self._exact)
         return np.array(standing, np.int64)
 
 
@@ -163,7 +170,3 @@ def _same_texts(
     left: pa.StringArray, left_rows: Positions, right: pa.StringArray, right_rows: Positions
 ) -> bool:
     return bool(pc.all(pc.equal(left.take(left_rows), right.take(right_rows))).as_py())
-
-
-def _ascending(order: Positions) -> bool:
-    return bool((order[1:] > order[:-1]).all())

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from delta_maintenance.protocol.statistics_struct import (
+    LONGEST_PATH,
     ConvertedStatistics,
     Path,
     merge_null_counts,
@@ -86,7 +87,6 @@ _SLICE_BYTES = 16 << 20
 _BLOCK_BYTES = 4 << 20
 _LONG_ROW = 2048
 _MANY_BRACKETS = 1000
-_TWO_OBJECTS = r"\}\s*\{"
 _QUOTED_NON_FINITE = r':"(NaN|-?Infinity)"'
 
 
@@ -113,7 +113,7 @@ class _Reader:
 
     def _read_together(self, stats: pa.Array) -> pa.StructArray:
         texts = pc.fill_null(stats, "{}")
-        _check_one_object_each(texts)
+        _check_shape(texts)
         try:
             raw = self._read_json(texts)
         except pa.ArrowInvalid:
@@ -141,9 +141,11 @@ class _Reader:
         )
         raw = pa.concat_arrays(table.to_struct_array().chunks)
         if len(raw) != len(texts):
-            raise pa.ArrowInvalid("some text is not exactly one object")
-        if _has_infinite_float32(raw):
-            # Arrow turns a number too large for 32 bits into infinity; row by row we can tell.
+            raise pa.ArrowInvalid("some text is more than one object")
+        # Arrow lets a decimal with too many digits into its column, where writing would cut it,
+        # and turns a number too large for 32 bits into infinity. Row by row we can tell.
+        raw.validate(full=True)
+        if _has_infinite_float32(raw, self._target):
             raise pa.ArrowInvalid("some number may be too large for its type")
         return raw
 
@@ -171,7 +173,7 @@ class _Reader:
 
     def _note(self, path: Path, *leftovers: object) -> None:
         for value in leftovers:
-            if isinstance(value, dict):
+            if isinstance(value, dict) and len(path) < LONGEST_PATH:
                 for name, member in value.items():
                     self._note((*path, name), member)
             elif value is not None:
@@ -207,14 +209,14 @@ def _raw_type(target: pa.DataType) -> pa.DataType:
     return pa.string() if text else target
 
 
-def _check_one_object_each(texts: pa.StringArray) -> None:
-    # Arrow reads joined rows as a stream of objects and skips empty lines: a text of none or two
-    # would shift all that follow. Deep nesting overflows the stack of its threads.
+def _check_shape(texts: pa.StringArray) -> None:
     texts.validate(full=True)
+    # An object that began in one row cannot end in another if every row opens and closes one.
+    # So each holds at least one, and where there are as many objects as rows, exactly one.
     shaped = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
-    two = pc.match_substring_regex(texts, _TWO_OBJECTS)
-    if pc.all(shaped).as_py() is False or pc.any(two).as_py():
-        raise pa.ArrowInvalid("some text is not exactly one object")
+    if pc.all(shaped).as_py() is False:
+        raise pa.ArrowInvalid("some text is no object")
+    # Deep nesting overflows the stack of Arrow's threads.
     long = texts.filter(pc.greater(pc.binary_length(texts), _LONG_ROW))
     if len(long):
         brackets = pc.add(pc.count_substring(long, "{"), pc.count_substring(long, "["))
@@ -222,10 +224,11 @@ def _check_one_object_each(texts: pa.StringArray) -> None:
             raise pa.ArrowInvalid("some text may be nested too deeply")
 
 
-def _has_infinite_float32(column: pa.Array) -> bool:
-    if pa.types.is_struct(column.type):
-        return any(_has_infinite_float32(child) for child in column.flatten())
-    return bool(column.type == pa.float32() and pc.any(pc.is_inf(column)).as_py())
+def _has_infinite_float32(column: pa.Array, target: pa.DataType) -> bool:
+    if pa.types.is_struct(target):
+        children = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
+        return any(_has_infinite_float32(children[field.name], field.type) for field in target)
+    return bool(target == pa.float32() and pc.any(pc.is_inf(column)).as_py())
 
 
 def _parsed_object(text: bytes | None) -> dict[str, Any] | None:

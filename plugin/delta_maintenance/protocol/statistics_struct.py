@@ -16,6 +16,9 @@ from delta_maintenance.protocol.statistics_values import converted
 Path = tuple[str, ...]
 """Where a statistic sits, such as `("minValues", "address", "city")`, in physical names."""
 
+LONGEST_PATH = 64
+"""Foreign statistics may nest deeper than Python can recurse; paths to them end here."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ConvertedStatistics:
@@ -67,7 +70,7 @@ def merge_null_counts(parsed: pa.StructArray, lost: set[Path]) -> pa.StructArray
 
 def paths_with_values(column: pa.Array, path: Path) -> Iterator[Path]:
     """The leaves of `column` that hold anything, where `path` is its own place."""
-    if pa.types.is_struct(column.type):
+    if pa.types.is_struct(column.type) and len(path) < LONGEST_PATH:
         for field, child in zip(column.type, column.flatten(), strict=True):
             yield from paths_with_values(child, (*path, field.name))
     elif column.null_count < len(column):

@@ -16,7 +16,7 @@ from delta_maintenance.errors import NotADeltaTableError, VersionNotFoundError
 from delta_maintenance.protocol.actions import Json
 from delta_maintenance.protocol.commit_text import parse_other_lines
 from delta_maintenance.storage.base import Store
-from delta_maintenance.table.log_reader import read_texts
+from delta_maintenance.table.log_reader import LogTail
 from delta_maintenance.table.log_segment import LogEntry, LogListing, list_log
 
 
@@ -97,7 +97,7 @@ def version_at(store: Store, instant_ms: int) -> int:
 def _read_entries(
     store: Store, entries: list[LogEntry], times: dict[int, int]
 ) -> Iterator[CommitEntry]:
-    for entry, text in read_texts(store, entries):
+    for entry, text in LogTail(store, entries).texts():
         version = entry.file.version
         assert version is not None
         info = parse_other_lines(text, commit_info=True)[0].commit_info

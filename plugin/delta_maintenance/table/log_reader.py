@@ -11,7 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.commit_text import CommitText, parse_other_lines, split
+from delta_maintenance.protocol.commit_text import (
+    CommitText,
+    FileBlock,
+    parse_other_lines,
+    split,
+)
 from delta_maintenance.protocol.file_action_json import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.file_actions import COMMIT_VERSION
 from delta_maintenance.storage.base import Store
@@ -19,7 +24,8 @@ from delta_maintenance.table.log_segment import LogEntry
 
 _PARALLEL_READS = 16
 _READ_AHEAD_BYTES = 32 << 20
-_BATCH_BYTES = 48 << 20
+_BATCH_BYTES = 32 << 20
+_THOROUGH_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,59 +39,73 @@ class TailBatch:
     remove_order: np.ndarray
 
 
-def read_texts(store: Store, entries: Sequence[LogEntry]) -> Iterator[tuple[LogEntry, CommitText]]:
-    """Every file from the newest to the oldest, read ahead a little and split into lines.
+class LogTail:
+    """The commits and compactions of a log segment, to be read from the newest to the oldest.
 
-    `CorruptTableError` names the file; one that is gone since the listing raises
-    `FileNotFoundError`, upon which the caller lists again.
+    Reading them a second time is quicker: where the file actions lie is remembered.
     """
-    waiting: deque[tuple[LogEntry, Future[bytes]]] = deque()
-    ahead = 0
-    upcoming = iter(reversed(entries))
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        exhausted = False
-        while True:
-            while not exhausted and len(waiting) < _PARALLEL_READS and ahead < _READ_AHEAD_BYTES:
-                entry = next(upcoming, None)
-                if entry is None:
-                    exhausted = True
-                    break
-                waiting.append((entry, pool.submit(store.read, entry.path)))
-                ahead += entry.status.size
-            if not waiting:
-                return
-            entry, future = waiting.popleft()
-            ahead -= entry.status.size
+
+    def __init__(self, store: Store, entries: Sequence[LogEntry]) -> None:
+        self._store = store
+        self.entries = tuple(entries)
+        self._thorough = sum(entry.status.size for entry in entries) <= _THOROUGH_BYTES
+        self._blocks: dict[str, FileBlock] = {}
+
+    def texts(self) -> Iterator[tuple[LogEntry, CommitText]]:
+        """Every file, read ahead a little and split into lines.
+
+        `CorruptTableError` names the file; one that is gone since the listing raises
+        `FileNotFoundError`, upon which the caller lists again.
+        """
+        for entry, data in _read_ahead(self._store, self.entries):
             try:
-                yield entry, split(entry.path, future.result())
+                text = split(
+                    entry.path,
+                    data,
+                    thorough=self._thorough,
+                    block=self._blocks.get(entry.path),
+                )
             except CorruptTableError as error:
                 raise error.located(version=entry.file.version) from None
+            if text.block is not None:
+                self._blocks[entry.path] = text.block
+            yield entry, text
 
-
-def tail_batches(
-    store: Store,
-    entries: Sequence[LogEntry],
-    *,
-    keys: MapKeys,
-    fields: Mapping[str, Collection[str]] | None = None,
-) -> Iterator[TailBatch]:
-    """The file actions of a tail, newest first, in batches of bounded size."""
-    sources: list[FileLines] = []
-    versions: list[int] = []
-    size = 0
-    for entry, text in read_texts(store, entries):
-        _, beside = parse_other_lines(text)
-        pieces = (*text.file_lines, *beside)
-        if not pieces:
-            continue
-        sources.append(FileLines(entry.path, pieces, text.file_line_count + len(beside)))
-        versions.append(entry.file.end_version or entry.file.version or 0)
-        size += sum(len(piece) for piece in pieces)
-        if size >= _BATCH_BYTES:
+    def batches(
+        self, *, keys: MapKeys, fields: Mapping[str, Collection[str]] | None = None
+    ) -> Iterator[TailBatch]:
+        """The file actions in batches of bounded size."""
+        sources: list[FileLines] = []
+        versions: list[int] = []
+        size = 0
+        for entry, text in self.texts():
+            _, beside = parse_other_lines(text)
+            pieces = (*text.file_lines, *beside)
+            if not pieces:
+                continue
+            sources.append(FileLines(entry.path, pieces, text.file_line_count + len(beside)))
+            versions.append(entry.file.end_version or entry.file.version or 0)
+            size += sum(len(piece) for piece in pieces)
+            if size >= _BATCH_BYTES:
+                yield _parse(sources, versions, keys, fields)
+                sources, versions, size = [], [], 0
+        if sources:
             yield _parse(sources, versions, keys, fields)
-            sources, versions, size = [], [], 0
-    if sources:
-        yield _parse(sources, versions, keys, fields)
+
+
+def _read_ahead(store: Store, entries: Sequence[LogEntry]) -> Iterator[tuple[LogEntry, bytes]]:
+    waiting: deque[tuple[LogEntry, Future[bytes]]] = deque()
+    ahead = 0
+    upcoming = list(entries)
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        while upcoming or waiting:
+            while upcoming and len(waiting) < _PARALLEL_READS and ahead < _READ_AHEAD_BYTES:
+                entry = upcoming.pop()
+                waiting.append((entry, pool.submit(store.read, entry.path)))
+                ahead += entry.status.size
+            entry, future = waiting.popleft()
+            ahead -= entry.status.size
+            yield entry, future.result()
 
 
 def _parse(

@@ -35,7 +35,7 @@ from delta_maintenance.protocol.schema import column_mapping_mode, parse_schema,
 from delta_maintenance.protocol.statistics import num_records
 from delta_maintenance.storage.base import Store
 from delta_maintenance.table.checkpoint_reader import Checkpoint, UnusableCheckpointError
-from delta_maintenance.table.log_reader import tail_batches
+from delta_maintenance.table.log_reader import LogTail
 from delta_maintenance.table.log_segment import LogSegment
 
 T = TypeVar("T")
@@ -114,6 +114,7 @@ class Snapshot:
         *,
         store: Store,
         segment: LogSegment,
+        tail: LogTail,
         checkpoint: Checkpoint | None,
         state: SnapshotState,
         timestamp_ms: int | None,
@@ -122,6 +123,7 @@ class Snapshot:
     ) -> None:
         self.store = store
         self.segment = segment
+        self._tail = tail
         self.checkpoint = checkpoint
         self.state = state
         self.timestamp_ms = timestamp_ms
@@ -247,8 +249,7 @@ class Snapshot:
         replay = FileReplay()
         keys = MapKeys(partition_columns=frozenset(self.physical_partition_columns))
         wanted = None if fields is None else _with_keys(fields)
-        tail = tail_batches(self.store, self.segment.tail, keys=keys, fields=wanted)
-        for batch in tail:
+        for batch in self._tail.batches(keys=keys, fields=wanted):
             order = np.argsort(
                 # Of an add and a remove of one file in one commit, the add stands: the log is at
                 # fault, and keeping a file loses nothing.
@@ -318,17 +319,15 @@ def _standing(
         [*logical_file_keys(adds).chunks, *logical_file_keys(removes).chunks]
         or [pa.array([], pa.string())]
     )
-    in_order = bool((order[1:] > order[:-1]).all())
-    standing = order[replay.offer(keys if in_order else keys.take(order), remember=remember)]
-    standing.sort()
-    split = np.searchsorted(standing, adds.num_rows)
+    stands = np.zeros(len(keys), bool)
+    stands[replay.offer(keys, order=order, remember=remember)] = True
     return StandingFiles(
-        _rows(adds, standing[:split]), _rows(removes, standing[split:] - adds.num_rows)
+        _rows(adds, stands[: adds.num_rows]), _rows(removes, stands[adds.num_rows :])
     )
 
 
-def _rows(batch: pa.Table, rows: np.ndarray) -> pa.Table:
-    return batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
+def _rows(batch: pa.Table, stands: np.ndarray) -> pa.Table:
+    return batch if stands.all() else batch.filter(pa.array(stands))
 
 
 def _count(batch: StandingFiles) -> FileCounts:

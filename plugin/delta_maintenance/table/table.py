@@ -23,7 +23,7 @@ from delta_maintenance.storage import open_store
 from delta_maintenance.storage.base import Store
 from delta_maintenance.table.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.history import CommitEntry, commit_history, version_at
-from delta_maintenance.table.log_reader import read_texts
+from delta_maintenance.table.log_reader import LogTail
 from delta_maintenance.table.log_segment import (
     LOG_DIRECTORY,
     LogListing,
@@ -176,7 +176,8 @@ class Table:
         replay = StateReplay()
         unknown: set[str] = set()
         commit_info = None
-        for entry, text in read_texts(self.store, segment.tail):
+        tail = LogTail(self.store, segment.tail)
+        for entry, text in tail.texts():
             is_last = entry is segment.last_commit
             try:
                 actions, _ = parse_other_lines(text, commit_info=is_last)
@@ -234,6 +235,7 @@ class Table:
         return Snapshot(
             store=self.store,
             segment=segment,
+            tail=tail,
             checkpoint=checkpoint,
             state=state,
             timestamp_ms=_timestamp(segment, state),
