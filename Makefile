@@ -27,7 +27,7 @@ check: venv ## Lint, formatting, types, import contracts, conformance document
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
 	$(PY) -m mypy tools
-	$(VENV)/bin/lint-imports
+	$(VENV)/bin/lint-imports --no-logo
 	$(PY) -m pytest -qq --conformance=check
 
 .PHONY: conformance
