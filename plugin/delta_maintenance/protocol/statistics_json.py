@@ -87,6 +87,7 @@ _SLICE_BYTES = 16 << 20
 _BLOCK_BYTES = 4 << 20
 _LONG_ROW = 2048
 _MANY_BRACKETS = 1000
+_SOMETHING_BEHIND = r"\}\s*[^\s,}\]]"
 _QUOTED_NON_FINITE = r':"(NaN|-?Infinity)"'
 
 
@@ -140,8 +141,6 @@ class _Reader:
             ),
         )
         raw = pa.concat_arrays(table.to_struct_array().chunks)
-        if len(raw) != len(texts):
-            raise pa.ArrowInvalid("some text is more than one object")
         # Arrow lets a decimal with too many digits into its column, where writing would cut it,
         # and turns a number too large for 32 bits into infinity. Row by row we can tell.
         raw.validate(full=True)
@@ -211,11 +210,13 @@ def _raw_type(target: pa.DataType) -> pa.DataType:
 
 def _check_shape(texts: pa.StringArray) -> None:
     texts.validate(full=True)
-    # An object that began in one row cannot end in another if every row opens and closes one.
-    # So each holds at least one, and where there are as many objects as rows, exactly one.
+    # An object that begins in one row cannot end in another if every row opens and closes one,
+    # so each row holds at least one. Anything behind it would be read as a further row, and a
+    # null there crashes Arrow.
     shaped = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
-    if pc.all(shaped).as_py() is False:
-        raise pa.ArrowInvalid("some text is no object")
+    followed = pc.match_substring_regex(texts, _SOMETHING_BEHIND)
+    if pc.all(shaped).as_py() is False or pc.any(followed).as_py():
+        raise pa.ArrowInvalid("some text is not exactly one object")
     # Deep nesting overflows the stack of Arrow's threads.
     long = texts.filter(pc.greater(pc.binary_length(texts), _LONG_ROW))
     if len(long):
