@@ -1,16 +1,33 @@
-"""Paths of file actions that make a table unsafe to write to.
+"""Paths of file actions: where they point, and which of them make a table unsafe to write to.
 
-Two findings of "Action Reconciliation" and "Add File and Remove File" that a replay by key cannot
-see: one path live with two deletion vectors, and one absolute file written in several spellings.
-Readers disagree about both, so whoever writes on would decide for them.
+A path is a URI, relative to the table's root or absolute ("Add File and Remove File"), so one file
+can be written in several spellings. Replay goes by the text and cannot see that, nor that one path
+is live with two deletion vectors. Readers disagree about both, so whoever writes on would decide
+for them.
 """
 
 from __future__ import annotations
 
-from urllib.parse import unquote, urlsplit
+import re
+from urllib.parse import unquote_to_bytes
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+# `:` only stands before a slash where a scheme is; relative paths encode it.
+_ABSOLUTE = "^(/|[A-Za-z][A-Za-z0-9+.-]*:)"
+_REWRITES = (
+    (r"(?s)[?#].*", ""),
+    (r"(?i)^file:/*(localhost/)?", "/"),
+    (r"(?i)^s3[an]?:", "s3:"),
+    (r"^([A-Za-z][A-Za-z0-9+.-]*:)/*", r"\1"),
+    (r"^/+", "/"),
+)
+"""To one spelling of scheme and slashes, in this order."""
+_HEX = np.full(256, -1, np.int16)
+for _digit in b"0123456789abcdefABCDEF":
+    _HEX[_digit] = int(chr(_digit), 16)
 
 
 class PathAudit:
@@ -20,8 +37,9 @@ class PathAudit:
     """
 
     def __init__(self, root: str) -> None:
-        self._root = root.rstrip("/")
+        self._root = root
         self._live: list[pa.Array] = []
+        self._removed: list[pa.Array] = []
         self._has_vectors = False
         self._absolute: set[str] = set()
 
@@ -29,12 +47,12 @@ class PathAudit:
         """Takes in the live files and the tombstones of one batch."""
         paths = adds["path"]
         self._live.extend(paths.chunks)
+        self._removed.extend(tombstones["path"].chunks)
         if "deletionVector" in adds.column_names:
             vectors = adds["deletionVector"]
             self._has_vectors |= vectors.null_count < len(vectors)
         for column in (paths, tombstones["path"]):
-            # `:` only stands before a slash where a scheme is; relative paths encode it.
-            absolute = pc.match_substring_regex(column, "^(/|[A-Za-z][A-Za-z0-9+.-]*:)")
+            absolute = pc.match_substring_regex(column, _ABSOLUTE)
             if pc.any(absolute).as_py():
                 self._absolute.update(column.filter(absolute).to_pylist())
 
@@ -52,28 +70,68 @@ class PathAudit:
     def _spelling_problem(self) -> str | None:
         if not self._absolute:
             return None
-        spellings: dict[str, str] = {}
-        for path in sorted(self._absolute):
-            location = _location(path)
+        absolute = pa.array(sorted(self._absolute), pa.string())
+        spellings: dict[bytes, str] = {}
+        for path, location in zip(
+            absolute.to_pylist(), locations(absolute, root=self._root).to_pylist(), strict=True
+        ):
             other = spellings.setdefault(location, path)
             if other != path:
                 return f"one file is written in two spellings, {other} and {path}"
-        inside = {
-            location.removeprefix(f"{_location(self._root)}/"): path
-            for location, path in spellings.items()
-            if location.startswith(f"{_location(self._root)}/")
-        }
-        if inside:
-            live = pa.chunked_array(self._live, pa.string())
-            relative = pc.is_in(live, value_set=pa.array(sorted(inside), pa.string()))
-            if pc.any(relative).as_py():
-                path = live.filter(relative)[0].as_py()
-                return f"one file is written in two spellings, {path} and {inside[path]}"
+        known = pa.array(sorted(spellings), pa.binary())
+        for paths in (*self._live, *self._removed):
+            relative = paths.filter(pc.invert(pc.match_substring_regex(paths, _ABSOLUTE)))
+            found = locations(relative, root=self._root)
+            twice = pc.is_in(found, value_set=known)
+            if pc.any(twice).as_py():
+                path, location = relative.filter(twice)[0].as_py(), found.filter(twice)[0].as_py()
+                return f"one file is written in two spellings, {path} and {spellings[location]}"
         return None
 
 
-def _location(path: str) -> str:
-    parts = urlsplit(path)
-    scheme = {"s3a": "s3", "s3n": "s3", "file": ""}.get(parts.scheme, parts.scheme)
-    where = f"{scheme}:" if scheme else ""
-    return f"{where}{parts.netloc}/{unquote(parts.path).lstrip('/')}"
+def locations(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
+    """The place that each path names: two paths have the same one whenever they are spellings of
+    one file. Below the table's root it is relative to the root.
+
+    `root` is the table's address as the user gave it: literal, but for the `file:` scheme.
+    """
+    absolute = pc.match_substring_regex(paths, _ABSOLUTE)
+    if not pc.any(absolute).as_py():
+        return _decoded(paths)
+    spelt = paths
+    for pattern, replacement in _REWRITES:
+        spelt = pc.replace_substring_regex(spelt, pattern, replacement)
+    places = _decoded(pc.if_else(absolute, spelt, paths))
+    folder = _location_of_root(root) + b"/"
+    inside = pc.and_(absolute, pc.starts_with(places, folder))
+    return pc.if_else(inside, pc.binary_replace_slice(places, 0, len(folder), b""), places)
+
+
+def _location_of_root(root: str) -> bytes:
+    encoded = root.lower().startswith("file:")
+    for pattern, replacement in _REWRITES[1:]:
+        root = re.sub(pattern, replacement, root)
+    root = root.rstrip("/")
+    return unquote_to_bytes(root) if encoded else root.encode()
+
+
+def _decoded(texts: pa.StringArray) -> pa.BinaryArray:
+    """The texts with every `%XX` as the byte that it stands for."""
+    if not pc.any(pc.match_substring(texts, "%")).as_py():
+        return texts.cast(pa.binary())
+    width = np.dtype(np.int32).itemsize
+    offsets = np.frombuffer(texts.buffers()[1], np.int32, len(texts) + 1, texts.offset * width)
+    data = np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]].copy()
+    offsets = offsets - offsets[0]
+    at = np.flatnonzero(data == ord("%"))
+    at = at[at + 2 < offsets[np.searchsorted(offsets, at, side="right")]]
+    high, low = _HEX[data[at + 1]], _HEX[data[at + 2]]
+    valid = (high >= 0) & (low >= 0)
+    at = at[valid]
+    data[at] = (high * 16 + low)[valid]
+    kept = np.ones(len(data), bool)
+    kept[at + 1] = kept[at + 2] = False
+    dropped = np.zeros(len(data) + 1, np.int32)
+    np.cumsum(~kept, out=dropped[1:])
+    buffers = [None, pa.py_buffer(offsets - dropped[offsets]), pa.py_buffer(data[kept])]
+    return pa.Array.from_buffers(pa.binary(), len(texts), buffers)
