@@ -171,22 +171,29 @@ class FileActionLayout:
         ]
         return pa.struct([*fields, *self.unknown_remove_fields])
 
-    def _require_fields(self, batch: pa.Table, *, removes: bool = False) -> None:
-        types = REMOVE_TYPES if removes else ADD_TYPES
-        known = self.unknown_remove_fields if removes else self.unknown_add_fields
-        found = [batch.schema.field(name) for name in unknown_columns(batch, types)]
-        merged = _merged(known, found)
+    def widened(self, adds: pa.Schema, removes: pa.Schema) -> FileActionLayout:
+        """The layout with room for every unknown field of batches of these columns.
+
+        `RefusedError` where a field has a type here that cannot be reconciled with the one there.
+        """
         vector_type = self.vector_type
-        if "deletionVector" in batch.column_names:
-            vector_type = _merged_type(vector_type, batch.schema.field("deletionVector").type)
-        if merged == known and vector_type == self.vector_type:
-            return
-        wider = (
-            replace(self, unknown_remove_fields=merged, vector_type=vector_type)
-            if removes
-            else replace(self, unknown_add_fields=merged, vector_type=vector_type)
+        for schema in (adds, removes):
+            if "deletionVector" in schema.names:
+                vector_type = _merged_type(vector_type, schema.field("deletionVector").type)
+        return replace(
+            self,
+            unknown_add_fields=_merged(self.unknown_add_fields, _unknown(adds, ADD_TYPES)),
+            unknown_remove_fields=_merged(
+                self.unknown_remove_fields, _unknown(removes, REMOVE_TYPES)
+            ),
+            vector_type=vector_type,
         )
-        raise UnknownFieldsError(wider)
+
+    def _require_fields(self, batch: pa.Table, *, removes: bool = False) -> None:
+        none = pa.schema([])
+        wider = self.widened(*((none, batch.schema) if removes else (batch.schema, none)))
+        if wider != self:
+            raise UnknownFieldsError(wider)
 
     def _json(self, stats: pa.Array, parsed: pa.Array | None) -> pa.Array:
         if parsed is None or not stats.null_count:
@@ -349,6 +356,10 @@ def _struct(columns: Mapping[str, pa.Array], wanted: pa.StructType, rows: int) -
     return pa.StructArray.from_arrays(
         [columns[field.name] for field in wanted], fields=list(wanted)
     )
+
+
+def _unknown(schema: pa.Schema, types: Mapping[str, pa.DataType]) -> list[pa.Field]:
+    return [schema.field(name) for name in unknown_columns(schema.empty_table(), types)]
 
 
 def _merged(known: tuple[pa.Field, ...], found: Sequence[pa.Field]) -> tuple[pa.Field, ...]:

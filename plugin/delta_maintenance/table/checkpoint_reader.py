@@ -53,6 +53,16 @@ class FileActionBatch:
     removes: pa.Table
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointPart:
+    """File actions of a checkpoint that can be read apart from the others, in another process."""
+
+    path: str
+    """Relative to the table root."""
+    row_groups: tuple[int, ...] | None
+    """Of a Parquet file; None for a JSON file as a whole."""
+
+
 class Checkpoint:
     """One opened checkpoint: its single actions at once, its file actions as a stream.
 
@@ -107,19 +117,32 @@ class Checkpoint:
                 yield FileActionBatch(parsed.adds, parsed.removes)
             for parquet in self._parquet:
                 yield from parquet.file_actions(keys, fields)
-        except (pa.ArrowException, OSError, CorruptTableError) as error:
-            problem = error.problem if isinstance(error, CorruptTableError) else str(error)
-            raise self._unusable(" ".join(problem.split())) from error
+        except _DAMAGE as error:
+            raise self._unusable(_problem(error)) from error
+
+    def parts(self, max_bytes: int) -> list[CheckpointPart]:
+        """The file actions in parts of about so many bytes, as they are in memory.
+
+        A row group is never divided.
+        """
+        if self._inline is not None:
+            return [CheckpointPart(self.files.entries[0].path, None)]
+        return [
+            CheckpointPart(parquet.path, groups)
+            for parquet in self._parquet
+            for groups in parquet.row_groups_by_size(max_bytes)
+        ]
+
+    @property
+    def row_count(self) -> int:
+        """How many rows the files with the file actions have; a few are other actions."""
+        count: int = sum(parquet.metadata.num_rows for parquet in self._parquet)
+        return count if self._inline is None else count + self._inline.count
 
     def _open_top_level(self) -> None:
         for entry in self.files.entries:
             if entry.file.encoding == "json":
-                text = split(entry.file.name, self._store.read(entry.path))
-                self.singles, extra = parse_other_lines(text)
-                pieces = (*text.file_lines, *extra)
-                if pieces:
-                    count = text.file_line_count + len(extra)
-                    self._inline = FileLines(entry.file.name, pieces, count)
+                self.singles, self._inline = _read_json(self._store, entry.path)
             else:
                 parquet = _ParquetFile(self._store, entry.path)
                 for name in _SINGLES:
@@ -163,6 +186,41 @@ class Checkpoint:
         )
 
 
+def read_part(store: Store, part: CheckpointPart, *, keys: MapKeys) -> Iterator[FileActionBatch]:
+    """The adds and removes of a part, with every field.
+
+    `UnusableCheckpointError` names the file that is damaged.
+    """
+    try:
+        if part.row_groups is not None:
+            parquet = _ParquetFile(store, part.path)
+            yield from parquet.file_actions(keys, None, part.row_groups)
+            return
+        _, lines = _read_json(store, part.path)
+        if lines is not None:
+            parsed = parse_file_actions([lines], keys=keys)
+            yield FileActionBatch(parsed.adds, parsed.removes)
+    except _DAMAGE as error:
+        problem = f"the checkpoint cannot be used: {_problem(error)}"
+        raise UnusableCheckpointError(problem, file=part.path) from error
+
+
+_DAMAGE = (pa.ArrowException, OSError, CorruptTableError)
+
+
+def _problem(error: Exception) -> str:
+    problem = error.problem if isinstance(error, CorruptTableError) else str(error)
+    return " ".join(problem.split())
+
+
+def _read_json(store: Store, path: str) -> tuple[SingleActions, FileLines | None]:
+    text = split(path.rpartition("/")[2], store.read(path))
+    singles, beside = parse_other_lines(text)
+    pieces = (*text.file_lines, *beside)
+    lines = FileLines(text.name, pieces, text.file_line_count + len(beside)) if pieces else None
+    return singles, lines
+
+
 class _ParquetFile:
     """A Parquet file of actions, of which only the columns and row groups in need are read.
 
@@ -171,7 +229,7 @@ class _ParquetFile:
 
     def __init__(self, store: Store, path: str) -> None:
         self._store = store
-        self._path = path
+        self.path = path
         try:
             with store.open(path) as source:
                 file = pq.ParquetFile(source)
@@ -198,12 +256,16 @@ class _ParquetFile:
         return found
 
     def file_actions(
-        self, keys: MapKeys, fields: Mapping[str, Collection[str]] | None
+        self,
+        keys: MapKeys,
+        fields: Mapping[str, Collection[str]] | None,
+        row_groups: Collection[int] | None = None,
     ) -> Iterator[FileActionBatch]:
         for action, types in FILE_COLUMNS.items():
             present = self._children(action)
             wanted = [n for n in present if fields is None or n in fields[action]]
-            for batch in self._batches(action, [f"{action}.{name}" for name in wanted]):
+            columns = [f"{action}.{name}" for name in wanted]
+            for batch in self._batches(action, columns, row_groups):
                 column = batch.column(0)
                 if column.null_count:
                     column = column.filter(pc.is_valid(column))
@@ -221,11 +283,27 @@ class _ParquetFile:
             return []
         return [child.name for child in self.schema.field(action).type]
 
-    def _batches(self, top: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        groups = self._row_groups_with(top)
+    def row_groups_by_size(self, max_bytes: int) -> Iterator[tuple[int, ...]]:
+        """The row groups with file actions, adjacent ones together up to a number of bytes."""
+        together: list[int] = []
+        size = 0
+        for group in sorted({g for action in FILE_COLUMNS for g in self._row_groups_with(action)}):
+            more = self.metadata.row_group(group).total_byte_size
+            if together and size + more > max_bytes:
+                yield tuple(together)
+                together, size = [], 0
+            together.append(group)
+            size += more
+        if together:
+            yield tuple(together)
+
+    def _batches(
+        self, top: str, columns: list[str], within: Collection[int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        groups = [g for g in self._row_groups_with(top) if within is None or g in within]
         if not groups or not columns:
             return
-        with self._store.open(self._path) as source:
+        with self._store.open(self.path) as source:
             file = pq.ParquetFile(source, metadata=self.metadata, pre_buffer=True)
             yield from file.iter_batches(batch_size=_BATCH_ROWS, row_groups=groups, columns=columns)
 

@@ -9,7 +9,7 @@ sidecars that nothing refers to, and a failure leaves the table as it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
@@ -50,8 +50,9 @@ from delta_maintenance.storage.base import FileStatus, Store
 from delta_maintenance.table.action_file import ActionFile, ParquetStyle, Tally
 from delta_maintenance.table.checkpoint_reader import FILE_COLUMNS, Checkpoint
 from delta_maintenance.table.log_segment import LOG_DIRECTORY, CheckpointFiles
-from delta_maintenance.table.snapshot import Snapshot, StandingFiles
+from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.staging import Staging, publish, staging
+from delta_maintenance.table.standing_files import StandingFiles
 
 WrittenKind = Literal["classic", "v2-classic", "v2-json", "v2-parquet"]
 Progress = Callable[[str, int, int | None], None]
@@ -187,17 +188,29 @@ class LocalSidecars:
 
     def write_sidecars(self, snapshot: Snapshot, spec: CheckpointSpec) -> SidecarSet:
         """See `SidecarEngine`. Publishes nothing before the last sidecar is verified."""
-        rolling = RollingSidecars(self._staged, spec, self._new_id)
-        expired = 0
-        try:
-            for batch, dropped in standing(snapshot, spec, self._progress):
-                expired += dropped
-                rolling.write(batch)
-            rolling.finish()
-        except BaseException:
-            rolling.abandon()
-            raise
-        return SidecarSet(reports=rolling.publish(snapshot.store), expired_tombstones=expired)
+        files = standing(snapshot, spec, self._progress)
+        return roll_sidecars(files, spec, self._staged, snapshot.store, self._new_id)
+
+
+def roll_sidecars(
+    files: Iterable[tuple[StandingFiles, int]],
+    spec: CheckpointSpec,
+    staged: Staging,
+    store: Store,
+    new_id: NewId,
+) -> SidecarSet:
+    """Sidecars of what `kept` gives. Publishes nothing before the last one is verified."""
+    rolling = RollingSidecars(staged, spec, new_id)
+    expired = 0
+    try:
+        for batch, dropped in files:
+            expired += dropped
+            rolling.write(batch)
+        rolling.finish()
+    except BaseException:
+        rolling.abandon()
+        raise
+    return SidecarSet(reports=rolling.publish(store), expired_tombstones=expired)
 
 
 class RollingSidecars:
@@ -267,29 +280,54 @@ def standing(
 
     `RefusedError` at the end where the paths of the table forbid writing.
     """
-    audit = PathAudit(snapshot.table)
-    times = {
-        entry.file.version: entry.status.modified_ms
-        for entry in snapshot.segment.commits
-        if entry.file.version is not None
-    }
     done = 0
-    for batch in snapshot.scan():
-        audit.offer(batch.adds, batch.tombstones)
-        kept = unexpired(
-            batch.tombstones, deleted_after_ms=spec.deleted_after_ms, commit_times=times
-        )
-        yield StandingFiles(batch.adds, kept), batch.tombstones.num_rows - kept.num_rows
-        done += batch.adds.num_rows + kept.num_rows
+    for batch, expired in kept(
+        snapshot.scan(),
+        root=snapshot.table,
+        deleted_after_ms=spec.deleted_after_ms,
+        commit_times=commit_times(snapshot),
+    ):
+        yield batch, expired
+        done += batch.adds.num_rows + batch.tombstones.num_rows
         if progress is not None:
             progress("file actions", done, None)
+
+
+def kept(
+    files: Iterable[StandingFiles],
+    *,
+    root: str,
+    deleted_after_ms: int | None,
+    commit_times: Mapping[int, int],
+) -> Iterator[tuple[StandingFiles, int]]:
+    """Of all standing files of a table, or of those at some paths, what a checkpoint holds.
+
+    Each batch comes with the number of expired tombstones left out of it. `RefusedError` at the end
+    where the paths forbid writing.
+    """
+    audit = PathAudit(root)
+    for batch in files:
+        audit.offer(batch.adds, batch.tombstones)
+        unexpired_ones = unexpired(
+            batch.tombstones, deleted_after_ms=deleted_after_ms, commit_times=commit_times
+        )
+        expired = batch.tombstones.num_rows - unexpired_ones.num_rows
+        yield StandingFiles(batch.adds, unexpired_ones), expired
     problem = audit.problem()
     if problem is not None:
         raise RefusedError(
             problem,
-            version=snapshot.version,
             remedy="readers disagree about this table: repair it before anything writes to it",
         )
+
+
+def commit_times(snapshot: Snapshot) -> dict[int, int]:
+    """When each commit after the checkpoint was written, in milliseconds since 1970-01-01 UTC."""
+    return {
+        entry.file.version: entry.status.modified_ms
+        for entry in snapshot.segment.commits
+        if entry.file.version is not None
+    }
 
 
 @dataclass(slots=True)

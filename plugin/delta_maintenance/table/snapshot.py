@@ -27,7 +27,6 @@ from delta_maintenance.protocol.file_actions import (
     REMOVE_TYPES,
     deletion_vector_ids,
     empty,
-    logical_file_keys,
 )
 from delta_maintenance.protocol.properties import TableProperties
 from delta_maintenance.protocol.reconcile import FileReplay
@@ -37,6 +36,11 @@ from delta_maintenance.storage.base import Store
 from delta_maintenance.table.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.log_reader import LogTail
 from delta_maintenance.table.log_segment import LogSegment
+from delta_maintenance.table.standing_files import (
+    StandingFiles,
+    standing_files,
+    standing_in_tail,
+)
 
 T = TypeVar("T")
 
@@ -67,15 +71,6 @@ _LIVE_VIEW: Mapping[str, Collection[str]] = {
     "add": (*_LIVE_FIELDS, "stats_parsed"),
     "remove": ("path", "deletionVector"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class StandingFiles:
-    """A batch of file actions that stand in the snapshot, with the fields asked for."""
-
-    adds: pa.Table
-    """Live files."""
-    tombstones: pa.Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,18 +244,10 @@ class Snapshot:
         replay = FileReplay()
         keys = MapKeys(partition_columns=frozenset(self.physical_partition_columns))
         wanted = None if fields is None else _with_keys(fields)
-        for batch in self._tail.batches(keys=keys, fields=wanted):
-            order = np.argsort(
-                # Of an add and a remove of one file in one commit, the add stands: the log is at
-                # fault, and keeping a file loses nothing.
-                np.concatenate([batch.add_order * 2, batch.remove_order * 2 + 1]),
-                kind="stable",
-            )
-            yield _standing(batch.adds, batch.removes, order, replay, remember=True)
+        yield from standing_in_tail(self._tail.batches(keys=keys, fields=wanted), replay)
         if self.checkpoint is not None:
             for part in self.checkpoint.file_actions(keys=keys, fields=wanted):
-                order = np.arange(part.adds.num_rows + part.removes.num_rows)
-                yield _standing(part.adds, part.removes, order, replay, remember=False)
+                yield standing_files(part.adds, part.removes, replay, remember=False)
 
     def avoiding(self, error: CorruptTableError) -> Snapshot:
         """The same version on another base, after `error` named a checkpoint as unusable.
@@ -310,24 +297,6 @@ def _with_keys(fields: Mapping[str, Collection[str]]) -> dict[str, Collection[st
     return {
         action: {"path", "deletionVector", *fields.get(action, ())} for action in ("add", "remove")
     }
-
-
-def _standing(
-    adds: pa.Table, removes: pa.Table, order: np.ndarray, replay: FileReplay, *, remember: bool
-) -> StandingFiles:
-    keys = pa.concat_arrays(
-        [*logical_file_keys(adds).chunks, *logical_file_keys(removes).chunks]
-        or [pa.array([], pa.string())]
-    )
-    stands = np.zeros(len(keys), bool)
-    stands[replay.offer(keys, order=order, remember=remember)] = True
-    return StandingFiles(
-        _rows(adds, stands[: adds.num_rows]), _rows(removes, stands[adds.num_rows :])
-    )
-
-
-def _rows(batch: pa.Table, stands: np.ndarray) -> pa.Table:
-    return batch if stands.all() else batch.filter(pa.array(stands))
 
 
 def _count(batch: StandingFiles) -> FileCounts:
