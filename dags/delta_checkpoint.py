@@ -1,0 +1,132 @@
+"""### Checkpoints for Delta tables
+
+Writes a checkpoint of every table that has gathered enough commits since its last one, so that
+readers need not replay its log.
+
+**On a schedule** (hourly) for the tables that the Airflow Variable `delta_checkpoint_tables` names:
+a JSON list of addresses, such as `["s3://lake/events", "/srv/tables/users"]`. For each of them a
+sensor waits up to the end of the hour until a reader would have to replay `min_commits` commits;
+a table that stays below is skipped.
+
+**By hand** for one table, at once: trigger with its address, and with *Plan only* to see what would
+be written, and why.
+
+A checkpoint adds no version and deletes nothing, and it is verified before any reader sees it:
+running this twice, or stopping it half-way, does no harm.
+
+With the engine `spark` the job goes to the connection `spark_default`. For tables in an object
+store, name a connection of the type *Delta Lake* as *Storage connection*, unless the worker has
+credentials of its own.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG, Param, Variable, get_current_context, task, task_group
+
+from delta_maintenance_airflow.operators import DeltaCheckpointOperator
+from delta_maintenance_airflow.sensors import DeltaCommitSensor
+
+TABLES = "delta_checkpoint_tables"
+
+with DAG(
+    dag_id="delta_checkpoint",
+    description="Checkpoints the Delta tables that need one.",
+    doc_md=__doc__,
+    schedule="@hourly",
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    # One run at a time: two would do the same work, though no harm.
+    max_active_runs=1,
+    default_args={"retries": 2, "retry_delay": timedelta(minutes=2)},
+    # Parameters keep their types on the way into the tasks.
+    render_template_as_native_obj=True,
+    tags=["delta", "maintenance"],
+    params={
+        "table_uri": Param(
+            None,
+            type=["string", "null"],
+            title="Table",
+            description=f"Address of one table; without it, those of the Variable {TABLES}.",
+        ),
+        "min_commits": Param(
+            100,
+            type="integer",
+            minimum=0,
+            title="Commits since the last checkpoint",
+            description="Wait until there are so many. A table given by hand is not waited for.",
+        ),
+        "kind": Param(
+            "auto",
+            enum=["auto", "classic", "v2-classic", "v2-json", "v2-parquet"],
+            title="Kind of checkpoint",
+            description="auto follows the table's delta.checkpointPolicy.",
+        ),
+        "actions_per_sidecar": Param(
+            50_000,
+            type="integer",
+            minimum=0,
+            title="Actions per sidecar",
+            description="Of V2 checkpoints; 0 keeps all actions in the top-level file.",
+        ),
+        "engine": Param(
+            "auto",
+            enum=["auto", "local", "spark"],
+            title="Engine",
+            description="auto submits a Spark job for large logs only.",
+        ),
+        "plan_only": Param(
+            False,
+            type="boolean",
+            title="Plan only",
+            description="Say what would be written, and why.",
+        ),
+        "delta_conn_id": Param(
+            None,
+            type=["string", "null"],
+            title="Storage connection",
+            description="Only where the worker has no access to the tables of its own.",
+        ),
+    },
+) as dag:
+
+    @task
+    def tables() -> list[str]:
+        """The addresses of the tables that this run is about."""
+        given = get_current_context()["params"]["table_uri"]
+        if given:
+            return [given]
+        return list(Variable.get(TABLES, default=[], deserialize_json=True))
+
+    @task_group
+    def one_table(table_uri: str) -> None:
+        """Each table on its own: one that is broken, or has nothing new, holds up no other."""
+        enough_commits = DeltaCommitSensor(
+            task_id="enough_commits",
+            table_uri=table_uri,
+            # Who asks for one table by hand has waited long enough.
+            min_commits_since_checkpoint="{{ 0 if params.table_uri else params.min_commits }}",
+            delta_conn_id="{{ params.delta_conn_id }}",
+            poke_interval=timedelta(minutes=2),
+            timeout=timedelta(minutes=50),
+            # Between two looks the worker is free for others; in vain is no failure.
+            mode="reschedule",
+            soft_fail=True,
+        )
+        checkpoint = DeltaCheckpointOperator(
+            task_id="checkpoint",
+            table_uri=table_uri,
+            options={
+                "kind": "{{ params.kind }}",
+                "actions_per_sidecar": "{{ params.actions_per_sidecar }}",
+            },
+            engine="{{ params.engine }}",
+            plan_only="{{ params.plan_only }}",
+            delta_conn_id="{{ params.delta_conn_id }}",
+            max_active_tis_per_dag=2,
+            map_index_template="{{ task.table_uri }}",
+        )
+        enough_commits >> checkpoint
+
+    one_table.expand(table_uri=tables())

@@ -1,0 +1,97 @@
+"""Airflow on a database of its own, in a folder that goes when the tests end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+_HOME = tempfile.TemporaryDirectory(prefix="delta-maintenance-airflow-")
+# Airflow reads these once, when it is first imported: by the test modules of this folder.
+os.environ.update(
+    AIRFLOW_HOME=_HOME.name,
+    AIRFLOW__CORE__LOAD_EXAMPLES="False",
+    AIRFLOW__CORE__UNIT_TEST_MODE="False",
+    AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{_HOME.name}/airflow.db",
+)
+
+from delta_maintenance.testing.actions import add, features, metadata, protocol, remove
+from delta_maintenance.testing.table_builder import TableBuilder
+
+DAGS = Path(__file__).resolve().parents[2] / "dags"
+
+
+@pytest.fixture(autouse=True)
+def root_logger() -> Iterator[None]:
+    """Airflow takes the root logger over; the tests of other folders get it back."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+
+
+@pytest.fixture(scope="session")
+def airflow_db() -> None:
+    """A migrated database."""
+    from airflow.utils import db
+
+    db.initdb()
+
+
+@pytest.fixture
+def run_dag(airflow_db: None) -> Callable[..., Any]:
+    """Runs a Dag to its end, for real: `run_dag(dag, run_conf={...})` gives the DagRun."""
+
+    def run(dag: Any, **options: Any) -> Any:
+        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+        from airflow.models.dagbundle import DagBundleModel
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            session.merge(DagBundleModel(name="testing"))
+        bag = DagBag(dag_folder=os.devnull)
+        bag.bag_dag(dag)
+        sync_bag_to_db(bag, "testing", None)
+        return dag.test(**options)
+
+    return run
+
+
+@pytest.fixture
+def task_context() -> dict[str, Any]:
+    """What a task finds in its context, as far as our operators look."""
+    outlet_events: dict[Any, Any] = {}
+
+    class Events(dict[Any, Any]):
+        def __missing__(self, key: Any) -> Any:
+            self[key] = SimpleNamespace(extra=None, add=MagicMock())
+            return self[key]
+
+    return {"outlet_events": Events(outlet_events), "ti": MagicMock(), "params": {}}
+
+
+@pytest.fixture
+def neglected_table(tmp_path: Path) -> TableBuilder:
+    """Ten commits, two tombstones, no checkpoint; the feature v2Checkpoint is on."""
+    table = TableBuilder(tmp_path / "table")
+    table.commit([features("v2Checkpoint"), metadata()])
+    for number in range(8):
+        table.commit([add(f"{number}.parquet")])
+    table.commit([remove("0.parquet"), remove("1.parquet"), add("last.parquet")])
+    return table
+
+
+@pytest.fixture
+def classic_table(tmp_path: Path) -> TableBuilder:
+    """Two commits, no checkpoint, no table feature."""
+    table = TableBuilder(tmp_path / "classic")
+    table.commit([protocol(), metadata()])
+    table.commit([add("a.parquet")])
+    return table

@@ -1,0 +1,87 @@
+"""What Airflow learns about the provider."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import airflow
+from delta_maintenance_airflow import __version__
+from delta_maintenance_airflow.provider_info import get_provider_info
+
+SCHEMAS = Path(airflow.__file__).parent
+
+
+def schema(name: str) -> Any:
+    return json.loads((SCHEMAS / name).read_text())
+
+
+def test_airflow_accepts_the_provider_info() -> None:
+    jsonschema.validate(get_provider_info(), schema("provider_info.schema.json"))
+
+
+@pytest.mark.parametrize("part", ["connection-types", "integrations", "versions"])
+def test_the_stricter_schema_of_community_providers_accepts_it(part: str) -> None:
+    whole = schema("provider.yaml.schema.json")
+    jsonschema.validate(
+        get_provider_info()[part],
+        {**whole["properties"][part], "definitions": whole.get("definitions", {})},
+    )
+
+
+def test_every_module_and_class_it_names_exists() -> None:
+    info = get_provider_info()
+    for kind in ("operators", "sensors", "hooks"):
+        for entry in info[kind]:
+            for module in entry["python-modules"]:
+                importlib.import_module(module)
+    for connection in info["connection-types"]:
+        module, _, name = connection["hook-class-name"].rpartition(".")
+        hook = getattr(importlib.import_module(module), name)
+        assert hook.conn_type == connection["connection-type"]
+        assert hook.hook_name == connection["hook-name"]
+
+
+def test_airflow_discovers_it_by_its_entry_point() -> None:
+    from airflow.providers_manager import ProvidersManager
+
+    manager = ProvidersManager()
+    assert manager.providers["delta-maintenance"].version == __version__
+    assert "delta_maintenance_airflow.hooks.delta.DeltaHook" in {
+        hook["hook-class-name"]
+        for provider in manager.providers.values()
+        for hook in provider.data.get("connection-types", ())
+    }
+
+
+def test_the_provider_info_is_read_without_importing_airflow() -> None:
+    assert not loaded_by("delta_maintenance_airflow.provider_info") & {"airflow", "pyarrow"}
+
+
+def test_a_dag_file_loads_nothing_heavy_that_airflow_does_not_load() -> None:
+    by_airflow = loaded_by("airflow.sdk.bases.operator", "airflow.sdk.bases.sensor")
+    ours = loaded_by(
+        "delta_maintenance_airflow.operators",
+        "delta_maintenance_airflow.sensors",
+        "delta_maintenance_airflow.hooks",
+    )
+    heavy = {"pyarrow", "numpy", "pyspark", "fsspec", "s3fs", "botocore", "pydantic", "rich"}
+    assert not (ours - by_airflow) & {*heavy, "airflow.providers.apache.spark"}
+    assert {name for name in ours if name.startswith("delta_maintenance.")} == {
+        "delta_maintenance.clock",
+        "delta_maintenance.errors",
+    }
+
+
+def loaded_by(*modules: str) -> set[str]:
+    """The modules that are loaded in a fresh interpreter after importing these."""
+    code = f"import json, sys, {', '.join(modules)}; print(json.dumps(sorted(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(run.stdout.splitlines()[-1]))
