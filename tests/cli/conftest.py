@@ -37,6 +37,12 @@ class Outcome:
 Cli = Callable[..., Outcome]
 
 
+@pytest.fixture(autouse=True)
+def buffered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes buffer their stdout, as they do for users: it may fail as late as in a flush."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
+
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
     """Runs the command with these words and gives back how it ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,14 @@ def test_the_help_of_a_verb_says_how_secrets_stay_off_the_command_line(cli: Any,
     outcome = cli(verb, "--help")
     assert outcome.status == 0
     assert "AWS_SECRET_ACCESS_KEY" in outcome.out and "from the" in outcome.out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_is_documented(cli: Any, verb: str) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    options = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", cli(verb, "--help").out, re.MULTILINE)
+    assert len(options) > 3
+    assert [option for option in options if option not in document] == []
 
 
 def test_help_is_quick_because_it_loads_nothing_heavy() -> None:
@@ -211,6 +220,20 @@ def test_a_process_ends_with_the_status_of_the_error(tmp_path: Path) -> None:
     run = command("files", str(tmp_path))
     assert (run.returncode, run.stdout) == (5, "")
     assert run.stderr.count("\n") == 1
+
+
+def test_a_reader_that_was_never_there_ends_the_command_quietly(table: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    # Little enough output to stay in the buffer until it is flushed.
+    run = subprocess.run(
+        [sys.executable, "-m", "delta_maintenance", "files", table],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writing)
+    assert (run.returncode, run.stderr) == (141, b"")
 
 
 def test_a_reader_that_goes_away_ends_the_command_quietly(builder: TableBuilder) -> None:

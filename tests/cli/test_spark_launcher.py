@@ -135,11 +135,18 @@ def test_an_error_of_the_job_is_the_error_of_the_command(
     assert cli("checkpoint", v2_table, "--engine", "spark").status == 1
 
 
-def test_a_job_that_dies_gives_its_last_words(cli: Any, spark: FakeSpark, v2_table: str) -> None:
+def test_a_job_that_dies_gives_its_last_words(
+    cli: Any, spark: FakeSpark, v2_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spark.answers(None)
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/java")
     outcome = cli("checkpoint", v2_table, "--engine", "spark")
     assert (outcome.status, outcome.out) == (1, "")
     assert "without a report: java: not found; run again with -v" in outcome.err
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    missing = cli("checkpoint", v2_table, "--engine", "spark")
+    assert missing.status == 1
+    assert "java: not found; install Java 17 or newer or set JAVA_HOME" in missing.err
 
 
 def test_a_dry_run_and_a_done_checkpoint_start_no_job(cli: Any, v2_table: str) -> None:

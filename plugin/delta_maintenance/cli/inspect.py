@@ -74,7 +74,9 @@ def _for_people(document: Mapping[str, Any]) -> dict[str, object]:
 def _checkpoint_text(checkpoint: Mapping[str, Any] | None) -> str:
     if checkpoint is None:
         return "none"
-    sidecars = f", {checkpoint['sidecars']:,} of them sidecars" if checkpoint["sidecars"] else ""
+    sidecars = (
+        f", of them {count_text(count, 'sidecar')}" if (count := checkpoint["sidecars"]) else ""
+    )
     return (
         f"{checkpoint['version']}: {checkpoint['kind']}, "
         f"{count_text(checkpoint['files'], 'file')}{sidecars} "

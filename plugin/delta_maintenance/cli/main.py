@@ -62,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
         say("interrupted")
         return _INTERRUPTED
     except BrokenPipeError:
-        _abandon_stdout()
+        _settle_stdout()
         return _BROKEN_PIPE
     except Exception as error:
         hint = "" if arguments.verbose else "; run again with -v for the details"
@@ -71,19 +71,19 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _failed(error: Exception, line: str, arguments: argparse.Namespace) -> int:
+    _settle_stdout()
     if arguments.verbose:
         traceback.print_exception(error)
     say(line)
     return error.exit_status if isinstance(error, DeltaMaintenanceError) else _FAILED
 
 
-def _abandon_stdout() -> None:
-    # What is still buffered would raise again when the interpreter flushes it at its end.
+def _settle_stdout() -> None:
+    """Lets out what is buffered, or gives it up: the interpreter would fail on it at its end."""
     try:
-        descriptor = sys.stdout.fileno()
+        sys.stdout.flush()
     except OSError:
-        return
-    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> ArgumentParser:

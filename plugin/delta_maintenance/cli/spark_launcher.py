@@ -17,6 +17,7 @@ import argparse
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -190,14 +191,22 @@ def _result(report_file: Path, last_line: str) -> dict[str, Any]:
     try:
         report = json.loads(report_file.read_text())
     except FileNotFoundError:
+        # Only now: spark-env.sh may know a Java that is not to be seen from here.
+        remedy = "run again with -v for its whole log"
+        if not _has_java():
+            remedy = f"install Java 17 or newer or set JAVA_HOME, else {remedy}"
         raise DeltaMaintenanceError(
-            f"the Spark job ended without a report: {last_line}",
-            remedy="run again with -v for its whole log",
+            f"the Spark job ended without a report: {last_line}", remedy=remedy
         ) from None
     if "error" in report:
         raise _error(report["error"])
     result: dict[str, Any] = report["result"]
     return result
+
+
+def _has_java() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which(Path(home, "bin", "java") if home else "java") is not None
 
 
 def _error(reported: Mapping[str, Any]) -> DeltaMaintenanceError:
