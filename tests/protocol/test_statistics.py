@@ -263,6 +263,13 @@ def test_numbers_that_json_lacks_are_read_from_words_and_written_as_such(kind: A
         assert rendered_minimum(values) == ['"NaN"', '"Infinity"', '"-Infinity"', "-0.0", "-0.0"]
 
 
+@pytest.mark.conformance("FILE-13")
+@pytest.mark.parametrize("text", ['{":"NaN"1":"NaN"}', '{"minValues":{"c":"NaN"}'])
+def test_broken_json_with_such_a_word_stays_unreadable(text: str) -> None:
+    found = parse_statistics(pa.array([text]), minimum(pa.float64()))
+    assert (found.unreadable.to_pylist(), found.values.to_pylist()) == ([True], [None])
+
+
 LOSSES: list[tuple[str, pa.DataType]] = [
     ("9223372036854775808", pa.int64()),
     ("128", pa.int8()),

@@ -116,37 +116,24 @@ class _Reader:
         texts = pc.fill_null(stats, "{}")
         _check_shape(texts)
         try:
-            raw = self._read_json(texts)
+            raw = _read_json(texts, self._raw, self._unexpected)
         except pa.ArrowInvalid:
             if not pc.any(pc.match_substring_regex(texts, _QUOTED_NON_FINITE)).as_py():
                 raise
-            # Arrow reads NaN and Infinity as doubles only without quotes. For a string column
-            # that happens to hold such a word, it then refuses the rows, so no value changes.
-            raw = self._read_json(pc.replace_substring_regex(texts, _QUOTED_NON_FINITE, r":\1"))
-        raw = pa.StructArray.from_arrays(
-            raw.flatten(), fields=list(raw.type), mask=pc.is_null(stats)
-        )
-        return self._typed(raw)
-
-    def _read_json(self, texts: pa.StringArray) -> pa.StructArray:
-        everything = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
-        joined = pc.binary_join(everything, "\n").buffers()[2]
-        longest = pc.max(pc.binary_length(texts)).as_py() or 0
-        table = pyarrow.json.read_json(
-            pa.BufferReader(joined),
-            read_options=pyarrow.json.ReadOptions(block_size=max(_BLOCK_BYTES, longest + 1)),
-            parse_options=pyarrow.json.ParseOptions(
-                explicit_schema=pa.schema(list(self._raw)),
-                unexpected_field_behavior=self._unexpected,
-            ),
-        )
-        raw = pa.concat_arrays(table.to_struct_array().chunks)
+            # Arrow reads NaN and Infinity as doubles only without quotes. Taking them away harms
+            # no value of valid JSON: a string column that holds such a word refuses it bare.
+            _read_json(texts, pa.struct([]), "ignore")
+            bare = pc.replace_substring_regex(texts, _QUOTED_NON_FINITE, r":\1")
+            raw = _read_json(bare, self._raw, self._unexpected)
         # Arrow lets a decimal with too many digits into its column, where writing would cut it,
         # and turns a number too large for 32 bits into infinity. Row by row we can tell.
         raw.validate(full=True)
         if _has_infinite_float32(raw, self._target):
             raise pa.ArrowInvalid("some number may be too large for its type")
-        return raw
+        absent = pc.is_null(stats)
+        return self._typed(
+            pa.StructArray.from_arrays(raw.flatten(), fields=list(raw.type), mask=absent)
+        )
 
     def _read_one_by_one(self, stats: pa.Array) -> pa.StructArray:
         rows = [_parsed_object(text) for text in stats.cast(pa.binary()).to_pylist()]
@@ -198,6 +185,20 @@ class _Reader:
         for name, extra in found.items():
             self.lost.update(paths_with_values(extra, (*path, name)))
         return pa.StructArray.from_arrays(children, fields=list(target), mask=pc.is_null(raw))
+
+
+def _read_json(texts: pa.StringArray, kind: pa.StructType, unexpected: str) -> pa.StructArray:
+    everything = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
+    joined = pc.binary_join(everything, "\n").buffers()[2]
+    longest = pc.max(pc.binary_length(texts)).as_py() or 0
+    table = pyarrow.json.read_json(
+        pa.BufferReader(joined),
+        read_options=pyarrow.json.ReadOptions(block_size=max(_BLOCK_BYTES, longest + 1)),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=pa.schema(list(kind)), unexpected_field_behavior=unexpected
+        ),
+    )
+    return pa.concat_arrays(table.to_struct_array().chunks)
 
 
 def _raw_type(target: pa.DataType) -> pa.DataType:
