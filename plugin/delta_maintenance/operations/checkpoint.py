@@ -6,10 +6,12 @@ a failure at any point leaves the table as it was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field
 
 from delta_maintenance.clock import NewId, epoch_millis, new_id
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
@@ -46,7 +48,7 @@ class CheckpointOptions(Record):
     """What to write."""
 
     kind: CheckpointKind = "auto"
-    actions_per_sidecar: int = 50_000
+    actions_per_sidecar: Annotated[int, Field(ge=0)] = 50_000
     """Of V2 checkpoints: file actions per sidecar; 0 keeps them in the top-level file."""
     time_zone: str | None = None
     """IANA name of the zone in which partition values of type timestamp without a zone are meant.
@@ -73,7 +75,7 @@ class CheckpointPlan(Record):
     actions_per_sidecar: int
     time_zone: str | None
     tombstones_from: datetime | None
-    """Tombstones deleted at or before this instant are expired and left out; None keeps all."""
+    """Tombstones deleted before this instant are expired and left out; None keeps all."""
     transactions_from: datetime | None
     """Transactions last updated at or before this instant are left out; None keeps all."""
     notes: tuple[str, ...] = ()
@@ -115,9 +117,11 @@ def plan(
     """What a checkpoint of this snapshot would be. Reads nothing but the snapshot's small state.
 
     `UnsupportedFeatureError` and `RefusedError` where the table must not be written to, before
-    anything is touched.
+    anything is touched; `InvalidRequestError` where an option has no meaning.
     """
-    options = options or CheckpointOptions()
+    # Types bind no caller, and a misspelt kind must not write another one.
+    options = CheckpointOptions.from_json(asdict(options or CheckpointOptions()))
+    _zone(options.time_zone)
     _require_writable(snapshot)
     kind = _kind(snapshot, options)
     engine, why = _engine(snapshot, options, kind)
@@ -135,7 +139,7 @@ def plan(
         actions_per_sidecar=options.actions_per_sidecar,
         time_zone=options.time_zone,
         tombstones_from=tombstones_from,
-        transactions_from=None if retention is None else now - retention,
+        transactions_from=None if retention is None else _before(now, retention),
         notes=(*notes, *_notes(snapshot)),
     )
 
@@ -205,8 +209,13 @@ def _write(
         style=ParquetStyle.of_table(
             properties.parquet_compression_codec, properties.parquet_format_version
         ),
-        deleted_after_ms=_millis(plan.tombstones_from),
-        txns_updated_after_ms=_millis(plan.transactions_from),
+        # A tombstone expires when its retention is exceeded, not when it is reached.
+        deleted_after_ms=None
+        if plan.tombstones_from is None
+        else epoch_millis(plan.tombstones_from) - 1,
+        txns_updated_after_ms=None
+        if plan.transactions_from is None
+        else epoch_millis(plan.transactions_from),
     )
     while True:
         try:
@@ -296,7 +305,7 @@ def _tombstones_from(snapshot: Snapshot, now: datetime) -> tuple[datetime | None
         return None, ("the newest commit is dated in the future, so no tombstone expires",)
     if any("deletedFileRetention" in problem for problem in snapshot.properties.problems):
         return None, ("the tombstone retention cannot be read, so no tombstone expires",)
-    return now - snapshot.properties.deleted_file_retention, ()
+    return _before(now, snapshot.properties.deleted_file_retention), ()
 
 
 def _notes(snapshot: Snapshot) -> tuple[str, ...]:
@@ -354,14 +363,18 @@ def _already_there(table: Table, plan: CheckpointPlan) -> CheckpointResult:
     )
 
 
-def _millis(instant: datetime | None) -> int | None:
-    return None if instant is None else epoch_millis(instant)
+def _before(now: datetime, retention: timedelta) -> datetime | None:
+    # Some ask for more years than the calendar has, to keep everything.
+    try:
+        return now - retention
+    except OverflowError:
+        return None
 
 
 def _zone(name: str | None) -> ZoneInfo | None:
     try:
         return None if name is None else ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError):
+    except (ZoneInfoNotFoundError, ValueError, OSError):
         raise InvalidRequestError(
             f"{name!r} is no time zone", remedy="give an IANA name such as Europe/Berlin or UTC"
         ) from None

@@ -127,7 +127,7 @@ class FileActionLayout:
         if self.partition_types is not None:
             columns["partitionValues_parsed"] = self._partition_values(columns["partitionValues"])
         for field in self.unknown_add_fields:
-            columns[field.name] = _column(batch, field.name, field.type)
+            columns[field.name] = _carried(batch, field)
         return _struct(columns, self.add_type, batch.num_rows)
 
     def removes(self, batch: pa.Table) -> pa.StructArray:
@@ -142,7 +142,7 @@ class FileActionLayout:
         columns["dataChange"] = pa.repeat(pa.scalar(False), batch.num_rows)
         columns["deletionVector"] = _cast_struct(columns["deletionVector"], self.vector_type)
         for field in self.unknown_remove_fields:
-            columns[field.name] = _column(batch, field.name, field.type)
+            columns[field.name] = _carried(batch, field)
         return _struct(columns, self.remove_type, batch.num_rows)
 
     @property
@@ -174,7 +174,8 @@ class FileActionLayout:
     def widened(self, adds: pa.Schema, removes: pa.Schema) -> FileActionLayout:
         """The layout with room for every unknown field of batches of these columns.
 
-        `RefusedError` where a field has a type here that cannot be reconciled with the one there.
+        `RefusedError` where a field has a type here that cannot be reconciled with the one there,
+        or one that Parquet has no room for.
         """
         vector_type = self.vector_type
         for schema in (adds, removes):
@@ -298,12 +299,19 @@ def single_actions(
 def single_action_table(
     actions: Sequence[tuple[str, Mapping[str, Any]]], *, version_2: bool
 ) -> pa.Table:
-    """The same as rows of a Parquet checkpoint: one column per kind, all but one null in a row."""
+    """The same as rows of a Parquet checkpoint: one column per kind, all but one null in a row.
+
+    `RefusedError` where unknown fields cannot be columns.
+    """
     names = [name for name in _SINGLE_TYPES if version_2 or name not in _VERSION_2_ONLY]
     columns = {}
     for name in names:
         values = [dict(value) if kind == name else None for kind, value in actions]
-        columns[name] = pa.array(values, _single_type(name, values))
+        try:
+            columns[name] = pa.array(values, _single_type(name, values))
+        except (pa.ArrowException, OverflowError):
+            problem = f"a field of {name} has several types or numbers too large"
+            raise _not_carried(problem) from None
     return pa.table(columns)
 
 
@@ -317,13 +325,9 @@ def _single_type(name: str, values: Sequence[Mapping[str, Any] | None]) -> pa.St
         for key in value or {}:
             if key not in known:
                 extra.setdefault(key, []).append((value or {})[key])
-    try:
-        inferred = [pa.field(key, pa.infer_type(found)) for key, found in extra.items()]
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        raise RefusedError(
-            f"an unknown field of {name} has several types and cannot be carried",
-            remedy="upgrade delta-maintenance, or let the writer of that field checkpoint",
-        ) from None
+    inferred = [pa.field(key, pa.infer_type(found)) for key, found in extra.items()]
+    for field in inferred:
+        _require_storable(field, name)
     return pa.struct([*(pa.field(key, kind) for key, kind in known.items()), *inferred])
 
 
@@ -335,6 +339,26 @@ def _column(batch: pa.Table, name: str, kind: pa.DataType | None) -> Any:
     if kind is None or array.type == kind or name == "deletionVector":
         return array
     return _cast_struct(array, kind) if pa.types.is_struct(kind) else array.cast(kind)
+
+
+def _carried(batch: pa.Table, field: pa.Field) -> pa.Array:
+    """An unknown field in its type of the checkpoint, and not a digit different."""
+    try:
+        values = _column(batch, field.name, field.type)
+    except pa.ArrowInvalid:
+        values = None
+    if values is None or _may_be_rounded(values):
+        raise _not_carried(f"the field {field.name} holds numbers too large to be kept exactly")
+    return values
+
+
+def _may_be_rounded(values: pa.Array) -> bool:
+    # Beside a fraction, and beyond 64 bits, JSON's whole numbers are read as floating point.
+    if pa.types.is_floating(values.type):
+        return bool(pc.any(pc.greater_equal(pc.abs(values), 2.0**53)).as_py())
+    if pa.types.is_struct(values.type):
+        return any(_may_be_rounded(child) for child in values.flatten())
+    return pa.types.is_list(values.type) and _may_be_rounded(values.flatten())
 
 
 def _cast_struct(values: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -365,6 +389,7 @@ def _unknown(schema: pa.Schema, types: Mapping[str, pa.DataType]) -> list[pa.Fie
 def _merged(known: tuple[pa.Field, ...], found: Sequence[pa.Field]) -> tuple[pa.Field, ...]:
     merged = {field.name: field for field in known}
     for field in found:
+        _require_storable(field, "the file actions")
         if field.name in merged:
             kind = _merged_type(merged[field.name].type, field.type)
             merged[field.name] = field.with_type(kind)
@@ -380,10 +405,28 @@ def _merged_type(known: pa.DataType, found: pa.DataType) -> pa.DataType:
         schemas = [pa.schema([pa.field("field", kind)]) for kind in (known, found)]
         return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        raise RefusedError(
-            f"an unknown field of the file actions is {known} here and {found} there",
-            remedy="let the writer of that field checkpoint the table",
-        ) from None
+        problem = f"a field of the file actions is {known} here and {found} there"
+        raise _not_carried(problem) from None
+
+
+def _require_storable(field: pa.Field, action: str) -> None:
+    if _has_empty_struct(field.type):
+        raise _not_carried(f"the field {field.name} of {action} holds an object without any field")
+
+
+def _has_empty_struct(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind):
+        return _has_empty_struct(kind.value_type)
+    if pa.types.is_struct(kind):
+        return not kind.num_fields or any(_has_empty_struct(field.type) for field in kind)
+    return False
+
+
+def _not_carried(why: str) -> RefusedError:
+    return RefusedError(
+        f"an unknown field cannot be carried over: {why}",
+        remedy="let the writer of that field checkpoint the table",
+    )
 
 
 def _loss(lost: Sequence[Sequence[str]], form: str) -> RefusedError:

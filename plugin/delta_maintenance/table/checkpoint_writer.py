@@ -445,7 +445,11 @@ class _Writing:
             sidecars=singles.sidecars,
         )
         complete = singles.protocol is not None and singles.metadata is not None
-        _require_same(f"{LOG_DIRECTORY}/{name}", (complete, read_back), (True, list(actions)))
+        _require_same(
+            f"{LOG_DIRECTORY}/{name}",
+            (complete, [_without_nulls(action) for action in read_back]),
+            (True, [_without_nulls(action) for action in actions]),
+        )
 
     def _announce(self, status: FileStatus, single_count: int) -> WrittenCheckpoint:
         tally = Tally()
@@ -545,12 +549,19 @@ def _require_same(file: str, found: object, expected: object) -> None:
 
 def _json_lines(action: str, rows: pa.StructArray) -> list[str]:
     return [
-        json.dumps({action: _without_nulls(row)}, ensure_ascii=False)
+        json.dumps({action: _of_json(row)}, ensure_ascii=False)
         for row in rows.to_pylist(maps_as_pydicts="strict")
     ]
 
 
-def _without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nulls(value: Any) -> Any:
+    # A null and an absent field are the same, and Parquet has no absent ones.
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _of_json(row: Mapping[str, Any]) -> dict[str, Any]:
     # A null partition value means something; a null field does not.
     return {
         name: value
