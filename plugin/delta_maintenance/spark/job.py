@@ -1,0 +1,150 @@
+"""The Spark job: one operation, as a specification says, answered by a report.
+
+    spark-submit job.py --spec @spec.json --report report.json
+    python -m delta_maintenance.spark.job --spec '{"operation": "checkpoint", "table": "s3://…"}'
+
+The session is the launcher's business: master, deploy mode, memory and Spark Connect come from
+`spark-submit`, from the environment or from Spark's own configuration. Lines for the user start
+with `delta-maintenance: `; the last line on stdout is `DELTA_MAINTENANCE_REPORT ` and the report as
+JSON. The exit status is that of the command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from delta_maintenance import clock, open_table
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.operations import checkpoint
+from delta_maintenance.spark.sidecars import SparkSidecars
+from delta_maintenance.spark.submit import JobReport, JobSpec
+from delta_maintenance.storage import open_store
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one job and returns its exit status."""
+    parsed = _parser().parse_args(arguments)
+    storage_options: Mapping[str, str] = {}
+    try:
+        spec = read_spec(parsed.spec)
+        storage_options = spec.storage_options
+        report = JobReport(status="done", result=_in_session(spec))
+    except Exception as error:
+        # Nobody else is there to tell: an orchestrator sees the report or nothing.
+        report = JobReport.of_error(error)
+        if not isinstance(error, DeltaMaintenanceError):
+            traceback.print_exc()
+    text = json.dumps(report.to_json(), ensure_ascii=False)
+    if parsed.report is not None:
+        _write(parsed.report, text.encode(), storage_options)
+    if report.error is not None:
+        _say(report.error.message)
+    print(f"DELTA_MAINTENANCE_REPORT {text}", flush=True)
+    return report.exit_status
+
+
+def read_spec(text: str) -> JobSpec:
+    """The specification in an argument: JSON, or `@` and the path of a file with JSON."""
+    try:
+        value = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+    except OSError as error:
+        raise InvalidRequestError(
+            f"the specification {text[1:]} cannot be read ({error.strerror})",
+            remedy="give the path of a file on the driver's machine",
+        ) from None
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"the specification is no JSON ({error})", remedy="give JSON, or @ and a path"
+        ) from None
+    return JobSpec.from_json(value)
+
+
+def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
+    """Runs the operation in a session and returns its Result as JSON."""
+    # Executors have working directories of their own.
+    address = spec.table if ":" in spec.table.split("/", 1)[0] else os.path.abspath(spec.table)
+    options = checkpoint.CheckpointOptions.from_json({"engine": "spark", **spec.options})
+    table = open_table(address, spec.storage_options)
+    snapshot = table.snapshot(version=spec.version)
+    plan = checkpoint.plan(snapshot, options, now=clock.now())
+    _say(f"{plan.table}, version {plan.version}: {plan.reason}")
+    engine = SparkSidecars(
+        spark, address, spec.storage_options, new_id=clock.new_id, progress=_progress
+    )
+    return checkpoint.apply(
+        table,
+        plan,
+        engine=engine if plan.engine == "spark" else None,
+        new_id=clock.new_id,
+        progress=_progress,
+        snapshot=snapshot,
+    ).to_json()
+
+
+def _in_session(spec: JobSpec) -> dict[str, Any]:
+    shared = SparkSession.getActiveSession() is not None
+    spark = SparkSession.builder.appName(f"delta-maintenance {spec.operation}").getOrCreate()
+    try:
+        return run(spec, spark)
+    finally:
+        # A notebook's or a job server's session outlives the job.
+        if not shared:
+            spark.stop()
+
+
+def _write(address: str, data: bytes, storage_options: Mapping[str, str]) -> None:
+    folder, _, name = address.rpartition("/")
+    on_s3 = address.lower().startswith(("s3:", "s3a:", "s3n:"))
+    store = open_store(
+        folder or ("/" if address.startswith("/") else "."), storage_options if on_s3 else None
+    )
+    try:
+        store.put(name, data)
+    finally:
+        store.close()
+
+
+def _progress(what: str, done: int, total: int | None) -> None:
+    _say(f"{what}: {done}" if total is None else f"{what}: {done} of {total}")
+
+
+def _say(line: str) -> None:
+    print(f"delta-maintenance: {line}", flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="job.py",
+        description="Runs one operation on one Delta table as a PySpark job.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--spec",
+        required=True,
+        metavar="JSON|@FILE",
+        help='what to do: {"operation": "checkpoint", "table": URI, "version": N or null, '
+        '"storage_options": {...}, "options": {...}}; with credentials in it, always as a file',
+    )
+    parser.add_argument(
+        "--report",
+        metavar="PATH|URI",
+        help='where to answer: {"status": "done", "result": {...}}, or "failed" or "refused" and '
+        "an \"error\"; a path of the driver's machine or an address in the table's store",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    status = main()
+    # Some platforms take any call of exit for a failure.
+    if status:
+        sys.exit(status)

@@ -1,0 +1,212 @@
+"""The first half of the work, done by executors: read a part of the log and hand out its actions.
+
+The logical files of a table are divided into shares by where their paths point, so that whatever
+supersedes an action, and whatever else is written about the same file, ends in the same share. An
+action travels as a row of an Arrow stream of its own schema: fields that nobody knows need no
+schema in Spark.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
+from delta_maintenance.protocol.checkpoint import FileActionLayout
+from delta_maintenance.protocol.file_action_json import MapKeys
+from delta_maintenance.protocol.file_actions import ADD_TYPES, REMOVE_TYPES, empty
+from delta_maintenance.protocol.key_hash import hash_texts
+from delta_maintenance.protocol.path_audit import locations
+from delta_maintenance.protocol.reconcile import FileReplay
+from delta_maintenance.storage import open_store
+from delta_maintenance.storage.base import Store
+from delta_maintenance.table.checkpoint_reader import CheckpointPart, read_part
+from delta_maintenance.table.log_reader import LogTail
+from delta_maintenance.table.log_segment import LogEntry
+from delta_maintenance.table.standing_files import StandingFiles, standing_in_tail
+
+LogPart = tuple[LogEntry, ...] | CheckpointPart
+"""What one task reads: adjacent commits and compactions by ascending version, or some of a
+checkpoint."""
+
+Notice = DeltaMaintenanceError | tuple[pa.Schema, pa.Schema]
+"""What a reader has to tell every share: why it failed, or that its adds and removes have fields
+which the layout does not hold yet."""
+
+SCHEMA = "label int, age int, kind string, payload binary"
+"""Of the rows that go through Spark. `label` is the share's. `age` is the number of the part, 0 for
+the newest; negative for notices, which so come first, in the order of the parts. `kind` is `add`,
+`remove` or `notice`."""
+
+_ARROW_SCHEMA = pa.schema(
+    [("label", pa.int32()), ("age", pa.int32()), ("kind", pa.string()), ("payload", pa.binary())]
+)
+_ROWS_PER_PAYLOAD = 8192
+_BYTES_PER_BATCH = 4 << 20
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRow:
+    """One row of `SCHEMA`."""
+
+    label: int
+    age: int
+    kind: str
+    payload: bytes | pa.Buffer
+
+    @property
+    def is_notice(self) -> bool:
+        """Whether the payload is a `Notice`, not actions."""
+        return self.kind == "notice"
+
+    def notice(self) -> Notice:
+        """The payload of a notice."""
+        notice: Notice = pickle.loads(self.payload)
+        return notice
+
+    def files(self) -> StandingFiles:
+        """The payload of other rows."""
+        batch = pa.ipc.open_stream(self.payload).read_all()
+        if self.kind == "add":
+            return StandingFiles(batch, empty(REMOVE_TYPES))
+        return StandingFiles(empty(ADD_TYPES), batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableAddress:
+    """How every process reaches the table."""
+
+    uri: str
+    storage_options: Mapping[str, str] = field(repr=False)
+
+    def store(self) -> AbstractContextManager[Store]:
+        """The table's store, closed when the block ends."""
+        return closing(open_store(self.uri, self.storage_options))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogReading:
+    """What a reading task has to know. It travels to executors and holds no O(files) data."""
+
+    address: TableAddress
+    parts: tuple[bytes, ...]
+    """Every `LogPart`, the newest first; pickled one by one, since a task needs one of them."""
+    labels: tuple[int, ...]
+    """One for each share."""
+    partition_columns: frozenset[str]
+    """Physical names."""
+    layout: FileActionLayout
+
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """From the numbers of parts to rows of `SCHEMA`.
+
+        Errors that may pass are raised, so that Spark tries again; every share is told the others.
+        """
+        with self.address.store() as store:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from _in_batches(self._rows(store, number))
+
+    def _rows(self, store: Store, number: int) -> Iterator[ShareRow]:
+        layout = self.layout
+        try:
+            for files in self._files(store, pickle.loads(self.parts[number])):
+                schemas = _schema(files.adds), _schema(files.tombstones)
+                wider = layout.widened(*schemas)
+                if wider != layout:
+                    layout = wider
+                    yield from self._notices(schemas, number)
+                yield from self._shares(files.adds, "add", number)
+                yield from self._shares(files.tombstones, "remove", number)
+        except DeltaMaintenanceError as error:
+            if error.retryable:
+                raise
+            yield from self._notices(error, number)
+        except FileNotFoundError as error:
+            yield from self._notices(_gone(error), number)
+
+    def _files(self, store: Store, part: LogPart) -> Iterator[StandingFiles]:
+        keys = MapKeys(partition_columns=self.partition_columns)
+        if isinstance(part, CheckpointPart):
+            for batch in read_part(store, part, keys=keys):
+                yield StandingFiles(batch.adds, batch.removes)
+        else:
+            # What is superseded within the part need not travel.
+            yield from standing_in_tail(LogTail(store, part).batches(keys=keys), FileReplay())
+
+    def _shares(self, batch: pa.Table, kind: str, number: int) -> Iterator[ShareRow]:
+        if not batch.num_rows:
+            return
+        paths = pa.concat_arrays(batch["path"].chunks)
+        hashes = hash_texts(locations(paths, root=self.address.uri))
+        share = (hashes % np.uint64(len(self.labels))).astype(np.int64)
+        order = np.argsort(share, kind="stable")
+        batch = batch.combine_chunks().take(pa.array(order))
+        ends = np.cumsum(np.bincount(share, minlength=len(self.labels)))
+        for label, start, end in zip(self.labels, [0, *ends[:-1]], ends, strict=True):
+            for at in range(start, end, _ROWS_PER_PAYLOAD):
+                rows = batch.slice(at, min(_ROWS_PER_PAYLOAD, end - at))
+                yield ShareRow(label, number, kind, _ipc(rows))
+
+    def _notices(self, notice: Notice, number: int) -> Iterator[ShareRow]:
+        payload = pickle.dumps(notice)
+        for label in self.labels:
+            yield ShareRow(label, number - len(self.parts), "notice", payload)
+
+
+def share_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[ShareRow]:
+    """The rows of Arrow batches of `SCHEMA`; their payloads are views, not copies."""
+    for batch in batches:
+        label, age, kind, payload = batch.columns
+        for row in range(batch.num_rows):
+            yield ShareRow(
+                label[row].as_py(), age[row].as_py(), kind[row].as_py(), payload[row].as_buffer()
+            )
+
+
+def _in_batches(rows: Iterator[ShareRow]) -> Iterator[pa.RecordBatch]:
+    waiting: list[ShareRow] = []
+    size = 0
+    for row in rows:
+        waiting.append(row)
+        size += len(row.payload)
+        if size >= _BYTES_PER_BATCH:
+            yield _batch(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield _batch(waiting)
+
+
+def _batch(rows: list[ShareRow]) -> pa.RecordBatch:
+    columns = [
+        pa.array([getattr(row, field.name) for row in rows], field.type) for field in _ARROW_SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
+
+
+def _ipc(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=_COMPRESSED) as stream:
+        stream.write_table(rows)
+    payload: bytes = sink.getvalue().to_pybytes()
+    return payload
+
+
+def _schema(batch: pa.Table) -> pa.Schema:
+    # Columns of a batch without rows are left to chance by the JSON reader.
+    return batch.schema if batch.num_rows else pa.schema([])
+
+
+def _gone(error: FileNotFoundError) -> CorruptTableError:
+    return CorruptTableError(
+        "a file of the log cannot be found by an executor",
+        file=str(error),
+        remedy="keep the table where every executor reaches it; "
+        "if it is, look for another process that is deleting files of this log",
+    )

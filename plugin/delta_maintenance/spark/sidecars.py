@@ -1,0 +1,207 @@
+"""The Spark engine: sidecars written by a cluster, reported to a driver that never sees a file.
+
+Plain PySpark with Python workers: DataFrame operations alone, so it runs on Spark Connect as well.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession, functions
+
+from delta_maintenance.clock import NewId
+from delta_maintenance.clock import new_id as random_id
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.protocol.log_files import SIDECAR_DIRECTORY
+from delta_maintenance.spark import log_shares, share_writer
+from delta_maintenance.spark.log_shares import LogPart, LogReading, TableAddress
+from delta_maintenance.spark.share_writer import Report, ShareWriting, gravest
+from delta_maintenance.spark.storage_access import executor_options
+from delta_maintenance.storage.base import Store
+from delta_maintenance.table.checkpoint_writer import (
+    CheckpointSpec,
+    Progress,
+    SidecarSet,
+    commit_times,
+)
+from delta_maintenance.table.log_reader import LogTail
+from delta_maintenance.table.log_segment import LOG_DIRECTORY, LogEntry
+from delta_maintenance.table.snapshot import Snapshot
+
+_LOG_BYTES_PER_TASK = 32 << 20
+_LOG_FILES_PER_TASK = 2000
+_ARROW_BYTES_PER_TASK = 128 << 20
+_SAMPLED_FILES = 3
+# A share gets some actions more or less than others, which should not cost it a second sidecar.
+_FILL = 0.95
+_LABELS_TRIED = 32
+_ROWS_PER_BATCH = ("spark.sql.execution.arrow.maxRecordsPerBatch", "16")
+
+
+class SparkSidecars:
+    """A `SidecarEngine` on a Spark session.
+
+    Reading tasks take a part of the log each and divide its actions into shares by path; writing
+    tasks replay a share each and write its sidecars. What the driver holds is the names of the
+    log's files and one report per share.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table_uri: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        new_id: NewId = random_id,
+        progress: Progress | None = None,
+        log_bytes_per_task: int = _LOG_BYTES_PER_TASK,
+    ) -> None:
+        """`new_id` is called on executors, so it has to be picklable; `progress` in the driver.
+
+        The storage options are completed from the driver's environment: see `executor_options`.
+        """
+        options = executor_options(table_uri, storage_options, os.environ)
+        self._spark = spark
+        self._address = TableAddress(uri=table_uri, storage_options=options)
+        self._new_id = new_id
+        self._progress = progress
+        self._log_bytes_per_task = log_bytes_per_task
+
+    def write_sidecars(self, snapshot: Snapshot, spec: CheckpointSpec) -> SidecarSet:
+        """See `SidecarEngine`. Where any share fails, the sidecars of the others are deleted."""
+        if self._address.uri.lower().startswith("memory:"):
+            raise RefusedError(
+                "a table in the memory of this process cannot be reached by executors",
+                remedy="use the local engine",
+            )
+        tail = self._tail_parts(snapshot.segment.tail)
+        checkpoint = snapshot.checkpoint
+        parts = [*tail, *(checkpoint.parts(_ARROW_BYTES_PER_TASK) if checkpoint else ())]
+        if not parts:
+            return SidecarSet(reports=(), expired_tombstones=0)
+        labels = self._labels(_share_count(snapshot, spec))
+        reading = LogReading(
+            address=self._address,
+            parts=tuple(pickle.dumps(part) for part in parts),
+            labels=labels,
+            partition_columns=frozenset(snapshot.physical_partition_columns),
+            layout=spec.layout,
+        )
+        writing = ShareWriting(
+            address=self._address,
+            spec=spec,
+            commit_times=_needed_times(snapshot, spec),
+            checkpoint_age=len(tail),
+            new_id=self._new_id,
+        )
+        self._tell(f"sidecars, of {len(parts)} parts of the log", 0, len(labels))
+        reports = self._run(reading, writing)
+        written = _settled(reports, snapshot.store)
+        self._tell("sidecars", len(written.reports), len(written.reports))
+        return written
+
+    def _run(self, reading: LogReading, writing: ShareWriting) -> list[Report]:
+        parts, shares = len(reading.parts), len(reading.labels)
+        with self._small_batches():
+            rows = (
+                self._spark.range(0, parts, 1, parts)
+                .mapInArrow(reading.read, log_shares.SCHEMA)
+                .repartition(shares, "label")
+                .sortWithinPartitions("label", "age")
+                .mapInArrow(writing.write, share_writer.SCHEMA)
+                .collect()
+            )
+        return [pickle.loads(row.report) for row in rows]
+
+    def _tail_parts(self, entries: Sequence[LogEntry]) -> list[LogPart]:
+        """Adjacent files together, the newest part first."""
+        parts: list[LogPart] = []
+        together: list[LogEntry] = []
+        size = 0
+        for entry in reversed(entries):
+            if together and (
+                size + entry.status.size > self._log_bytes_per_task
+                or len(together) == _LOG_FILES_PER_TASK
+            ):
+                parts.append(tuple(reversed(together)))
+                together, size = [], 0
+            together.append(entry)
+            size += entry.status.size
+        if together:
+            parts.append(tuple(reversed(together)))
+        return parts
+
+    def _labels(self, shares: int) -> tuple[int, ...]:
+        """A number for each share, chosen so that Spark's hash sends each to a task of its own.
+
+        Left to chance, some tasks would get several shares and others none.
+        """
+        if shares == 1:
+            return (0,)
+        task = functions.expr(f"pmod(hash(label), {shares})")
+        numbers = self._spark.range(0, shares * _LABELS_TRIED, 1, 1).selectExpr("int(id) AS label")
+        found = numbers.groupBy(task).agg(functions.min("label").alias("label")).collect()
+        labels = [row.label for row in found]
+        return (*labels, *range(-1, len(labels) - shares - 1, -1))
+
+    @contextmanager
+    def _small_batches(self) -> Iterator[None]:
+        """Keeps Spark from handing thousands of payloads to Python at once."""
+        name, value = _ROWS_PER_BATCH
+        before = str(self._spark.conf.get(name))
+        self._spark.conf.set(name, value)
+        try:
+            yield
+        finally:
+            self._spark.conf.set(name, before)
+
+    def _tell(self, what: str, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress(what, done, total)
+
+
+def _share_count(snapshot: Snapshot, spec: CheckpointSpec) -> int:
+    """How many shares of the wanted size there may be; what is superseded is counted too."""
+    actions = _actions_in_tail(snapshot)
+    if snapshot.checkpoint is not None:
+        actions += snapshot.checkpoint.row_count
+    return max(1, math.ceil(actions / (spec.actions_per_sidecar * _FILL)))
+
+
+def _actions_in_tail(snapshot: Snapshot) -> float:
+    """An estimate from the bytes of the tail and the lines of a few of its files."""
+    entries = snapshot.segment.tail
+    if not entries:
+        return 0
+    step = max(1, len(entries) // _SAMPLED_FILES)
+    texts = LogTail(snapshot.store, entries[::step][:_SAMPLED_FILES]).texts()
+    sample = [(entry.status.size, text.file_line_count) for entry, text in texts]
+    actions_per_byte = sum(lines for _, lines in sample) / sum(size for size, _ in sample)
+    return actions_per_byte * sum(entry.status.size for entry in entries)
+
+
+def _needed_times(snapshot: Snapshot, spec: CheckpointSpec) -> dict[int, int]:
+    """The commit times that may keep a tombstone."""
+    limit = spec.deleted_after_ms
+    if limit is None:
+        return {}
+    return {version: time for version, time in commit_times(snapshot).items() if time > limit}
+
+
+def _settled(reports: Sequence[Report], store: Store) -> SidecarSet:
+    sets = [report for report in reports if not isinstance(report, DeltaMaintenanceError)]
+    written = SidecarSet(
+        reports=tuple(report for one in sets for report in one.reports),
+        expired_tombstones=sum(one.expired_tombstones for one in sets),
+    )
+    errors = [report for report in reports if isinstance(report, DeltaMaintenanceError)]
+    if errors:
+        folder = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
+        # Ours alone, and referred to by nothing; one that stays does no harm.
+        store.delete_many(f"{folder}/{report.sidecar.path}" for report in written.reports)
+        raise gravest(errors)
+    return written

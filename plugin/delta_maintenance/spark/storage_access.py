@@ -1,0 +1,36 @@
+"""What executors are told so that they reach the table as the driver does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_KEY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_TOKEN = "AWS_SESSION_TOKEN"
+
+
+def executor_options(
+    uri: str, storage_options: Mapping[str, str] | None, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """The storage options, completed by what the driver has in its environment.
+
+    Executors have an environment of their own: on a cluster, that of the machine which started the
+    worker. Options win over the environment, and nothing is added to a choice of credentials that
+    they make. A role or profile is not looked up: whoever relies on it gives executors the same.
+    """
+    given = dict(storage_options or {})
+    if uri.partition(":")[0].lower() not in ("s3", "s3a", "s3n"):
+        return given
+    # Loads botocore's neighbourhood, which only a table on S3 needs.
+    from delta_maintenance.storage.s3_options import S3Options
+
+    options = S3Options.parse(given)
+    chosen = options.access_key_id or options.profile or options.anonymous
+    if not chosen and all(environment.get(name) for name in _KEY):
+        names = (*_KEY, _TOKEN)
+        given |= {name: environment[name] for name in names if environment.get(name)}
+    if options.endpoint_url is None and environment.get("AWS_ENDPOINT_URL"):
+        given["AWS_ENDPOINT_URL"] = environment["AWS_ENDPOINT_URL"]
+    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    if options.region is None and region:
+        given["AWS_REGION"] = region
+    return given
