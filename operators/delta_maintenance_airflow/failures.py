@@ -12,12 +12,13 @@ from delta_maintenance.errors import DeltaMaintenanceError
 
 @contextmanager
 def retrying_only_what_may_pass() -> Iterator[None]:
-    """Lets retryable errors through, which Airflow retries as the task says, and ends the task with
-    `AirflowFailException` on all others: no retry corrects an address or repairs a log.
+    """Ends the task with `AirflowFailException` where no retry helps: none corrects an address or
+    repairs a log. All other errors pass through, for Airflow to retry as the task says.
     """
     try:
         yield
     except DeltaMaintenanceError as error:
-        if error.retryable:
+        # The bare base class stands for a failure within Spark, which says nothing of the next try.
+        if error.retryable or type(error) is DeltaMaintenanceError:
             raise
         raise AirflowFailException(str(error)) from error

@@ -13,19 +13,18 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from delta_maintenance.testing.actions import add, features, metadata, protocol, remove
+from delta_maintenance.testing.table_builder import TableBuilder
+
 _HOME = tempfile.TemporaryDirectory(prefix="delta-maintenance-airflow-")
 # Airflow reads these once, when it is first imported: by the test modules of this folder.
 os.environ.update(
     AIRFLOW_HOME=_HOME.name,
+    AIRFLOW__CORE__DAGS_FOLDER=str(Path(__file__).resolve().parents[2] / "dags"),
     AIRFLOW__CORE__LOAD_EXAMPLES="False",
     AIRFLOW__CORE__UNIT_TEST_MODE="False",
     AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{_HOME.name}/airflow.db",
 )
-
-from delta_maintenance.testing.actions import add, features, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import TableBuilder
-
-DAGS = Path(__file__).resolve().parents[2] / "dags"
 
 
 @pytest.fixture(autouse=True)

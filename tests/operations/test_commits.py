@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import NotADeltaTableError
@@ -20,6 +20,7 @@ def table_of(version: int) -> TableBuilder:
     return table
 
 
+@settings(deadline=None)
 @given(st.integers(0, 12), st.data())
 def test_the_answers_agree_with_a_snapshot(version: int, data: st.DataObject) -> None:
     table = table_of(version)

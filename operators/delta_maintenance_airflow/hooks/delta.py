@@ -11,6 +11,18 @@ if TYPE_CHECKING:
 
 _OPTIONS = {"session_token": "AWS_SESSION_TOKEN"}
 """Fields of the form whose storage option has another name."""
+_HARMLESS = frozenset(
+    {
+        "endpoint_url",
+        "region",
+        "anon",
+        "aws_endpoint_url",
+        "aws_region",
+        "aws_default_region",
+        "aws_skip_signature",
+        "aws_allow_http",
+    }
+)
 
 
 class DeltaHook(BaseHook):
@@ -32,8 +44,11 @@ class DeltaHook(BaseHook):
         super().__init__(**kwargs)
         self.delta_conn_id = delta_conn_id
 
-    def storage_options(self) -> dict[str, str]:
-        """The storage options, credentials included: never to be logged, rendered or stored."""
+    def storage_options(self, *, credentials: bool = True) -> dict[str, str]:
+        """The storage options; with credentials never to be logged, rendered or stored.
+
+        Without them only those options are given that are known to be none.
+        """
         if not self.delta_conn_id:
             return {}
         connection = self.get_connection(self.delta_conn_id)
@@ -42,7 +57,11 @@ class DeltaHook(BaseHook):
             "AWS_SECRET_ACCESS_KEY": connection.password,
             **{_OPTIONS.get(name, name): value for name, value in connection.extra_dejson.items()},
         }
-        return {name: _text(value) for name, value in given.items() if value not in (None, "")}
+        return {
+            name: _text(value)
+            for name, value in given.items()
+            if value not in (None, "") and (credentials or name.lower() in _HARMLESS)
+        }
 
     def open_table(self, table_uri: str) -> Table:
         """The table at an address; nothing is read yet."""

@@ -16,8 +16,7 @@ from delta_maintenance_airflow.spark_submission import SparkSubmission
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from delta_maintenance import Table
-    from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
+    from delta_maintenance.operations.checkpoint import CheckpointOptions
 
 _XCOM_NOTES = 10
 """XCom is for small values; the log has all notes."""
@@ -55,7 +54,8 @@ class DeltaCheckpointOperator(BaseOperator):
     :param spark_conf: Spark properties of the job. (templated)
     :param report_folder: the address of a folder in which the job leaves its report, under a new
         name each time; the worker reads it with the storage options of the table. Needed where the
-        driver runs on the cluster (deploy mode `cluster`); otherwise a temporary file of the worker
+        driver runs on the cluster (deploy mode `cluster`), which also needs an identity of its own:
+        credentials of `delta_conn_id` stay in the worker. Otherwise a temporary file of the worker
         does. (templated)
     """
 
@@ -125,34 +125,32 @@ class DeltaCheckpointOperator(BaseOperator):
             # Not opened here: a log that asks for Spark may be more than the worker can hold.
             return self._submit(options, version=None)
         table = DeltaHook(self.delta_conn_id).open_table(self.table_uri)
-        plan = checkpoint.plan(table.snapshot(), options, now=clock.now())
+        snapshot = table.snapshot()
+        plan = checkpoint.plan(snapshot, options, now=clock.now())
         self.log.info("%s, version %d: %s", plan.table, plan.version, plan.reason)
         if plan_only:
             return {"operation": "checkpoint", "status": "planned", **plan.to_json()}
         if plan.engine == "spark" and not plan.is_noop:
             return self._submit(options, version=plan.version)
-        return self._apply(table, plan)
-
-    def _apply(self, table: Table, plan: CheckpointPlan) -> dict[str, Any]:
-        from delta_maintenance.operations import checkpoint
-
         result = checkpoint.apply(
-            table, plan, new_id=clock.new_id, progress=_LoggedProgress(self.log)
+            table,
+            plan,
+            snapshot=snapshot,
+            new_id=clock.new_id,
+            progress=_LoggedProgress(self.log),
         )
         return self._told(result.to_json())
 
     def _submit(self, options: CheckpointOptions, *, version: int | None) -> dict[str, Any]:
         self._submission = SparkSubmission(
-            conn_id=self.spark_conn_id, conf=self.spark_conf, report_folder=self.report_folder
+            spark_conn_id=self.spark_conn_id,
+            spark_conf=self.spark_conf,
+            delta_hook=DeltaHook(self.delta_conn_id),
+            report_folder=self.report_folder,
         )
-        spec = {"options": {**options.to_json(), "engine": "spark"}}
+        given = {**options.to_json(), "engine": "spark"}
         return self._told(
-            self._submission.run(
-                "checkpoint",
-                self.table_uri,
-                spec if version is None else {**spec, "version": version},
-                storage_options=DeltaHook(self.delta_conn_id).storage_options(),
-            )
+            self._submission.run("checkpoint", self.table_uri, given, version=version)
         )
 
     def _told(self, result: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from delta_maintenance.errors import InvalidRequestError
 
@@ -20,6 +20,8 @@ class Record:
     """
 
     __slots__ = ()
+    # A misspelt option must not pass for one that was left out.
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON object."""
