@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +127,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
     monkeypatch.setattr(os, call, fail)
 
 
+@pytest.mark.conformance("LOG-09")
 @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
 def test_a_file_system_without_hard_links_is_refused(
     root: Path, monkeypatch: pytest.MonkeyPatch, code: int
@@ -170,7 +172,7 @@ def test_a_link_whose_answer_is_lost_counts_as_done(
 ) -> None:
     link = os.link
 
-    def applied_then_refused(*paths: str, **options: int) -> None:
+    def applied_then_refused(*paths: str, **options: Any) -> None:
         link(*paths, **options)
         raise FileExistsError(errno.EEXIST, "File exists")
 
@@ -244,9 +246,9 @@ def test_a_directory_that_may_not_be_read_is_no_empty_directory(
                 list(LocalStore(root).list_from("_delta_log"))
             assert not got.value.retryable
     failing(monkeypatch, "scandir", errno.EIO)
-    with pytest.raises(StorageError) as got:
+    with pytest.raises(StorageError) as failed:
         list(LocalStore(root).list_from("_delta_log"))
-    assert got.value.retryable
+    assert failed.value.retryable
 
 
 def test_a_file_that_goes_during_a_listing_is_left_out(root: Path) -> None:

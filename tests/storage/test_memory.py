@@ -5,6 +5,7 @@ import uuid
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.storage.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.testing.store_contract import StoreContract
 
@@ -14,7 +15,7 @@ class TestMemoryStore(StoreContract):
     def store(self) -> MemoryStore:
         return MemoryStore(f"memory://{uuid.uuid4()}/warehouse/table")
 
-    def reopen(self, store: MemoryStore) -> MemoryStore:
+    def reopen(self, store: Store) -> Store:
         return MemoryStore(store.root)
 
 

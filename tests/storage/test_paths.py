@@ -46,12 +46,14 @@ def test_no_accepted_path_leaves_the_root_or_names_a_directory_twice(path: str) 
     assert not {"", ".", ".."} & set(path.split("/"))
 
 
+@pytest.mark.conformance("FILE-01")
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_an_encoded_path_decodes_to_itself_once(path: str) -> None:
     assert decode_log_path(quote(path)) == path
     assert decode_log_path(quote(quote(path))) == quote(path)
 
 
+@pytest.mark.conformance("FILE-01")
 @pytest.mark.parametrize(
     ("logged", "literal"),
     [
@@ -69,6 +71,7 @@ def test_a_log_path_is_decoded_exactly_once(logged: str, literal: str) -> None:
     assert decode_log_path(logged) == literal
 
 
+@pytest.mark.conformance("FILE-01")
 @pytest.mark.parametrize("logged", ["%FF", "%FE", "a/%C3", "%C3ü", "%ED%A0%80"])
 def test_a_log_path_that_is_not_utf_8_is_an_error_and_never_replaced(logged: str) -> None:
     with pytest.raises(CorruptTableError, match="not UTF-8"):

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,7 @@ def refuted_without_condition(
     application: Application, environ: Environ, start: StartResponse
 ) -> Iterable[bytes]:
     """The 412 of servers that do not say which condition it was; other answers pass."""
-    seen: list[str] = []
+    seen: list[tuple[str, list[tuple[str, str]]]] = []
     body = application(environ, lambda status, headers, *_: seen.append((status, headers)))
     status, headers = seen[0]
     if status.startswith("412"):
@@ -146,7 +147,7 @@ def open_s3(
 ) -> Iterator[Callable[..., S3Store]]:
     opened: list[S3Store] = []
 
-    def open_one(**options: int) -> S3Store:
+    def open_one(**options: Any) -> S3Store:
         client = S3Client(S3Options.parse(s3_server.storage_options), sleep=pauses.append)
         opened.append(S3Store(f"s3://{s3_bucket}/t", client=client, **options))
         return opened[-1]
@@ -170,6 +171,7 @@ def faults(s3_server: S3Server) -> Faults:
 # Who won.
 
 
+@pytest.mark.conformance("LOG-09")
 @pytest.mark.parametrize(
     ("injected", "count"),
     [
@@ -307,6 +309,7 @@ def test_a_server_that_keeps_no_metadata_is_judged_by_the_bytes(
     assert store.read(PATH) == (theirs or b"ours!!")
 
 
+@pytest.mark.conformance("LOG-09")
 def test_under_random_faults_at_most_one_writer_of_each_version_is_told_it_won(
     s3_server: S3Server, open_s3: Callable[..., S3Store]
 ) -> None:
@@ -360,6 +363,7 @@ def test_under_random_faults_at_most_one_writer_of_each_version_is_told_it_won(
 # Servers without conditional writes.
 
 
+@pytest.mark.conformance("LOG-09")
 def test_a_server_that_ignores_the_condition_is_found_out_before_anything_is_written(
     s3_server: S3Server, store: S3Store
 ) -> None:
@@ -370,6 +374,7 @@ def test_a_server_that_ignores_the_condition_is_found_out_before_anything_is_wri
     assert store.root in repr(store)
 
 
+@pytest.mark.conformance("LOG-09")
 def test_a_server_that_does_not_know_the_condition_is_refused(
     s3_server: S3Server, store: S3Store
 ) -> None:

@@ -238,10 +238,9 @@ class StoreContract:
     ) -> None:
         names = [f"{version:020}.json" for version in range(10_000)]
         self.fill(store, [f"{LOG}/{name}" for name in names])
-        for first in (0, 1, 9, 10, 999, 4321, 9999):
+        for first in (0, 4321, 9_990, 9_999):
             found = [status.path for status in store.list_from(LOG, names[first])]
             assert found == [f"{LOG}/{name}" for name in names[first:]]
-        assert sum(1 for _ in store.list_from(LOG)) == 10_000
 
     def test_a_listing_sees_what_was_just_written_and_deleted(self, store: Store) -> None:
         assert list(store.list_from(LOG)) == []
