@@ -1,0 +1,175 @@
+"""A store that fails at a chosen step, to prove what a crash or a fault leaves behind.
+
+Run an operation once without a fault to learn its steps, then once per step and fault:
+
+    trial = FaultStore(copy_of_the_table())
+    run(trial)
+    for at, fault in faults(trial.trace):
+        with suppress(SimulatedCrash, DeltaMaintenanceError):
+            run(FaultStore(copy_of_the_table(), at=at, fault=fault))
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import BinaryIO, Literal, TypeVar
+
+from delta_maintenance.errors import CommitUnknownError, StorageError
+from delta_maintenance.storage.base import FileStatus, Put, Store
+
+Answer = TypeVar("Answer")
+StepKind = Literal["list_from", "stat", "read", "open", "put_if_absent", "put", "create", "delete"]
+
+_READS = ("read", "open")
+_CREATES = ("put_if_absent", "create")
+_WRITES = (*_CREATES, "put")
+
+
+class SimulatedCrash(BaseException):
+    """The process is gone: no handler for errors may catch this."""
+
+
+class Fault(Enum):
+    """What goes wrong at a step."""
+
+    CRASH_BEFORE = "crash before"
+    """The process dies; the step has no effect."""
+    CRASH_AFTER = "crash after"
+    """The process dies when the step has taken effect."""
+    CRASH_WITHIN = "crash within"
+    """The process dies half-way through writing; the half lies in a temporary file, as on disks."""
+    FAILURE = "failure"
+    """The store fails; the step has no effect."""
+    LOST_ANSWER = "lost answer"
+    """The step takes effect, and the store fails."""
+    NOT_FOUND = "not found"
+    """The file is gone, as after a clean-up by somebody else."""
+
+    def hits(self, step: Step) -> bool:
+        """Whether the fault can happen at such a step, and differs there from every other one."""
+        match self:
+            case Fault.CRASH_WITHIN:
+                return step.kind in _WRITES
+            case Fault.CRASH_AFTER | Fault.LOST_ANSWER:
+                return step.kind in (*_WRITES, "delete")
+            case Fault.NOT_FOUND:
+                return step.kind in _READS
+            case _:
+                return True
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call to a store."""
+
+    kind: StepKind
+    path: str
+    """Of the file, or of the directory that is listed."""
+
+
+def faults(trace: Sequence[Step]) -> Iterator[tuple[int, Fault]]:
+    """Every fault of every step: the number of the step, counted from 0, and the fault."""
+    for at, step in enumerate(trace):
+        for fault in Fault:
+            if fault.hits(step):
+                yield at, fault
+
+
+class FaultStore(Store):
+    """The files of another store, with every call written down and one of them going wrong.
+
+    A file that is created counts as one step, taken when the block ends. After a crash every
+    further call, of any thread, ends in `SimulatedCrash` and has no effect. Any other fault happens
+    once.
+    """
+
+    def __init__(self, store: Store, *, at: int | None = None, fault: Fault | None = None) -> None:
+        self.root = store.root
+        self.trace: list[Step] = []
+        """The calls so far, in order."""
+        self.crashed = False
+        self._store = store
+        self._at = at
+        self._fault = fault
+        self._lock = threading.Lock()
+
+    def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
+        # Asked here, so that an unclean path is refused at the call, as by other stores.
+        files = self._store.list_from(directory, start)
+        return self._list(directory, files)
+
+    def stat(self, path: str) -> FileStatus | None:
+        return self._take(Step("stat", path), lambda: self._store.stat(path))
+
+    def read(self, path: str) -> bytes:
+        return self._take(Step("read", path), lambda: self._store.read(path))
+
+    def open(self, path: str) -> BinaryIO:
+        return self._take(Step("open", path), lambda: self._store.open(path))
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        step = Step("put_if_absent", path)
+        return self._take(step, lambda: self._store.put_if_absent(path, data), data)
+
+    def put(self, path: str, data: bytes) -> None:
+        self._take(Step("put", path), lambda: self._store.put(path, data), data)
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[BinaryIO]:
+        step = Step("create", path)
+        self._require_alive()
+        with self._store.create(path) as sink:
+            yield sink
+            fault = self._before(step, b"half of it")
+        self._after(step, fault)
+
+    def delete(self, path: str) -> None:
+        self._take(Step("delete", path), lambda: self._store.delete(path))
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _list(self, directory: str, files: Iterator[FileStatus]) -> Iterator[FileStatus]:
+        yield from self._take(Step("list_from", directory), lambda: list(files))
+
+    def _take(self, step: Step, call: Callable[[], Answer], data: bytes = b"") -> Answer:
+        fault = self._before(step, data)
+        answer = call()
+        self._after(step, fault)
+        return answer
+
+    def _before(self, step: Step, data: bytes) -> Fault | None:
+        """Writes the step down; raises where its fault keeps it from taking effect."""
+        with self._lock:
+            self._require_alive()
+            fault = self._fault if len(self.trace) == self._at else None
+            self.trace.append(step)
+            self.crashed = fault in (Fault.CRASH_BEFORE, Fault.CRASH_WITHIN)
+        match fault:
+            case Fault.CRASH_WITHIN:
+                directory, slash, name = step.path.rpartition("/")
+                self._store.put(f"{directory}{slash}.{name}.torn.tmp", data[: len(data) // 2])
+            case Fault.FAILURE:
+                raise StorageError("the store failed on purpose", file=step.path)
+            case Fault.NOT_FOUND:
+                raise FileNotFoundError(errno.ENOENT, "gone on purpose", step.path)
+        self._require_alive()
+        return fault
+
+    def _after(self, step: Step, fault: Fault | None) -> None:
+        """Raises where the fault of the step hides that it has taken effect."""
+        if fault is Fault.CRASH_AFTER:
+            self.crashed = True
+            self._require_alive()
+        if fault is Fault.LOST_ANSWER:
+            error = CommitUnknownError if step.kind in _CREATES else StorageError
+            raise error("the answer was lost on purpose", file=step.path)
+
+    def _require_alive(self) -> None:
+        if self.crashed:
+            raise SimulatedCrash("the process is gone")
