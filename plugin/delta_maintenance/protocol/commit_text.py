@@ -11,6 +11,7 @@ columns (`file_action_json`); only the other lines become objects.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +41,8 @@ SINGLE_ACTIONS = (
 KNOWN_ACTIONS = FILE_ACTIONS.union(SINGLE_ACTIONS)
 
 _FILE_LINES = (b'{"add":{', b'{"remove":{', b'{"cdc":{')
-_SINGLE_KEYS = tuple(f'"{name}":{{'.encode() for name in SINGLE_ACTIONS[:6])
+_SINGLE_NAMES = tuple(f'"{name}"'.encode() for name in SINGLE_ACTIONS)
+_SINGLE_KEY = re.compile(rb"(?:%b)\s*:\s*\{" % b"|".join(_SINGLE_NAMES))
 
 
 @dataclass(slots=True)
@@ -80,7 +82,9 @@ class SingleActions:
             case "commitInfo":
                 self.commit_info = CommitInfo(values=value)
             case "rowIdHighWaterMark":
-                self.draft_high_water_mark = dict(value)
+                # Databricks 12.2 wrote it without a value in it.
+                present = {key: mark for key, mark in value.items() if mark is not None}
+                self.draft_high_water_mark = present or self.draft_high_water_mark
             case "checkpointMetadata":
                 self.checkpoint_metadata.append(CheckpointMetadata.from_json(value))
             case "sidecar":
@@ -110,11 +114,17 @@ class CommitText:
     """Relative to the table root, for messages."""
     file_lines: tuple[memoryview | bytes, ...]
     """Pieces of text, each of whole lines ended by newlines, each line one add, remove or cdc."""
-    file_line_count: int
+    file_line_numbers: Sequence[int]
+    """The number of each of these lines, counted from 1."""
     other_lines: tuple[tuple[int, bytes], ...]
     """The remaining lines that are not blank, each with its number counted from 1."""
     block: FileBlock | None
     """Set where the file lines stand together: `split` is quicker with it the next time."""
+
+    @property
+    def file_line_count(self) -> int:
+        """How many lines of file actions there are, those beside other actions left out."""
+        return len(self.file_line_numbers)
 
 
 def split(
@@ -142,10 +152,10 @@ def split(
     if block is None:
         return _split_lines(name, data)
     lines = (memoryview(data)[block.start : block.end],) if block.count else ()
-    head = list(_numbered(data[: block.start], 1))
-    first = data.count(b"\n", 0, block.start) + block.count + 1
-    tail = _numbered(data[block.end :], first)
-    return CommitText(name, lines, block.count, (*head, *tail), block)
+    first = data.count(b"\n", 0, block.start) + 1
+    numbers = range(first, first + block.count)
+    head, tail = _numbered(data[: block.start], 1), _numbered(data[block.end :], numbers.stop)
+    return CommitText(name, lines, numbers, (*head, *tail), block)
 
 
 def parse_other_lines(
@@ -212,21 +222,27 @@ def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
             marked += data.count(b"\n" + mark, start, end)
     if marked < count:
         return None
-    if thorough and any(data.find(key, start, end) >= 0 for key in _SINGLE_KEYS):
+    if thorough and _holds_single_action(data, start, end):
         return None
     return FileBlock(start, end, count)
 
 
 def _split_lines(name: str, data: bytes) -> CommitText:
-    files, others = [], []
+    files, numbers, others = [], [], []
     for number, line in _numbered(data, 1):
-        plain = line.startswith(_FILE_LINES) and not any(key in line for key in _SINGLE_KEYS)
-        if plain:
+        if line.startswith(_FILE_LINES) and not _holds_single_action(line, 0, len(line)):
             files.append(line)
+            numbers.append(number)
         else:
             others.append((number, line))
     joined = b"\n".join([*files, b""])
-    return CommitText(name, (joined,) if files else (), len(files), tuple(others), None)
+    return CommitText(name, (joined,) if files else (), numbers, tuple(others), None)
+
+
+def _holds_single_action(data: bytes, start: int, end: int) -> bool:
+    # Quotes inside of text are escaped, so that a name in quotes is a key or a whole value.
+    named = any(data.find(name, start, end) >= 0 for name in _SINGLE_NAMES)
+    return named and _SINGLE_KEY.search(data, start, end) is not None
 
 
 def _numbered(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:

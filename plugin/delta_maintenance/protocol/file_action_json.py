@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +19,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.commit_text import KNOWN_ACTIONS, parse_line
+from delta_maintenance.errors import CorruptTableError, RefusedError
+from delta_maintenance.protocol.commit_text import (
+    FILE_ACTIONS,
+    SINGLE_ACTIONS,
+    CommitText,
+    parse_line,
+)
 from delta_maintenance.protocol.file_actions import (
     ADD_TYPES,
     DELETION_VECTOR,
+    PARSED_COLUMNS,
     REMOVE_TYPES,
     STRING_MAP,
     empty,
+    keyless_rows,
     normalise,
 )
 
@@ -44,9 +52,18 @@ class FileLines:
     """The lines of file actions of one file of the log."""
 
     name: str
-    """Relative to `_delta_log`, for messages."""
+    """For messages."""
     pieces: tuple[memoryview | bytes, ...]
+    numbers: Sequence[int]
+    """The number of each line in its file; lines without one follow at the end."""
     count: int
+
+    @classmethod
+    def of(cls, text: CommitText, beside: Sequence[bytes]) -> Self:
+        """All file actions of a split file, those found beside other actions included."""
+        pieces = (*text.file_lines, *beside)
+        numbers = text.file_line_numbers
+        return cls(text.name, pieces, numbers, len(numbers) + len(beside))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +88,7 @@ def parse_file_actions(
     `keys` are the keys of maps met so far; new ones are added to it. With `fields`, by action, only
     these fields are read, and of the partition values only those of the table's partition columns;
     without, every field, unknown ones included. `CorruptTableError` names the file and what is
-    wrong with it.
+    wrong with it; `RefusedError` is for unknown fields that no column can hold.
     """
     data = b"".join(piece for source in sources for piece in source.pieces)
     counts = np.array([source.count for source in sources], np.int64)
@@ -86,12 +103,16 @@ def parse_file_actions(
         try:
             table = _read_columns(tidy, keys, fields)
         except pa.ArrowInvalid as error:
+            raise _refusal(sources, keys, error) from None
+    parsed = _columns(table, np.repeat(np.arange(len(sources)), counts), keys, fields)
+    for batch, source in ((parsed.adds, parsed.add_source), (parsed.removes, parsed.remove_source)):
+        keyless = keyless_rows(batch)
+        if len(keyless):
             raise CorruptTableError(
-                "an unknown field of the file actions has several types "
-                f"({' '.join(str(error).split())})",
-                file=f"{sources[0].name} … {sources[-1].name}",
-            ) from None
-    return _columns(table, np.repeat(np.arange(len(sources)), counts), keys, fields)
+                "an add or remove lacks its path, or its deletion vector's storageType or path",
+                file=sources[source[keyless[0]]].name,
+            )
+    return parsed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,55 +149,77 @@ class MapKeys:
             self.partition_values |= names - self.partition_columns
 
 
-def _schema(keys: MapKeys, fields: Mapping[str, Collection[str]] | None) -> pa.Schema:
-    return pa.schema(
-        [
-            pa.field(
-                action,
-                pa.struct(
-                    [
-                        pa.field(name, keys.struct_of(name) if wanted == STRING_MAP else wanted)
-                        for name, wanted in types.items()
-                        if fields is None or name in fields.get(action, ("path",))
-                    ]
-                ),
-            )
-            for action, types in _TYPES.items()
-        ]
+def _refusal(
+    sources: Sequence[FileLines], keys: MapKeys, error: pa.ArrowInvalid
+) -> CorruptTableError | RefusedError:
+    """What to raise where even tidy lines are turned down."""
+    for source in sources:
+        try:
+            _read(_tidy_lines(source), _schema(keys, None), "ignore")
+        except pa.ArrowInvalid as damage:
+            problem = f"a line of a file action cannot be read ({_one_line(damage)})"
+            return CorruptTableError(problem, file=source.name)
+    return RefusedError(
+        f"an unknown field of the file actions has values of several types ({_one_line(error)})",
+        file=" … ".join(dict.fromkeys((sources[0].name, sources[-1].name))),
+        remedy="use a release that knows the field",
     )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _schema(keys: MapKeys, fields: Mapping[str, Collection[str]] | None) -> pa.Schema:
+    actions: dict[str, pa.DataType] = {
+        action: pa.struct(
+            [
+                pa.field(name, keys.struct_of(name) if wanted == STRING_MAP else wanted)
+                for name, wanted in types.items()
+                if fields is None or name in fields.get(action, ("path",))
+            ]
+        )
+        for action, types in _TYPES.items()
+    }
+    # Only whether they are there matters: nothing of them is read.
+    return pa.schema(actions | {name: pa.struct([]) for name in SINGLE_ACTIONS})
 
 
 def _read_columns(
     data: bytes, keys: MapKeys, fields: Mapping[str, Collection[str]] | None
 ) -> pa.Table:
     if fields is not None:
-        return _read(data, _schema(keys, fields), "ignore")
+        return _alone(_read(data, _schema(keys, fields), "ignore"))
     try:
-        return _read(data, _schema(keys, None), "error")
+        return _alone(_read(data, _schema(keys, None), "error"))
     except pa.ArrowInvalid:
-        inferred = _read(data, _schema(keys, None), "infer")
-    unknown = set(inferred.column_names) - set(_TYPES)
-    if unknown:
-        raise pa.ArrowInvalid(f"lines that hold {', '.join(sorted(unknown))} too")
+        inferred = _alone(_read(data, _schema(keys, None), "infer"))
     actions = []
-    for action in inferred.schema:
+    for action, types in _TYPES.items():
         children = []
-        for child in action.type:
-            kind = _TYPES[action.name].get(child.name)
+        for child in inferred.schema.field(action).type:
+            kind = types.get(child.name)
             if kind == STRING_MAP:
                 keys.learn(child.name, child.type)
-            elif not pa.types.is_null(child.type):
+            elif kind == DELETION_VECTOR:
+                children.append(child.with_type(_texts_for_times(child.type)))
+            elif not pa.types.is_null(child.type) and child.name not in PARSED_COLUMNS:
                 children.append(child.with_type(kind or _texts_for_times(child.type)))
-            if kind == DELETION_VECTOR:
-                children[-1] = child.with_type(_texts_for_times(child.type))
         children += [
             pa.field(name, keys.struct_of(name))
-            for name, kind in _TYPES[action.name].items()
+            for name, kind in types.items()
             if kind == STRING_MAP
         ]
-        actions.append(action.with_type(pa.struct(children)))
-    # Null columns, left out of the schema, are what may be ignored.
+        actions.append(pa.field(action, pa.struct(children)))
+    # What the schema leaves out may be ignored: nulls, parsed statistics, unknown actions.
     return _read(data, pa.schema(actions), "ignore")
+
+
+def _alone(table: pa.Table) -> pa.Table:
+    for name in SINGLE_ACTIONS:
+        if table[name].null_count < table.num_rows:
+            raise pa.ArrowInvalid(f"{name} beside a file action")
+    return table
 
 
 def _read(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
@@ -242,27 +285,32 @@ def _texts_for_times(inferred: pa.DataType) -> pa.DataType:
 def _tidy_lines(source: FileLines) -> bytes:
     """The same lines with every known field in the type that the protocol gives it."""
     tidy = []
-    for line in b"".join(source.pieces).split(b"\n"):
-        if not line.strip():
-            continue
+    lines = (line for line in b"".join(source.pieces).split(b"\n") if line.strip())
+    for line, number in zip_longest(lines, source.numbers):
         try:
-            actions = parse_line(line)
-            known = KNOWN_ACTIONS.intersection(actions)
-            if len(known) != 1:
-                raise CorruptTableError(f"a line with the actions {', '.join(sorted(actions))}")
-            [action] = known
-            value = actions[action]
-            if not isinstance(value, dict):
-                raise CorruptTableError(f"{action} is no JSON object")
-            value = {
-                name: _tidy(action, name, item)
-                for name, item in value.items()
-                if item is not None and name != "stats_parsed"
-            }
+            tidy.append(json.dumps(_tidy_line(line)).encode())
         except CorruptTableError as error:
+            if number is not None:
+                error.problem = f"line {number}: {error.problem}"
             raise error.located(file=source.name) from None
-        tidy.append(json.dumps({action: value}).encode())
     return b"\n".join([*tidy, b""])
+
+
+def _tidy_line(line: bytes) -> dict[str, dict[str, Any]]:
+    actions = {name: value for name, value in parse_line(line).items() if value is not None}
+    for action, value in actions.items():
+        if action in SINGLE_ACTIONS:
+            raise CorruptTableError(f"{action} stands behind a file action")
+        if action in FILE_ACTIONS and not isinstance(value, dict):
+            raise CorruptTableError(f"{action} is no JSON object")
+    return {
+        action: {
+            name: _tidy(action, name, item)
+            for name, item in actions[action].items()
+            if item is not None
+        }
+        for action in FILE_ACTIONS.intersection(actions)
+    }
 
 
 def _tidy(action: str, name: str, value: Any) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -99,6 +100,19 @@ def logical_file_keys(batch: pa.Table) -> pa.ChunkedArray:
     return pc.if_else(pc.is_valid(ids), with_vector, paths)
 
 
+def keyless_rows(batch: pa.Table) -> npt.NDArray[np.int64]:
+    """The rows that identify no logical file: without a path, or with part of a vector's id."""
+    keyless = pc.is_null(batch["path"]) if batch["path"].null_count else None
+    if "deletionVector" in batch.column_names:
+        vectors = batch["deletionVector"]
+        for name in ("storageType", "pathOrInlineDv"):
+            part = pc.struct_field(vectors, name)
+            if part.null_count > vectors.null_count:
+                lacks = pc.and_(pc.is_valid(vectors), pc.is_null(part))
+                keyless = lacks if keyless is None else pc.or_(keyless, lacks)
+    return np.empty(0, np.int64) if keyless is None else np.flatnonzero(keyless.to_numpy())
+
+
 def deletion_vector_ids(batch: pa.Table) -> pa.ChunkedArray:
     """The unique id of each row's deletion vector, null where it has none."""
     if "deletionVector" not in batch.column_names:
@@ -176,7 +190,8 @@ def _struct_to_map(values: pa.StructArray, *, keep_null: Collection[str]) -> pa.
         return pa.MapArray.from_arrays(
             offsets, pa.array([], pa.string()), pa.array([], pa.string())
         )
-    children = [pc.struct_field(values, name).cast(pa.string()) for name in names]
+    # By position: a name that starts with a dot would be taken for a path.
+    children = [pc.struct_field(values, at).cast(pa.string()) for at in range(len(names))]
     present = np.empty((rows, len(names)), bool)
     valid = pc.is_valid(values).to_numpy(zero_copy_only=False)
     for index, (name, child) in enumerate(zip(names, children, strict=True)):

@@ -216,9 +216,8 @@ def _problem(error: Exception) -> str:
 def _read_json(store: Store, path: str) -> tuple[SingleActions, FileLines | None]:
     text = split(path.rpartition("/")[2], store.read(path))
     singles, beside = parse_other_lines(text)
-    pieces = (*text.file_lines, *beside)
-    lines = FileLines(text.name, pieces, text.file_line_count + len(beside)) if pieces else None
-    return singles, lines
+    lines = FileLines.of(text, beside)
+    return singles, lines if lines.pieces else None
 
 
 class _ParquetFile:

@@ -80,12 +80,12 @@ class LogTail:
         size = 0
         for entry, text in self.texts():
             _, beside = parse_other_lines(text)
-            pieces = (*text.file_lines, *beside)
-            if not pieces:
+            lines = FileLines.of(text, beside)
+            if not lines.pieces:
                 continue
-            sources.append(FileLines(entry.path, pieces, text.file_line_count + len(beside)))
+            sources.append(lines)
             versions.append(entry.file.end_version or entry.file.version or 0)
-            size += sum(len(piece) for piece in pieces)
+            size += sum(len(piece) for piece in lines.pieces)
             if size >= _BATCH_BYTES:
                 yield _parse(sources, versions, keys, fields)
                 sources, versions, size = [], [], 0

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -274,18 +277,19 @@ def _compaction_problem(data: bytes, name: str) -> str | None:
     actions, beside = parse_other_lines(text)
     if actions.repeated:
         return f"it holds two actions for {min(actions.repeated)}"
-    lines = FileLines(name, (*text.file_lines, *beside), text.file_line_count + len(beside))
     fields = ("path", "deletionVector")
     parsed = parse_file_actions(
-        [lines],
+        [FileLines.of(text, beside)],
         keys=MapKeys(partition_columns=frozenset()),
         fields={"add": fields, "remove": fields},
     )
-    keys = [
-        *logical_file_keys(parsed.adds).to_pylist(),
-        *logical_file_keys(parsed.removes).to_pylist(),
-    ]
-    return "it holds two actions for one logical file" if len(set(keys)) < len(keys) else None
+    keys = [*logical_file_keys(parsed.adds).chunks, *logical_file_keys(parsed.removes).chunks]
+    files = pa.chunked_array(keys, pa.string())
+    return (
+        "it holds two actions for one logical file"
+        if pc.count_distinct(files).as_py() < len(files)
+        else None
+    )
 
 
 def _millis(timestamp: datetime | str | int) -> int:
