@@ -11,19 +11,26 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.errors import CorruptTableError, InvalidRequestError
 from delta_maintenance.protocol.actions import Sidecar
 from delta_maintenance.protocol.commit_text import SingleActions, parse_other_lines, split
 from delta_maintenance.protocol.file_action_json import FileLines, MapKeys, parse_file_actions
-from delta_maintenance.protocol.file_actions import ADD_TYPES, REMOVE_TYPES, empty, normalise
+from delta_maintenance.protocol.file_actions import (
+    ADD_TYPES,
+    REMOVE_TYPES,
+    empty,
+    keyless_rows,
+    normalise,
+)
 from delta_maintenance.protocol.log_files import SIDECAR_DIRECTORY, LogFileKind
+from delta_maintenance.protocol.path_audit import locations
 from delta_maintenance.storage.base import Store
+from delta_maintenance.storage.paths import check_path
 from delta_maintenance.table.log_segment import LOG_DIRECTORY, CheckpointFiles
 
 FILE_COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = {"add": ADD_TYPES, "remove": REMOVE_TYPES}
@@ -89,10 +96,8 @@ class Checkpoint:
             raise error.located(
                 version=files.version, file=f"{LOG_DIRECTORY}/{files.name}"
             ) from None
-        except CorruptTableError as error:
-            raise self._unusable(error.problem) from None
-        except FileNotFoundError as error:
-            raise self._unusable(f"{error} is gone") from None
+        except _DAMAGE as error:
+            raise self._unusable(_problem(error)) from None
 
     @property
     def is_v2(self) -> bool:
@@ -149,6 +154,8 @@ class Checkpoint:
                     for value in parquet.values(name):
                         self.singles.take(name, value)
                 self._parquet.append(parquet)
+        if self.singles.repeated:
+            raise self._unusable(f"two actions for {min(self.singles.repeated)}")
 
     def _check_version_2(self) -> None:
         found = self.singles.checkpoint_metadata
@@ -164,9 +171,11 @@ class Checkpoint:
             raise self._unusable("a checkpoint with several checkpointMetadata actions")
         if found[0].version != self.files.version:
             raise self._unusable(f"checkpointMetadata speaks of version {found[0].version}")
-        inline = self._inline is not None or any(p.has_file_actions() for p in self._parquet)
-        if self.sidecars and inline:
+        if self.sidecars and self._has_inline_files():
             raise self._unusable("a checkpoint with file actions both inline and in sidecars")
+
+    def _has_inline_files(self) -> bool:
+        return self._inline is not None or any(file.has_file_actions() for file in self._parquet)
 
     def _open_sidecars(self) -> None:
         paths = [_sidecar_path(sidecar, self._sidecar_store.root) for sidecar in self.sidecars]
@@ -209,6 +218,8 @@ _DAMAGE = (pa.ArrowException, OSError, CorruptTableError)
 
 
 def _problem(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{error.filename or error} is gone"
     problem = error.problem if isinstance(error, CorruptTableError) else str(error)
     return " ".join(problem.split())
 
@@ -233,11 +244,12 @@ class _ParquetFile:
             with store.open(path) as source:
                 file = pq.ParquetFile(source)
                 self.metadata, self.schema = file.metadata, file.schema_arrow
-        except (pa.ArrowException, OSError) as error:
-            if isinstance(error, FileNotFoundError):
-                raise
-            problem = " ".join(str(error).split())
-            raise UnusableCheckpointError(f"{path} is no readable Parquet ({problem})") from None
+        except FileNotFoundError:
+            raise UnusableCheckpointError(f"{path} is gone") from None
+        # Names of columns need not be UTF-8, as far as Parquet cares.
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            problem = f"{path} is no readable Parquet ({_problem(error)})"
+            raise UnusableCheckpointError(problem) from None
 
     def has_file_actions(self) -> bool:
         return any(
@@ -272,6 +284,8 @@ class _ParquetFile:
                     continue
                 flat = pa.Table.from_batches([pa.RecordBatch.from_struct_array(column)])
                 table = normalise(flat, types, partition_keys=keys.partition_columns)
+                if len(keyless_rows(table)):
+                    raise CorruptTableError(f"{self.path} has an {action} without its path")
                 if action == "add":
                     yield FileActionBatch(table, empty(REMOVE_TYPES))
                 else:
@@ -280,7 +294,11 @@ class _ParquetFile:
     def _children(self, action: str) -> list[str]:
         if action not in self.schema.names:
             return []
-        return [child.name for child in self.schema.field(action).type]
+        kind = self.schema.field(action).type
+        names = [child.name for child in kind] if pa.types.is_struct(kind) else []
+        if "path" not in names:
+            raise CorruptTableError(f"{self.path} has a column {action} without paths")
+        return names
 
     def row_groups_by_size(self, max_bytes: int) -> Iterator[tuple[int, ...]]:
         """The row groups with file actions, adjacent ones together up to a number of bytes."""
@@ -335,18 +353,12 @@ def _all_null(group: pq.RowGroupMetaData, leaves: list[int]) -> bool:
 
 def _sidecar_path(sidecar: Sidecar, root: str) -> str:
     """Where a sidecar lies, relative to the table root: always in the table's own folder."""
-    parts = urlsplit(sidecar.path)
-    path = unquote(parts.path, errors="strict")
-    directory, _, name = path.rpartition("/")
     own = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
-    absolute = f"{_plain(root)}/{own}"
-    if name and directory in ("", own, SIDECAR_DIRECTORY) and not parts.netloc:
-        return f"{own}/{name}"
-    if name and f"{parts.netloc}{directory}".strip("/") == absolute.strip("/"):
-        return f"{own}/{name}"
+    place = locations(pa.array([sidecar.path], pa.string()), root=root)[0].as_py()
+    directory, _, name = place.decode(errors="surrogateescape").rpartition("/")
+    try:
+        if directory in ("", SIDECAR_DIRECTORY, own):
+            return check_path(f"{own}/{name}")
+    except InvalidRequestError:
+        pass
     raise UnusableCheckpointError(f"sidecar {sidecar.path} lies outside {own}")
-
-
-def _plain(root: str) -> str:
-    parts = urlsplit(root)
-    return f"{parts.netloc}{parts.path}" if parts.scheme else root
