@@ -18,6 +18,8 @@ class DeltaMaintenanceError(Exception):
 
     exit_status: ClassVar[int] = 1
     retryable: ClassVar[bool] = False
+    usual_remedy: ClassVar[str | None] = None
+    """The remedy where whoever raises the error knows no better one."""
 
     def __init__(
         self,
@@ -32,7 +34,7 @@ class DeltaMaintenanceError(Exception):
         self.table = table
         self.version = version
         self.file = file
-        self.remedy = remedy
+        self.remedy = remedy if remedy is not None else self.usual_remedy
         super().__init__(problem)
 
     def located(
@@ -102,6 +104,7 @@ class CorruptTableError(DeltaMaintenanceError):
     """The log contradicts the protocol or itself. Repair the table."""
 
     exit_status = 5
+    usual_remedy = "restore what is damaged from a backup"
 
 
 class NotADeltaTableError(DeltaMaintenanceError):
