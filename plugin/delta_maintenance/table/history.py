@@ -6,15 +6,19 @@ file's name, never what is written inside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any
 
-from delta_maintenance.errors import NotADeltaTableError, VersionNotFoundError
-from delta_maintenance.protocol.actions import Json
-from delta_maintenance.protocol.commit_text import parse_other_lines
+from delta_maintenance.errors import (
+    CorruptTableError,
+    NotADeltaTableError,
+    VersionNotFoundError,
+)
+from delta_maintenance.protocol.actions import CommitInfo, Json
+from delta_maintenance.protocol.commit_text import parse_other_lines, split
 from delta_maintenance.storage.base import Store
 from delta_maintenance.table.log_reader import LogTail
 from delta_maintenance.table.log_segment import LogEntry, LogListing, list_log
@@ -35,7 +39,7 @@ class CommitEntry:
     @property
     def timestamp(self) -> datetime:
         """`timestamp_ms` as a datetime in UTC."""
-        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self.timestamp_ms)
+        return _instant(self.timestamp_ms)
 
     def to_json(self) -> dict[str, Any]:
         """The entry as the command line prints it."""
@@ -47,16 +51,31 @@ class CommitEntry:
         }
 
 
-def commit_history(store: Store, *, limit: int | None = None) -> list[CommitEntry]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InCommitTimes:
+    """From where on the commits of a log carry their times themselves."""
+
+    first_version: int
+    """0 where all do."""
+    first_ms: int | None
+    """The time of that version, where the table's properties tell."""
+
+
+Enablement = Callable[[], InCommitTimes | None]
+"""Finds out where in-commit timestamps begin; None where the newest version has none."""
+
+
+def commit_history(
+    store: Store, enablement: Enablement, *, limit: int | None = None
+) -> list[CommitEntry]:
     """The retained commits, newest first, at most `limit` of them."""
-    listing = list_log(store)
-    if not listing.commits:
-        raise NotADeltaTableError(
-            "the log holds no commit", remedy="check the address of the table"
-        )
+    listing = _listing(store)
+    since = _since(store, listing, enablement)
     times = adjusted_times(listing)
     entries = [listing.commits[version] for version in sorted(listing.commits)]
-    return list(islice(_read_entries(store, entries, times), limit))
+    if limit is not None:
+        entries = entries[max(0, len(entries) - limit) :]
+    return list(_read_entries(store, entries, times, since))
 
 
 def adjusted_times(listing: LogListing) -> dict[int, int]:
@@ -73,38 +92,110 @@ def adjusted_times(listing: LogListing) -> dict[int, int]:
     return times
 
 
-def version_at(store: Store, instant_ms: int) -> int:
+def version_at(store: Store, instant_ms: int, enablement: Enablement) -> int:
     """The newest version committed at or before an instant, in milliseconds since 1970 UTC.
 
+    Reads the newest commit, and where it carries its time a logarithmic number of others.
     `VersionNotFoundError` for an instant before the first or after the last retained commit.
     """
-    history = commit_history(store)
-    newest, oldest = history[0], history[-1]
-    if instant_ms > newest.timestamp_ms:
+    listing = _listing(store)
+    since = _since(store, listing, enablement)
+    file_times = adjusted_times(listing)
+
+    def time_of(version: int) -> int:
+        if since is None or version < since.first_version:
+            return file_times[version]
+        return _in_commit_time(store, listing.commits[version])
+
+    versions = sorted(listing.commits)
+    if instant_ms > time_of(versions[-1]):
         raise VersionNotFoundError(
             "the timestamp is after the newest commit",
-            remedy=f"ask for one up to {newest.timestamp.isoformat()} (version {newest.version})",
+            remedy=f"ask for one up to {_text(time_of(versions[-1]))} (version {versions[-1]})",
         )
-    for entry in history:
-        if entry.timestamp_ms <= instant_ms:
-            return entry.version
-    raise VersionNotFoundError(
-        "the timestamp is before the oldest retained commit",
-        remedy=f"ask for one from {oldest.timestamp.isoformat()} (version {oldest.version}) on",
-    )
+    if since is not None:
+        # The two kinds of time need not agree, so that only one side can hold the instant.
+        versions = _side_of(versions, instant_ms, since, time_of)
+    position = bisect_right(versions, instant_ms, key=time_of)
+    if position == 0:
+        raise VersionNotFoundError(
+            "the timestamp is before the oldest retained commit",
+            remedy=f"ask for one from {_text(time_of(versions[0]))} (version {versions[0]}) on",
+        )
+    return versions[position - 1]
+
+
+def read_commit_info(store: Store, entry: LogEntry) -> CommitInfo | None:
+    """The `commitInfo` of one commit."""
+    try:
+        text = split(entry.path, store.read(entry.path))
+        return parse_other_lines(text, commit_info=True)[0].commit_info
+    except CorruptTableError as error:
+        raise error.located(version=entry.file.version) from None
+
+
+def _listing(store: Store) -> LogListing:
+    listing = list_log(store)
+    if not listing.commits:
+        raise NotADeltaTableError(
+            "the log holds no commit", remedy="check the address of the table"
+        )
+    return listing
+
+
+def _since(store: Store, listing: LogListing, enablement: Enablement) -> InCommitTimes | None:
+    # Where in-commit timestamps are on, no commit may lack its own.
+    newest = read_commit_info(store, listing.commits[max(listing.commits)])
+    if newest is None or newest.in_commit_timestamp is None:
+        return None
+    return enablement()
+
+
+def _side_of(
+    versions: list[int], instant_ms: int, since: InCommitTimes, time_of: Callable[[int], int]
+) -> list[int]:
+    before = bisect_left(versions, since.first_version)
+    if before in (0, len(versions)):
+        return versions
+    first_ms = since.first_ms if since.first_ms is not None else time_of(versions[before])
+    return versions[before:] if instant_ms >= first_ms else versions[:before]
+
+
+def _in_commit_time(store: Store, entry: LogEntry) -> int:
+    info = read_commit_info(store, entry)
+    if info is None or info.in_commit_timestamp is None:
+        raise CorruptTableError(
+            "the commit has no inCommitTimestamp, although the table has them enabled",
+            version=entry.file.version,
+            file=entry.path,
+            remedy="ask for a version instead of a timestamp",
+        )
+    return info.in_commit_timestamp
+
+
+def _text(epoch_ms: int) -> str:
+    return _instant(epoch_ms).isoformat(timespec="milliseconds")
+
+
+def _instant(epoch_ms: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=epoch_ms)
 
 
 def _read_entries(
-    store: Store, entries: list[LogEntry], times: dict[int, int]
+    store: Store, entries: list[LogEntry], times: dict[int, int], since: InCommitTimes | None
 ) -> Iterator[CommitEntry]:
     for entry, text in LogTail(store, entries).texts():
         version = entry.file.version
         assert version is not None
-        info = parse_other_lines(text, commit_info=True)[0].commit_info
+        try:
+            info = parse_other_lines(text, commit_info=True)[0].commit_info
+        except CorruptTableError as error:
+            raise error.located(version=version) from None
         in_commit = info.in_commit_timestamp if info is not None else None
+        own = since is not None and version >= since.first_version
         yield CommitEntry(
             version=version,
-            timestamp_ms=in_commit if in_commit is not None else times[version],
+            timestamp_ms=in_commit if own and in_commit is not None else times[version],
             operation=info.operation if info is not None else None,
             commit_info=info.values if info is not None else {},
         )

@@ -105,7 +105,12 @@ def _read_ahead(store: Store, entries: Sequence[LogEntry]) -> Iterator[tuple[Log
                 ahead += entry.status.size
             entry, future = waiting.popleft()
             ahead -= entry.status.size
-            yield entry, future.result()
+            try:
+                yield entry, future.result()
+            except FileNotFoundError as error:
+                # A store may have told the bare name only.
+                error.filename = entry.path
+                raise
 
 
 def _parse(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from delta_maintenance.errors import (
     CorruptTableError,
     NotADeltaTableError,
+    StorageError,
     VersionNotFoundError,
 )
 from delta_maintenance.protocol.last_checkpoint import parse_hint
@@ -117,7 +118,8 @@ def hinted_version(store: Store) -> int | None:
     """The version of the newest checkpoint according to `_last_checkpoint`, if that is sound."""
     try:
         hint = parse_hint(store.read(f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"))
-    except FileNotFoundError:
+    except (FileNotFoundError, StorageError):
+        # Without the hint the whole log is listed; a store that is down fails then.
         return None
     return hint.version if hint is not None else None
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
 from delta_maintenance.protocol.actions import CommitInfo, DomainMetadata, Metadata, Protocol, Txn
 from delta_maintenance.protocol.file_action_json import MapKeys
 from delta_maintenance.protocol.file_actions import (
@@ -35,7 +35,7 @@ from delta_maintenance.protocol.statistics import num_records
 from delta_maintenance.storage.base import Store
 from delta_maintenance.table.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.log_reader import LogTail
-from delta_maintenance.table.log_segment import LogSegment
+from delta_maintenance.table.log_segment import LOG_DIRECTORY, LogSegment
 from delta_maintenance.table.standing_files import (
     StandingFiles,
     standing_files,
@@ -43,6 +43,11 @@ from delta_maintenance.table.standing_files import (
 )
 
 T = TypeVar("T")
+
+
+class VanishedFileError(UnusableCheckpointError):
+    """A file of the log is gone since the snapshot was opened; the log has to be listed anew."""
+
 
 _logger = logging.getLogger(__name__)
 
@@ -239,18 +244,33 @@ class Snapshot:
         """The standing file actions as a stream of batches, each row exactly once.
 
         Without `fields` every field comes along, unknown ones included. A checkpoint that turns
-        out to be damaged raises `UnusableCheckpointError`; `avoiding` gives the version without it.
+        out to be damaged raises `UnusableCheckpointError`, a file that is gone since the snapshot
+        was opened its subclass `VanishedFileError`; `avoiding` gives the version without it.
         """
-        replay = FileReplay()
-        keys = MapKeys(partition_columns=frozenset(self.physical_partition_columns))
-        wanted = None if fields is None else _with_keys(fields)
-        yield from standing_in_tail(self._tail.batches(keys=keys, fields=wanted), replay)
-        if self.checkpoint is not None:
-            for part in self.checkpoint.file_actions(keys=keys, fields=wanted):
-                yield standing_files(part.adds, part.removes, replay, remember=False)
+        try:
+            replay = FileReplay()
+            keys = MapKeys(partition_columns=frozenset(self.physical_partition_columns))
+            wanted = None if fields is None else _with_keys(fields)
+            yield from standing_in_tail(self._tail.batches(keys=keys, fields=wanted), replay)
+            if self.checkpoint is not None:
+                for part in self.checkpoint.file_actions(keys=keys, fields=wanted):
+                    yield standing_files(part.adds, part.removes, replay, remember=False)
+        except FileNotFoundError as error:
+            raise VanishedFileError(
+                "a file of the log is gone since the snapshot was opened",
+                table=self.table,
+                version=self.version,
+                file=error.filename,
+                remedy="open the table again; if that fails too, look for another process that is "
+                "deleting files of this log",
+            ) from error
+        except DeltaMaintenanceError as error:
+            raise error.located(
+                table=self.table, version=self.version, file=LOG_DIRECTORY
+            ) from error.__cause__
 
     def avoiding(self, error: CorruptTableError) -> Snapshot:
-        """The same version on another base, after `error` named a checkpoint as unusable.
+        """The same version on another base, after `error` named a file as unusable.
 
         Raises `error` where the log offers no other base.
         """
@@ -309,7 +329,7 @@ def _count(batch: StandingFiles) -> FileCounts:
             deleted += pc.sum(pc.struct_field(chunk, "cardinality")).as_py() or 0
     return FileCounts(
         num_files=batch.adds.num_rows,
-        total_size=pc.sum(batch.adds["size"]).as_py() or 0,
+        total_size=pc.sum(_column(batch.adds, "size", ADD_TYPES)).as_py() or 0,
         num_tombstones=batch.tombstones.num_rows,
         num_deletion_vectors=with_vector,
         num_deleted_rows=deleted,

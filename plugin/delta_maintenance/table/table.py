@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +19,12 @@ from delta_maintenance.errors import (
     VersionNotFoundError,
 )
 from delta_maintenance.protocol.commit_text import parse_other_lines, split
-from delta_maintenance.protocol.features import Operation, check_protocol, require_supported
+from delta_maintenance.protocol.features import (
+    Operation,
+    check_protocol,
+    require_supported,
+    supports,
+)
 from delta_maintenance.protocol.file_action_json import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.file_actions import logical_file_keys
 from delta_maintenance.protocol.properties import TableProperties
@@ -25,7 +32,13 @@ from delta_maintenance.protocol.reconcile import StateReplay
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.base import Store
 from delta_maintenance.table.checkpoint_reader import Checkpoint, UnusableCheckpointError
-from delta_maintenance.table.history import CommitEntry, commit_history, version_at
+from delta_maintenance.table.history import (
+    CommitEntry,
+    InCommitTimes,
+    commit_history,
+    read_commit_info,
+    version_at,
+)
 from delta_maintenance.table.log_reader import LogTail
 from delta_maintenance.table.log_segment import (
     LOG_DIRECTORY,
@@ -36,8 +49,11 @@ from delta_maintenance.table.log_segment import (
     list_log,
     without_compaction,
 )
-from delta_maintenance.table.snapshot import Snapshot, SnapshotState
+from delta_maintenance.table.snapshot import Snapshot, SnapshotState, VanishedFileError
 
+T = TypeVar("T")
+
+_NO_SUCH_STATE = (CorruptTableError, NotADeltaTableError, VersionNotFoundError)
 _LISTINGS = 3
 """A file may be cleaned away between listing and reading; then the log is listed again."""
 
@@ -74,15 +90,25 @@ class Table:
             raise InvalidRequestError("give a version or a timestamp, not both")
         try:
             if timestamp is not None:
-                version = version_at(self.store, _millis(timestamp))
+                instant = _millis(timestamp)
+                version = self._relisting(
+                    lambda: version_at(self.store, instant, self._in_commit_times)
+                )
             return self._snapshot(version)
         except DeltaMaintenanceError as error:
             raise error.located(table=self.uri) from error.__cause__
 
     def history(self, limit: int | None = None) -> list[CommitEntry]:
-        """The commits that are retained, newest first, each with the version of its file."""
+        """The commits that are retained, newest first, each with the version of its file.
+
+        At most `limit` of them, all without one.
+        """
+        if limit is not None and limit < 0:
+            raise InvalidRequestError(f"{limit} is no number of commits", remedy="give 0 or more")
         try:
-            return commit_history(self.store, limit=limit)
+            return self._relisting(
+                lambda: commit_history(self.store, self._in_commit_times, limit=limit)
+            )
         except DeltaMaintenanceError as error:
             raise error.located(table=self.uri) from error.__cause__
 
@@ -93,49 +119,54 @@ class Table:
         except DeltaMaintenanceError as error:
             raise error.located(table=self.uri) from error.__cause__
 
-    def _snapshot(self, version: int | None, avoid: frozenset[str] = frozenset()) -> Snapshot:
+    def _snapshot(
+        self,
+        version: int | None,
+        avoid: frozenset[str] = frozenset(),
+        warnings: tuple[str, ...] = (),
+    ) -> Snapshot:
+        return self._relisting(lambda: self._open(version, avoid, [*warnings]))
+
+    def _relisting(self, read: Callable[[], T]) -> T:
         for attempt in range(_LISTINGS):
             try:
-                return self._open(version, avoid)
+                return read()
             except FileNotFoundError as error:
                 if attempt == _LISTINGS - 1:
                     raise CorruptTableError(
                         "a file that the log lists cannot be found",
-                        file=str(error),
+                        file=error.filename or str(error),
                         remedy="look for another process that is deleting files of this log",
                     ) from error
         raise AssertionError("the last attempt returns or raises")
 
-    def _open(self, version: int | None, avoid: frozenset[str]) -> Snapshot:
+    def _open(self, version: int | None, avoid: frozenset[str], warnings: list[str]) -> Snapshot:
         hint = hinted_version(self.store)
         first = hint if hint is not None and (version is None or version >= hint) else 0
-        warnings: list[str] = []
         last_failure: UnusableCheckpointError | None = None
         while True:
             try:
                 segment = self._segment(version, first, avoid)
-            except DeltaMaintenanceError:
-                if last_failure is not None:
-                    raise last_failure from None
-                raise
+            except _NO_SUCH_STATE as error:
+                raise last_failure or error from None
             try:
                 checkpoint = (
                     Checkpoint(self.store, segment.checkpoint) if segment.checkpoint else None
                 )
             except UnusableCheckpointError as error:
-                warnings.append(f"passed over {error.file}: {error.problem}")
+                warnings.append(_passed_over(error.file, error.problem))
                 avoid |= {segment.checkpoint.name} if segment.checkpoint else set()
                 last_failure, first = error, 0
                 continue
             segment = self._with_sound_compactions(segment, warnings)
-            return self._replay(segment, checkpoint, tuple(warnings), avoid)
+            return self._replay(segment, checkpoint, warnings, avoid)
 
     def _segment(self, version: int | None, first: int, avoid: frozenset[str]) -> LogSegment:
         if first:
             try:
                 listing = list_log(self.store, first_version=first)
                 return choose_segment(listing, version, avoid=avoid)
-            except (CorruptTableError, NotADeltaTableError, VersionNotFoundError):
+            except _NO_SUCH_STATE:
                 # The hint may be wrong or ahead of its checkpoint; only the whole log decides.
                 pass
         listing = list_log(self.store)
@@ -165,7 +196,7 @@ class Table:
             except CorruptTableError as error:
                 problem = error.problem
             if problem is not None:
-                warnings.append(f"passed over {entry.path}: {problem}")
+                warnings.append(_passed_over(entry.path, problem))
                 segment = without_compaction(segment, entry.file.name)
         return segment
 
@@ -173,7 +204,7 @@ class Table:
         self,
         segment: LogSegment,
         checkpoint: Checkpoint | None,
-        warnings: tuple[str, ...],
+        warnings: list[str],
         avoid: frozenset[str],
     ) -> Snapshot:
         replay = StateReplay()
@@ -200,8 +231,10 @@ class Table:
             _offer_checkpoint(replay, checkpoint)
         if segment.last_commit is not None and segment.last_commit not in segment.tail:
             # The version is a checkpoint's or a compaction's; only the commit knows about itself.
-            text = split(segment.last_commit.path, self.store.read(segment.last_commit.path))
-            commit_info = parse_other_lines(text, commit_info=True)[0].commit_info
+            try:
+                commit_info = read_commit_info(self.store, segment.last_commit)
+            except CorruptTableError as error:
+                warnings.append(_passed_over(segment.last_commit.path, error.problem))
         if replay.protocol is None or replay.metadata is None:
             missing = "protocol" if replay.protocol is None else "metaData"
             base = segment.checkpoint
@@ -228,12 +261,7 @@ class Table:
                 state.protocol, Operation.READ, table=self.uri, version=segment.version
             )
         except DeltaMaintenanceError as error:
-            raise error.located(version=segment.version) from None
-
-        def reopen(error: CorruptTableError) -> Snapshot:
-            if segment.checkpoint is None:
-                raise error
-            return self._snapshot(segment.version, avoid | {segment.checkpoint.name})
+            raise error.located(version=segment.version, file=LOG_DIRECTORY) from None
 
         return Snapshot(
             store=self.store,
@@ -242,8 +270,38 @@ class Table:
             checkpoint=checkpoint,
             state=state,
             timestamp_ms=_timestamp(segment, state),
-            warnings=warnings,
-            reopen=reopen,
+            warnings=tuple(warnings),
+            reopen=partial(self._reopen, segment, avoid, tuple(warnings)),
+        )
+
+    def _reopen(
+        self,
+        segment: LogSegment,
+        avoid: frozenset[str],
+        warnings: tuple[str, ...],
+        error: CorruptTableError,
+    ) -> Snapshot:
+        gone = isinstance(error, VanishedFileError)
+        if segment.checkpoint is not None and not gone:
+            avoid |= {segment.checkpoint.name}
+        warnings = (*warnings, _passed_over(error.file, error.problem))
+        try:
+            other = self._snapshot(segment.version, avoid, warnings)
+        except _NO_SUCH_STATE as failure:
+            # A version that is no longer retained says so itself.
+            raise failure.located(table=self.uri) if gone else error from None
+        if other.segment == segment:
+            raise error
+        return other
+
+    def _in_commit_times(self) -> InCommitTimes | None:
+        state = self._snapshot(None).state
+        properties = TableProperties.from_configuration(state.metadata.configuration)
+        if not _has_in_commit_times(state, properties):
+            return None
+        return InCommitTimes(
+            first_version=properties.in_commit_timestamp_enablement_version or 0,
+            first_ms=properties.in_commit_timestamp_enablement_timestamp,
         )
 
 
@@ -264,11 +322,20 @@ def _offer_checkpoint(replay: StateReplay, checkpoint: Checkpoint) -> None:
 
 def _timestamp(segment: LogSegment, state: SnapshotState) -> int | None:
     properties = TableProperties.from_configuration(state.metadata.configuration)
-    if properties.enable_in_commit_timestamps and state.commit_info is not None:
+    if _has_in_commit_times(state, properties) and state.commit_info is not None:
         in_commit = state.commit_info.in_commit_timestamp
         if in_commit is not None:
             return in_commit
     return segment.last_commit.status.modified_ms if segment.last_commit is not None else None
+
+
+def _has_in_commit_times(state: SnapshotState, properties: TableProperties) -> bool:
+    supported = supports(state.protocol, "inCommitTimestamp")
+    return supported and properties.enable_in_commit_timestamps
+
+
+def _passed_over(file: str | None, problem: str) -> str:
+    return f"passed over {file}: {problem}"
 
 
 def _compaction_problem(data: bytes, name: str) -> str | None:
@@ -285,11 +352,9 @@ def _compaction_problem(data: bytes, name: str) -> str | None:
     )
     keys = [*logical_file_keys(parsed.adds).chunks, *logical_file_keys(parsed.removes).chunks]
     files = pa.chunked_array(keys, pa.string())
-    return (
-        "it holds two actions for one logical file"
-        if pc.count_distinct(files).as_py() < len(files)
-        else None
-    )
+    if pc.count_distinct(files).as_py() < len(files):
+        return "it holds two actions for one logical file"
+    return None
 
 
 def _millis(timestamp: datetime | str | int) -> int:
