@@ -14,7 +14,7 @@ from typing import Any
 Action = dict[str, Any]
 """One line of a log: the name of an action, and its object."""
 
-OMIT = object()
+OMIT: Any = object()
 """The value of a field that is to be absent."""
 
 SCHEMA_STRING = json.dumps(
