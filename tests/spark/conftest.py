@@ -1,0 +1,63 @@
+"""One Spark session for all tests of this folder, on two cores of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+JAVA = os.path.join(os.environ["JAVA_HOME"], "bin/java") if "JAVA_HOME" in os.environ else "java"
+
+LOOPBACK = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What PySpark itself warns of is no failure of ours."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(
+                pytest.mark.filterwarnings(
+                    "ignore:PySpark does not yet fully support pandas:FutureWarning"
+                )
+            )
+
+
+@pytest.fixture(scope="session")
+def java() -> None:
+    """Skips where there is no Java."""
+    if shutil.which(JAVA) is None:
+        pytest.skip("NO JAVA: set JAVA_HOME to Java 17 or newer")
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session whose tasks get a second and a third attempt, as on a cluster."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.delenv("SPARK_HOME", raising=False)
+        builder = SparkSession.builder.master("local[2, 3]").appName("tests")
+        settings = {
+            **LOOPBACK,
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "ERROR",
+        }
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        yield session
+        session.stop()
