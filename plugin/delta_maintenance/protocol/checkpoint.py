@@ -92,6 +92,8 @@ class FileActionLayout:
     stats_as_json: bool
     statistics_type: pa.StructType | None
     """The type of `stats_parsed`, None where statistics are not written as structs."""
+    source_type: pa.StructType | None = None
+    """The same type whether written or not: it tells instants from local times in the source."""
     partition_types: Mapping[str, DeltaType] | None = None
     """The types of `partitionValues_parsed` by physical name, None without that column."""
     zone: tzinfo | None = None
@@ -102,15 +104,24 @@ class FileActionLayout:
     unknown_remove_fields: tuple[pa.Field, ...] = ()
     vector_type: pa.DataType = ADD_TYPES["deletionVector"]
 
-    def adds(self, batch: pa.Table) -> pa.StructArray:
+    def adds(self, batch: pa.Table) -> pa.ChunkedArray:
         """The rows of a batch of live files as the checkpoint's `add`.
 
         `dataChange` is false throughout; a form of the statistics that the row lacks is computed
         from the other. `UnknownFieldsError` where the batch has further fields, `RefusedError`
         where a statistic would be lost.
         """
-        batch = batch.combine_chunks()
         self._require_fields(batch)
+        return pa.chunked_array([self._adds(part) for part in batch.to_batches()], self.add_type)
+
+    def removes(self, batch: pa.Table) -> pa.ChunkedArray:
+        """The rows of a batch of tombstones as the checkpoint's `remove`."""
+        self._require_fields(batch, removes=True)
+        return pa.chunked_array(
+            [self._removes(part) for part in batch.to_batches()], self.remove_type
+        )
+
+    def _adds(self, batch: pa.RecordBatch) -> pa.StructArray:
         columns = {
             name: _column(batch, name, kind)
             for name, kind in ADD_TYPES.items()
@@ -130,10 +141,7 @@ class FileActionLayout:
             columns[field.name] = _carried(batch, field)
         return _struct(columns, self.add_type, batch.num_rows)
 
-    def removes(self, batch: pa.Table) -> pa.StructArray:
-        """The rows of a batch of tombstones as the checkpoint's `remove`."""
-        batch = batch.combine_chunks()
-        self._require_fields(batch, removes=True)
+    def _removes(self, batch: pa.RecordBatch) -> pa.StructArray:
         columns = {
             name: _column(batch, name, kind)
             for name, kind in REMOVE_TYPES.items()
@@ -202,7 +210,7 @@ class FileActionLayout:
         needed = pc.and_(pc.is_null(stats), pc.is_valid(parsed))
         if not pc.any(needed).as_py():
             return stats
-        rendered = render_statistics(parsed.filter(needed), self.statistics_type)
+        rendered = render_statistics(parsed.filter(needed), self.source_type)
         if lost := self._of_interest(rendered.lost):
             raise _loss(lost, "as JSON")
         return pc.replace_with_mask(stats, needed, rendered.values)
@@ -255,7 +263,11 @@ def unexpired(
     """
     if deleted_after_ms is None or not tombstones.num_rows:
         return tombstones
-    times = _column(tombstones.combine_chunks(), "deletionTimestamp", pa.int64())
+    times = (
+        tombstones["deletionTimestamp"]
+        if "deletionTimestamp" in tombstones.column_names
+        else pa.chunked_array([pa.nulls(tombstones.num_rows, pa.int64())])
+    )
     if times.null_count and COMMIT_VERSION in tombstones.column_names:
         versions = tombstones[COMMIT_VERSION].to_numpy()
         known, at = np.unique(versions, return_inverse=True)
@@ -331,17 +343,16 @@ def _single_type(name: str, values: Sequence[Mapping[str, Any] | None]) -> pa.St
     return pa.struct([*(pa.field(key, kind) for key, kind in known.items()), *inferred])
 
 
-def _column(batch: pa.Table, name: str, kind: pa.DataType | None) -> Any:
+def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType | None) -> Any:
     if name not in batch.column_names:
         return None if kind is None else pa.nulls(batch.num_rows, kind)
-    column = batch[name]
-    array = column.chunk(0) if column.num_chunks else pa.nulls(0, column.type)
+    array = batch.column(name)
     if kind is None or array.type == kind or name == "deletionVector":
         return array
     return _cast_struct(array, kind) if pa.types.is_struct(kind) else array.cast(kind)
 
 
-def _carried(batch: pa.Table, field: pa.Field) -> pa.Array:
+def _carried(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     """An unknown field in its type of the checkpoint, and not a digit different."""
     try:
         values = _column(batch, field.name, field.type)

@@ -215,11 +215,12 @@ def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
             break
         end = last
     count = data.count(b"\n", start, end)
-    # The block starts with a line of a file action; every further one follows a newline.
+    # The block starts with a line of a file action; every further one follows a newline. Five
+    # bytes tell the actions apart, and longer needles are searched for by a slower method.
     marked = min(count, 1)
     for mark in _FILE_LINES:
         if marked < count:
-            marked += data.count(b"\n" + mark, start, end)
+            marked += data.count(b"\n" + mark[:4], start, end)
     if marked < count:
         return None
     if thorough and _holds_single_action(data, start, end):

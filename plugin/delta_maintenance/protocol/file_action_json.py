@@ -39,6 +39,20 @@ from delta_maintenance.protocol.file_actions import (
 
 _BLOCK = 1 << 22
 _CDC_FIELDS = ("path", "partitionValues", "size", "dataChange", "tags")
+_USUAL_FIELDS = (
+    ("add", "path"),
+    ("add", "partitionValues"),
+    ("add", "size"),
+    ("add", "modificationTime"),
+    ("add", "dataChange"),
+    ("add", "stats"),
+    ("remove", "path"),
+    ("remove", "deletionTimestamp"),
+    ("remove", "dataChange"),
+    ("remove", "extendedFileMetadata"),
+    ("remove", "partitionValues"),
+    ("remove", "size"),
+)
 _TYPES: Mapping[str, Mapping[str, pa.DataType]] = {
     "add": ADD_TYPES,
     "remove": REMOVE_TYPES,
@@ -128,6 +142,8 @@ class MapKeys:
     partition_values: frozenset[str] = frozenset()
     """Further keys met in partition values."""
     tags: frozenset[str] = frozenset()
+    usual: frozenset[tuple[str, str]] = frozenset(_USUAL_FIELDS)
+    """The actions' fields met so far: asking for the others costs time in every row."""
 
     def struct_of(self, name: str) -> pa.StructType:
         """The struct that stands for the map `name`."""
@@ -191,9 +207,10 @@ def _read_columns(
     if fields is not None:
         return _alone(_read(data, _schema(keys, fields), "ignore"))
     try:
-        return _alone(_read(data, _schema(keys, None), "error"))
+        return _read(data, _usual_schema(keys), "error")
     except pa.ArrowInvalid:
         inferred = _alone(_read(data, _schema(keys, None), "infer"))
+    keys.usual |= _fields_met(inferred)
     actions = []
     for action, types in _TYPES.items():
         children = []
@@ -213,6 +230,24 @@ def _read_columns(
         actions.append(pa.field(action, pa.struct(children)))
     # What the schema leaves out may be ignored: nulls, parsed statistics, unknown actions.
     return _read(data, pa.schema(actions), "ignore")
+
+
+def _usual_schema(keys: MapKeys) -> pa.Schema:
+    full = _schema(keys, None)
+    fields = [
+        (action, [child for child in full.field(action).type if (action, child.name) in keys.usual])
+        for action in _TYPES
+    ]
+    return pa.schema([(action, pa.struct(children)) for action, children in fields if children])
+
+
+def _fields_met(table: pa.Table) -> frozenset[tuple[str, str]]:
+    return frozenset(
+        (action, child.name)
+        for action, types in _TYPES.items()
+        for at, child in enumerate(table.schema.field(action).type)
+        if child.name in types and pc.struct_field(table[action], at).null_count < table.num_rows
+    )
 
 
 def _alone(table: pa.Table) -> pa.Table:
@@ -248,7 +283,7 @@ def _columns(
     found: dict[str, tuple[pa.Table, npt.NDArray[np.int64]]] = {}
     for action in ("add", "remove"):
         types = _TYPES[action]
-        if table is None:
+        if table is None or action not in table.column_names:
             wanted = {n: t for n, t in types.items() if fields is None or n in fields[action]}
             found[action] = (empty(wanted), np.empty(0, np.int64))
             continue
@@ -273,7 +308,8 @@ def _is_text(inferred: pa.DataType) -> bool:
 
 
 def _texts_for_times(inferred: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(inferred) or pa.types.is_date(inferred):
+    # A list of nothing but nulls comes out of Arrow's reader invalid unless its items have a type.
+    if any(test(inferred) for test in (pa.types.is_timestamp, pa.types.is_date, pa.types.is_null)):
         return pa.string()
     if pa.types.is_struct(inferred):
         return pa.struct([pa.field(f.name, _texts_for_times(f.type)) for f in inferred])

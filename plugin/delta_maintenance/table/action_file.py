@@ -105,7 +105,7 @@ class ActionFile:
         self._layout = layout
         self._schema = schema
         self.tally = Tally()
-        self._waiting: dict[str, list[pa.StructArray]] = {"add": [], "remove": []}
+        self._waiting: dict[str, list[pa.ChunkedArray]] = {"add": [], "remove": []}
         self._thread = ThreadPoolExecutor(1)
         self._in_flight: list[Future[None]] = []
         self._writer = pq.ParquetWriter(
@@ -159,7 +159,7 @@ class ActionFile:
         """Appends the other actions, as a row group of their own."""
         self._submit(table)
 
-    def _put(self, action: str, rows: pa.StructArray) -> None:
+    def _put(self, action: str, rows: pa.ChunkedArray) -> None:
         self._waiting[action].append(rows)
         if sum(len(part) for part in self._waiting[action]) >= _ROW_GROUP_ROWS:
             self._flush(action)
@@ -167,7 +167,8 @@ class ActionFile:
     def _flush(self, action: str) -> None:
         parts, self._waiting[action] = self._waiting[action], []
         if parts:
-            self._submit(pa.table({action: pa.chunked_array(parts)}))
+            chunks = [chunk for part in parts for chunk in part.chunks]
+            self._submit(pa.table({action: pa.chunked_array(chunks)}))
 
     def _submit(self, table: pa.Table) -> None:
         while len(self._in_flight) >= _WRITES_IN_FLIGHT:

@@ -242,7 +242,7 @@ class _ParquetFile:
         self.path = path
         try:
             with store.open(path) as source:
-                file = pq.ParquetFile(source)
+                file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
                 self.metadata, self.schema = file.metadata, file.schema_arrow
         except FileNotFoundError:
             raise UnusableCheckpointError(f"{path} is gone") from None
@@ -321,7 +321,13 @@ class _ParquetFile:
         if not groups or not columns:
             return
         with self._store.open(self.path) as source:
-            file = pq.ParquetFile(source, metadata=self.metadata, pre_buffer=True)
+            file = pq.ParquetFile(
+                source,
+                metadata=self.metadata,
+                pre_buffer=True,
+                # Nanoseconds, the default for INT96, end in 2262 and wrap around silently.
+                coerce_int96_timestamp_unit="us",
+            )
             yield from file.iter_batches(batch_size=_BATCH_ROWS, row_groups=groups, columns=columns)
 
     def _row_groups_with(self, top: str) -> list[int]:

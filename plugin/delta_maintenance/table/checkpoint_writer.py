@@ -21,7 +21,13 @@ import pyarrow.parquet as pq
 
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import RefusedError, VerificationError
-from delta_maintenance.protocol.actions import CheckpointMetadata, DomainMetadata, Sidecar, Txn
+from delta_maintenance.protocol.actions import (
+    CheckpointMetadata,
+    DomainMetadata,
+    Metadata,
+    Sidecar,
+    Txn,
+)
 from delta_maintenance.protocol.checkpoint import (
     FileActionLayout,
     UnknownFieldsError,
@@ -41,6 +47,9 @@ from delta_maintenance.protocol.log_files import (
 )
 from delta_maintenance.protocol.path_audit import PathAudit
 from delta_maintenance.protocol.schema import (
+    ColumnMappingMode,
+    DeltaType,
+    StructType,
     column_mapping_mode,
     parse_schema,
     physical_name,
@@ -127,10 +136,33 @@ def layout_of(snapshot: Snapshot, *, zone: tzinfo | None) -> FileActionLayout:
     takes a zone.
     """
     properties, metadata = snapshot.properties, snapshot.metadata
-    if not properties.write_stats_as_struct or metadata.schema_string is None:
+    as_struct = properties.write_stats_as_struct
+    # Without structs on either side there is nothing to convert, and the schema may say anything.
+    if metadata.schema_string is None or not (as_struct or snapshot.checkpoint is not None):
         return FileActionLayout(stats_as_json=properties.write_stats_as_json, statistics_type=None)
     schema = parse_schema(metadata.schema_string)
     mode = column_mapping_mode(snapshot.protocol, metadata.configuration)
+    statistics_type = statistics_arrow_type(
+        schema,
+        partition_columns=metadata.partition_columns,
+        mode=mode,
+        tight_bounds=supports(snapshot.protocol, "deletionVectors"),
+    )
+    partitions = _partition_types(metadata, schema, mode) if as_struct else {}
+    zoneless = zone is None and any(str(kind) == "timestamp" for kind in partitions.values())
+    return FileActionLayout(
+        stats_as_json=properties.write_stats_as_json,
+        statistics_type=statistics_type if as_struct else None,
+        source_type=statistics_type,
+        partition_types=None if zoneless or not partitions else partitions,
+        zone=zone,
+        columns=frozenset(physical_name(column, mode) for column in schema.fields),
+    )
+
+
+def _partition_types(
+    metadata: Metadata, schema: StructType, mode: ColumnMappingMode
+) -> dict[str, DeltaType]:
     partitions = {}
     for name in metadata.partition_columns:
         column = schema.find(name)
@@ -140,19 +172,7 @@ def layout_of(snapshot: Snapshot, *, zone: tzinfo | None) -> FileActionLayout:
                 remedy="repair the table's metadata first",
             )
         partitions[physical_name(column, mode)] = column.type
-    zoneless = zone is None and any(str(kind) == "timestamp" for kind in partitions.values())
-    return FileActionLayout(
-        stats_as_json=properties.write_stats_as_json,
-        statistics_type=statistics_arrow_type(
-            schema,
-            partition_columns=metadata.partition_columns,
-            mode=mode,
-            tight_bounds=supports(snapshot.protocol, "deletionVectors"),
-        ),
-        partition_types=None if zoneless or not partitions else partitions,
-        zone=zone,
-        columns=frozenset(physical_name(column, mode) for column in schema.fields),
-    )
+    return partitions
 
 
 def write_checkpoint(

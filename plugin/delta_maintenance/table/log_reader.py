@@ -23,8 +23,9 @@ from delta_maintenance.storage.base import Store
 from delta_maintenance.table.log_segment import LogEntry
 
 _PARALLEL_READS = 16
-_READ_AHEAD_BYTES = 32 << 20
-_BATCH_BYTES = 32 << 20
+_READ_AHEAD_BYTES = 8 << 20
+# Small enough for the allocator to use the same room again, batch after batch.
+_BATCH_BYTES = 12 << 20
 _THOROUGH_BYTES = 32 << 20
 
 
