@@ -294,7 +294,7 @@ def _existing(snapshot: Snapshot, options: CheckpointOptions, kind: WrittenKind)
     if checkpoint is None or checkpoint.files.version != snapshot.version:
         return None
     uuid_named = checkpoint.files.kind is LogFileKind.UUID_CHECKPOINT
-    if options.kind == "auto" or not (kind in ("v2-json", "v2-parquet") and not uuid_named):
+    if options.kind == "auto" or uuid_named == (kind in ("v2-json", "v2-parquet")):
         return f"{checkpoint.files.name} is a sound checkpoint of this version already"
     return None
 
@@ -327,7 +327,14 @@ def _loses_statistics(snapshot: Snapshot) -> bool:
 
 def _needing_statistics(snapshot: Snapshot) -> str | None:
     features = supported_features(snapshot.protocol)
-    needing = ("rowTracking", "deletionVectors", "icebergCompatV1", "icebergCompatV2")
+    needing = (
+        "rowTracking",
+        "deletionVectors",
+        "clustering",
+        "icebergCompatV1",
+        "icebergCompatV2",
+        "icebergCompatV3",
+    )
     return next((name for name in needing if name in features), None)
 
 
