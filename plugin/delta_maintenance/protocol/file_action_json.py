@@ -89,6 +89,9 @@ class ParsedFileActions:
     add_source: npt.NDArray[np.int64]
     """For each add, which of the given files it comes from, counted from 0."""
     remove_source: npt.NDArray[np.int64]
+    add_line: npt.NDArray[np.int64]
+    """For each add, its position among all the lines, counted from 0."""
+    remove_line: npt.NDArray[np.int64]
 
 
 def parse_file_actions(
@@ -281,11 +284,12 @@ def _columns(
     fields: Mapping[str, Collection[str]] | None,
 ) -> ParsedFileActions:
     found: dict[str, tuple[pa.Table, npt.NDArray[np.int64]]] = {}
+    none = np.empty(0, np.int64)
     for action in ("add", "remove"):
         types = _TYPES[action]
         if table is None or action not in table.column_names:
             wanted = {n: t for n, t in types.items() if fields is None or n in fields[action]}
-            found[action] = (empty(wanted), np.empty(0, np.int64))
+            found[action] = (empty(wanted), none)
             continue
         column = table[action]
         present = pc.is_valid(column)
@@ -297,9 +301,11 @@ def _columns(
             schema=pa.schema(list(column.type)),
         )
         batch = normalise(flat, types, partition_keys=keys.partition_columns)
-        found[action] = (batch, source[rows])
-    (adds, add_source), (removes, remove_source) = found["add"], found["remove"]
-    return ParsedFileActions(adds, removes, add_source, remove_source)
+        found[action] = (batch, rows)
+    (adds, add_line), (removes, remove_line) = found["add"], found["remove"]
+    return ParsedFileActions(
+        adds, removes, source[add_line], source[remove_line], add_line, remove_line
+    )
 
 
 def _is_text(inferred: pa.DataType) -> bool:

@@ -58,7 +58,7 @@ class LogTail:
         `CorruptTableError` names the file; one that is gone since the listing raises
         `FileNotFoundError`, upon which the caller lists again.
         """
-        for entry, data in _read_ahead(self._store, self.entries):
+        for entry, data in read_ahead(self._store, self.entries):
             try:
                 text = split(
                     entry.path,
@@ -94,7 +94,11 @@ class LogTail:
             yield _parse(sources, versions, keys, fields)
 
 
-def _read_ahead(store: Store, entries: Sequence[LogEntry]) -> Iterator[tuple[LogEntry, bytes]]:
+def read_ahead(store: Store, entries: Sequence[LogEntry]) -> Iterator[tuple[LogEntry, bytes]]:
+    """The files from the last to the first, some of them read before they are asked for.
+
+    `FileNotFoundError` names one that is gone.
+    """
     waiting: deque[tuple[LogEntry, Future[bytes]]] = deque()
     ahead = 0
     upcoming = list(entries)
