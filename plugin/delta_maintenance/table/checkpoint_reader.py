@@ -7,6 +7,7 @@ raises `UnusableCheckpointError`, and the caller falls back to another base.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -360,11 +361,12 @@ def _all_null(group: pq.RowGroupMetaData, leaves: list[int]) -> bool:
 def _sidecar_path(sidecar: Sidecar, root: str) -> str:
     """Where a sidecar lies, relative to the table root: always in the table's own folder."""
     own = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
-    place = locations(pa.array([sidecar.path], pa.string()), root=root)[0].as_py()
+    path = sidecar.path if re.search("[/:]", sidecar.path) else f"{own}/{sidecar.path}"
+    place = locations(pa.array([path], pa.string()), root=root)[0].as_py()
     directory, _, name = place.decode(errors="surrogateescape").rpartition("/")
     try:
-        if directory in ("", SIDECAR_DIRECTORY, own):
+        if directory in (SIDECAR_DIRECTORY, own):
             return check_path(f"{own}/{name}")
     except InvalidRequestError:
         pass
-    raise UnusableCheckpointError(f"sidecar {sidecar.path} lies outside {own}")
+    raise UnusableCheckpointError(f"the sidecar {sidecar.path!r} lies outside {own}")
