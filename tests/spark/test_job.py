@@ -1,0 +1,199 @@
+"""What a job is told and what it answers, without Spark."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from delta_maintenance import errors
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    StorageError,
+    UnsupportedFeatureError,
+)
+from delta_maintenance.spark import job
+from delta_maintenance.spark.storage_access import executor_options
+from delta_maintenance.spark.submit import (
+    APPLICATION,
+    JobError,
+    JobReport,
+    JobSpec,
+    read_report,
+    submit_command,
+)
+
+SPEC = JobSpec(
+    operation="checkpoint",
+    table="s3://bucket/table",
+    version=7,
+    storage_options={"AWS_SECRET_ACCESS_KEY": "hush", "AWS_ACCESS_KEY_ID": "me"},
+    options={"kind": "v2-json"},
+)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps the job from starting Spark."""
+    monkeypatch.setattr(job, "_in_session", lambda spec: {"table": spec.table, "status": "written"})
+
+
+def fails_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(_: JobSpec) -> None:
+        raise error
+
+    monkeypatch.setattr(job, "_in_session", fail)
+
+
+def test_a_specification_survives_its_json() -> None:
+    assert JobSpec.from_json(json.loads(json.dumps(SPEC.to_json()))) == SPEC
+    assert JobSpec.from_json({"operation": "checkpoint", "table": "/t"}).version is None
+    with pytest.raises(InvalidRequestError, match="operation"):
+        JobSpec.from_json({"operation": "vacate", "table": "/t"})
+
+
+def test_credentials_stay_out_of_arguments_and_texts(tmp_path: Path) -> None:
+    word = SPEC.write(tmp_path / "spec.json")
+    assert stat.S_IMODE((tmp_path / "spec.json").stat().st_mode) == 0o600
+    assert job.read_spec(word) == SPEC
+    assert "hush" not in " ".join(submit_command(word, "report.json"))
+    assert "hush" not in repr(SPEC)
+
+
+def test_the_command_line() -> None:
+    command = submit_command(
+        "@spec.json",
+        "s3://bucket/report.json",
+        spark_submit="/opt/spark/bin/spark-submit",
+        master="local[2]",
+        conf={"spark.executor.memory": "2g"},
+        py_files=["a.whl", "b.zip"],
+    )
+    assert command == [
+        "/opt/spark/bin/spark-submit",
+        *("--master", "local[2]"),
+        *("--conf", "spark.executor.memory=2g"),
+        *("--py-files", "a.whl,b.zip"),
+        str(APPLICATION),
+        *("--spec", "@spec.json", "--report", "s3://bucket/report.json"),
+    ]
+    assert APPLICATION.is_file()
+
+
+@pytest.mark.usefixtures("run")
+def test_a_job_that_is_done_says_so_everywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    spec = json.dumps({"operation": "checkpoint", "table": "/t"})
+    assert job.main(["--spec", spec, "--report", str(report)]) == 0
+    assert read_report(report).result_or_raise() == {"table": "/t", "status": "written"}
+    assert json.loads(report.read_text()) == {
+        "status": "done",
+        "result": {"table": "/t", "status": "written"},
+    }
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"DELTA_MAINTENANCE_REPORT {report.read_text()}"
+    assert list(tmp_path.iterdir()) == [report]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "exit_status"),
+    [
+        (UnsupportedFeatureError("no", table="t", remedy="upgrade"), "refused", 3),
+        (CorruptTableError("bad", table="t", version=3, file="f", remedy="fix"), "failed", 5),
+        (StorageError("down"), "failed", 1),
+        (KeyError("oops"), "failed", 1),
+    ],
+)
+def test_every_error_is_reported(
+    error: Exception,
+    status: str,
+    exit_status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fails_with(monkeypatch, error)
+    report = tmp_path / "report.json"
+    assert job.main(["--spec", json.dumps(SPEC.to_json()), "--report", str(report)]) == exit_status
+    told = read_report(report)
+    assert (told.status, told.exit_status, told.result) == (status, exit_status, None)
+    with pytest.raises(DeltaMaintenanceError) as raised:
+        told.result_or_raise()
+    if isinstance(error, DeltaMaintenanceError):
+        assert type(raised.value) is type(error)
+        assert str(raised.value) == str(error)
+        assert told.error is not None and told.error.retryable == error.retryable
+    assert f"delta-maintenance: {raised.value}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["{", "@/nowhere/spec.json", '{"table": "/t"}', "[]"])
+def test_a_broken_specification_is_a_usage_error(text: str, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    assert job.main(["--spec", text, "--report", str(report)]) == 2
+    assert read_report(report).error is not None
+
+
+def test_of_a_failed_task_the_report_tells_what_it_raised() -> None:
+    error = RuntimeError(
+        "Job aborted due to stage failure:\nTraceback (most recent call last):\n"
+        '  File "x.py", line 1, in f\n    raise StorageError("a: b")\n'
+        "delta_maintenance.errors.StorageError: S3 is down\n\n\tat java.lang.Thread.run\n"
+    )
+    told = JobReport.of_error(error).error
+    assert told is not None
+    assert told.problem == "RuntimeError: delta_maintenance.errors.StorageError: S3 is down"
+
+
+def test_an_error_of_a_newer_release_is_still_an_error() -> None:
+    told = JobError.from_json(
+        {"type": "Newer", "message": "m", "exit_status": 1, "retryable": True, "problem": "p"}
+    )
+    assert type(told.to_error()) is DeltaMaintenanceError
+    assert not hasattr(errors, "Newer")
+
+
+def test_executors_get_the_credentials_of_the_driver() -> None:
+    environment = {
+        "AWS_ACCESS_KEY_ID": "id",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_SESSION_TOKEN": "token",
+        "AWS_DEFAULT_REGION": "eu-west-1",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+        "HOME": "/root",
+    }
+    told = executor_options("S3a://b/t", {}, environment)
+    assert told == {
+        "AWS_ACCESS_KEY_ID": "id",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_SESSION_TOKEN": "token",
+        "AWS_REGION": "eu-west-1",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+    }
+    assert executor_options("/local", None, environment) == {}
+    assert executor_options("s3://b/t", None, {"AWS_ACCESS_KEY_ID": "half"}) == {}
+
+
+@pytest.mark.parametrize(
+    "given", [{"key": "k", "secret": "s"}, {"AWS_PROFILE": "work"}, {"anon": "true"}]
+)
+def test_a_choice_of_credentials_is_not_mixed_with_others(given: dict[str, str]) -> None:
+    environment = {
+        "AWS_ACCESS_KEY_ID": "id",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_SESSION_TOKEN": "token",
+    }
+    assert executor_options("s3://b/t", given, environment) == given
+
+
+@pytest.mark.spark
+def test_a_shared_session_outlives_the_job(spark: SparkSession, tmp_path: Path) -> None:
+    spec = json.dumps({"operation": "checkpoint", "table": str(tmp_path / "none")})
+    assert job.main(["--spec", spec]) == 5
+    assert spark.range(3).count() == 3
