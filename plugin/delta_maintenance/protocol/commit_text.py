@@ -16,6 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.actions import (
     CheckpointMetadata,
@@ -41,6 +44,9 @@ SINGLE_ACTIONS = (
 KNOWN_ACTIONS = FILE_ACTIONS.union(SINGLE_ACTIONS)
 
 _FILE_LINES = (b'{"add":{', b'{"remove":{', b'{"cdc":{')
+_FILE_WORDS = np.array([int.from_bytes(mark[:8], "little") for mark in _FILE_LINES], np.uint64)
+"""The first eight bytes of such lines, as one number each."""
+_NEWLINE = ord("\n")
 _SINGLE_NAMES = tuple(f'"{name}"'.encode() for name in SINGLE_ACTIONS)
 _SINGLE_KEY = re.compile(rb"(?:%b)\s*:\s*\{" % b"|".join(_SINGLE_NAMES))
 
@@ -214,18 +220,17 @@ def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
         if data.startswith(_FILE_LINES, last):
             break
         end = last
-    count = data.count(b"\n", start, end)
-    # The block starts with a line of a file action; every further one follows a newline. Five
-    # bytes tell the actions apart, and longer needles are searched for by a slower method.
-    marked = min(count, 1)
-    for mark in _FILE_LINES:
-        if marked < count:
-            marked += data.count(b"\n" + mark[:4], start, end)
-    if marked < count:
+    # Every line of the block has to start like one of a file action.
+    text = np.frombuffer(data, np.uint8)
+    lines = start + np.flatnonzero(text[start:end] == _NEWLINE) + 1
+    words: npt.NDArray[np.uint64] = np.ndarray(
+        (len(data) - 7,), np.dtype("<u8"), data, strides=(1,)
+    )
+    if not np.isin(words[lines[:-1]], _FILE_WORDS).all():
         return None
     if thorough and _holds_single_action(data, start, end):
         return None
-    return FileBlock(start, end, count)
+    return FileBlock(start, end, len(lines))
 
 
 def _split_lines(name: str, data: bytes) -> CommitText:

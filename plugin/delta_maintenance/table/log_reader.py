@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,8 @@ from delta_maintenance.protocol.file_action_json import FileLines, MapKeys, pars
 from delta_maintenance.protocol.file_actions import COMMIT_VERSION
 from delta_maintenance.storage.base import Store
 from delta_maintenance.table.log_segment import LogEntry
+
+T = TypeVar("T")
 
 _PARALLEL_READS = 16
 _READ_AHEAD_BYTES = 8 << 20
@@ -58,24 +61,35 @@ class LogTail:
         `CorruptTableError` names the file; one that is gone since the listing raises
         `FileNotFoundError`, upon which the caller lists again.
         """
-        for entry, data in read_ahead(self._store, self.entries):
-            try:
-                text = split(
-                    entry.path,
-                    data,
-                    thorough=self._thorough,
-                    block=self._blocks.get(entry.path),
-                )
-            except CorruptTableError as error:
-                raise error.located(version=entry.file.version) from None
+        for entry, text in read_ahead(self.entries, self._read):
             if text.block is not None:
                 self._blocks[entry.path] = text.block
             yield entry, text
 
+    def _read(self, entry: LogEntry) -> CommitText:
+        data = self._store.read(entry.path)
+        try:
+            return split(
+                entry.path, data, thorough=self._thorough, block=self._blocks.get(entry.path)
+            )
+        except CorruptTableError as error:
+            raise error.located(version=entry.file.version) from None
+
     def batches(
         self, *, keys: MapKeys, fields: Mapping[str, Collection[str]] | None = None
     ) -> Iterator[TailBatch]:
-        """The file actions in batches of bounded size."""
+        """The file actions in batches of bounded size, the next one parsed meanwhile."""
+        with ThreadPoolExecutor(1) as thread:
+            parsing: Future[TailBatch] | None = None
+            for sources, versions in self._sources():
+                following = thread.submit(_parse, sources, versions, keys, fields)
+                if parsing is not None:
+                    yield parsing.result()
+                parsing = following
+            if parsing is not None:
+                yield parsing.result()
+
+    def _sources(self) -> Iterator[tuple[list[FileLines], list[int]]]:
         sources: list[FileLines] = []
         versions: list[int] = []
         size = 0
@@ -88,25 +102,27 @@ class LogTail:
             versions.append(entry.file.end_version or entry.file.version or 0)
             size += sum(len(piece) for piece in lines.pieces)
             if size >= _BATCH_BYTES:
-                yield _parse(sources, versions, keys, fields)
+                yield sources, versions
                 sources, versions, size = [], [], 0
         if sources:
-            yield _parse(sources, versions, keys, fields)
+            yield sources, versions
 
 
-def read_ahead(store: Store, entries: Sequence[LogEntry]) -> Iterator[tuple[LogEntry, bytes]]:
-    """The files from the last to the first, some of them read before they are asked for.
+def read_ahead(
+    entries: Sequence[LogEntry], read: Callable[[LogEntry], T]
+) -> Iterator[tuple[LogEntry, T]]:
+    """What `read` gives for the entries from the last to the first, some of it ahead of time.
 
-    `FileNotFoundError` names one that is gone.
+    `FileNotFoundError` names a file that is gone.
     """
-    waiting: deque[tuple[LogEntry, Future[bytes]]] = deque()
+    waiting: deque[tuple[LogEntry, Future[T]]] = deque()
     ahead = 0
     upcoming = list(entries)
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
         while upcoming or waiting:
             while upcoming and len(waiting) < _PARALLEL_READS and ahead < _READ_AHEAD_BYTES:
                 entry = upcoming.pop()
-                waiting.append((entry, pool.submit(store.read, entry.path)))
+                waiting.append((entry, pool.submit(read, entry)))
                 ahead += entry.status.size
             entry, future = waiting.popleft()
             ahead -= entry.status.size
