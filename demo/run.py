@@ -1,0 +1,305 @@
+"""A neglected table in, a checkpointed table out: the real Dag, before and after, and the proof.
+
+    make demo
+    .venv/bin/python demo/run.py [--engine local|spark] [--keep]
+
+Everything happens in .demo, which is made anew and removed at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import deltalake
+import neglected_table
+import pyarrow as pa
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table as Grid
+
+import delta_maintenance
+from delta_maintenance.table.snapshot import Snapshot
+
+ROOT = Path(__file__).resolve().parent.parent
+HOME = ROOT / ".demo"
+TABLE = HOME / "telemetry"
+AIRFLOW_LOG = HOME / "airflow.log"
+READERS = ("delta-maintenance", "deltalake")
+TRIES = 3
+ACTIONS_PER_SIDECAR = 8_000
+
+console = Console(highlight=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A table as a reader meets it."""
+
+    files: pa.Table
+    """Its live files, sorted."""
+    log_files: int
+    """How many files of the log a reader must read."""
+    log_bytes: int
+    seconds: dict[str, float]
+    """Median time to open it, by reader."""
+    rows: dict[str, Any]
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    began = time.monotonic()
+    shutil.rmtree(HOME, ignore_errors=True)
+    HOME.mkdir()
+    try:
+        console.print(
+            f"[bold]1. A neglected table[/], written with deltalake {deltalake.__version__}"
+        )
+        _write_table()
+        before = _look()
+        console.print("\n[bold]2. The Dag [cyan]delta_checkpoint[/][/], run by Airflow")
+        _run_dag(arguments.engine)
+        console.print("\n[bold]3. Before and after[/]")
+        after = _look()
+        checkpoint = _checkpoint_of(delta_maintenance.open_table(str(TABLE)).snapshot())
+        _compare(before, after, checkpoint)
+        console.print("\n[bold]4. The same table?[/]")
+        proved = _prove(before, after)
+        console.print(f"\n{time.monotonic() - began:.0f} seconds in all.")
+        return 0 if proved else 1
+    finally:
+        if arguments.keep:
+            console.print(f"Kept: the table in {TABLE}, Airflow's log in {AIRFLOW_LOG}.")
+        else:
+            shutil.rmtree(HOME, ignore_errors=True)
+
+
+def _write_table() -> None:
+    with (
+        _timed("{seconds:.0f} s"),
+        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+    ):
+        bar = progress.add_task("commits", total=neglected_table.COMMITS)
+        for done in neglected_table.write_neglected_table(TABLE):
+            progress.update(bar, completed=done)
+    commits = len(list((TABLE / "_delta_log").glob("*.json")))
+    console.print(
+        f"   {neglected_table.COMMITS} uploads of {neglected_table.DEVICES} small files, old hours "
+        f"deleted now and then:\n   {commits} commits, no checkpoint"
+    )
+
+
+def _look() -> State:
+    snapshot = delta_maintenance.open_table(str(TABLE)).snapshot()
+    sizes = _log_files(snapshot)
+    return State(
+        files=_sorted_files(snapshot),
+        log_files=len(sizes),
+        log_bytes=sum(sizes),
+        seconds={
+            reader: statistics.median(
+                _in_a_process(f"open-with-{reader}", TABLE)["seconds"] for _ in range(TRIES)
+            )
+            for reader in READERS
+        },
+        rows=_in_a_process("rows", TABLE),
+    )
+
+
+def _log_files(snapshot: Snapshot) -> list[int]:
+    """Sizes of the log files that make up a snapshot."""
+    sizes = [entry.status.size for entry in snapshot.segment.tail]
+    if snapshot.checkpoint is not None:
+        sizes += [entry.status.size for entry in snapshot.checkpoint.files.entries]
+        sizes += [sidecar.size_in_bytes for sidecar in snapshot.checkpoint.sidecars]
+    return sizes
+
+
+def _sorted_files(snapshot: Snapshot) -> pa.Table:
+    return snapshot.live_files().sort_by("path").combine_chunks()
+
+
+def _in_a_process(what: str, table: Path) -> dict[str, Any]:
+    command = [sys.executable, os.fspath(ROOT / "demo" / "reading.py"), what, os.fspath(table)]
+    run = subprocess.run(command, capture_output=True, text=True)
+    if run.returncode:
+        console.print(run.stderr, markup=False)
+        raise SystemExit(f"{what} failed")
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+def _run_dag(engine: str) -> None:
+    """Runs the Dag as `airflow dags test` does: a real DagRun with real task instances and XComs,
+    in a database of its own; without a scheduler, so that the demo need not wait for one.
+    """
+    environment = {
+        # Nothing of an Airflow that this machine may have.
+        **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
+        "AIRFLOW_HOME": os.fspath(HOME / "airflow"),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME / 'airflow' / 'airflow.db'}",
+        "AIRFLOW__CORE__DAGS_FOLDER": os.fspath(ROOT / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[*]"}),
+    }
+    conf = {
+        "table_uri": os.fspath(TABLE),
+        "engine": engine,
+        "actions_per_sidecar": ACTIONS_PER_SIDECAR,
+    }
+    with _timed("Airflow's database on SQLite: {seconds:.0f} s"):
+        _airflow(environment, "db", "migrate")
+    with _timed("the DagRun: {seconds:.0f} s"):
+        _airflow(environment, "dags", "test", "delta_checkpoint", "--conf", json.dumps(conf))
+
+
+def _airflow(environment: dict[str, str], *command: str) -> None:
+    """Runs a command of Airflow's, keeps its output and shows the lines that tell the story."""
+    console.print(f"   [dim]$ airflow {escape(' '.join(command))}[/]", soft_wrap=True)
+    with (
+        open(AIRFLOW_LOG, "a") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "airflow", *command],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            log.write(line)
+            lines.append(line)
+            if told := _story(line):
+                console.print(f"     {escape(told)}", soft_wrap=True)
+    if process.returncode:
+        console.print("".join(lines[-40:]), markup=False)
+        raise SystemExit(f"airflow {command[0]} {command[1]} failed")
+
+
+def _story(line: str) -> str | None:
+    """What a line of Airflow's log says about our tasks."""
+    # 2026-01-31T12:00:00Z [info     ] what is said     [who says so] loc=...
+    said = line.partition("] ")[2].partition("  ")[0].partition(" [")[0].strip()
+    if said.startswith("delta-maintenance: ") or "newest checkpoint" in said:
+        return said
+    if said.startswith(("file actions:", f"{TABLE}")):
+        return said
+    if "starting task_id=" in said:
+        return f"task {said.partition('task_id=')[2].partition(' ')[0]}"
+    return None
+
+
+def _checkpoint_of(snapshot: Snapshot) -> str:
+    checkpoint = snapshot.checkpoint
+    if checkpoint is None:
+        raise SystemExit("the Dag ended well, but there is no checkpoint")
+    name = checkpoint.files.name
+    return (
+        f"V2 ({'JSON' if name.endswith('.json') else 'Parquet'}), "
+        f"{len(checkpoint.sidecars)} sidecars"
+        if checkpoint.sidecars
+        else f"one file ({name})"
+    )
+
+
+def _compare(before: State, after: State, checkpoint: str) -> None:
+    grid = Grid("", "before", "after", "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in grid.columns[1:]:
+        column.justify = "right"
+    grid.add_row("   checkpoint", "none", checkpoint, "")
+    grid.add_row("   log files to read", str(before.log_files), str(after.log_files), "")
+    grid.add_row("   their size", _megabytes(before.log_bytes), _megabytes(after.log_bytes), "")
+    for reader in READERS:
+        slow, fast = before.seconds[reader], after.seconds[reader]
+        grid.add_row(
+            f"   open, {reader}",
+            f"{slow:.2f} s",
+            f"{fast:.2f} s",
+            f"[bold green]{slow / fast:.1f} times faster[/]",
+        )
+    console.print(grid)
+    console.print(
+        f"   [dim]each time in a process of its own, imports left out, median of {TRIES}[/]"
+    )
+
+
+def _prove(before: State, after: State) -> bool:
+    hidden = HOME / "without-the-older-log"
+    version = _hide_older_log(hidden)
+    reopened = delta_maintenance.open_table(str(hidden)).snapshot()
+    by_deltalake = _in_a_process("open-with-deltalake", hidden)
+    rows = f"{after.rows['rows']:,} rows"
+    claims = {
+        f"the same {after.files.num_rows:,} live files, field by field": (
+            before.files == after.files
+        ),
+        f"the same {rows} as deltalake reads them, checksum {after.rows['checksum'][:12]}": (
+            before.rows == after.rows
+        ),
+        f"without the {version} older commits, delta-maintenance finds the same files": (
+            reopened.version == version and _sorted_files(reopened) == before.files
+        ),
+        f"without the {version} older commits, deltalake reads the same rows": (
+            by_deltalake["version"] == version and _in_a_process("rows", hidden) == before.rows
+        ),
+    }
+    for claim, holds in claims.items():
+        console.print(f"   [{'green]yes' if holds else 'bold red]NO '}[/]  {escape(claim)}")
+    return all(claims.values())
+
+
+def _hide_older_log(copy: Path) -> int:
+    """A copy of the table in which only the checkpoint can tell about versions before its own."""
+    snapshot = delta_maintenance.open_table(str(TABLE)).snapshot()
+    older = {f"{number:020}.json" for number in range(snapshot.version)}
+    shutil.copytree(
+        TABLE / "_delta_log", copy / "_delta_log", ignore=lambda _, names: older.intersection(names)
+    )
+    for path in map(unquote, snapshot.live_files()["path"].to_pylist()):
+        (copy / path).parent.mkdir(parents=True, exist_ok=True)
+        # Linked, not copied: nobody writes to data files.
+        os.link(TABLE / path, copy / path)
+    return snapshot.version
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
+
+
+@contextmanager
+def _timed(text: str) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    console.print(f"   [dim]{text.format(seconds=time.monotonic() - began)}[/]")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--engine",
+        choices=("spark", "local"),
+        default="spark",
+        help="who writes the sidecars: a PySpark job, the default, or the worker itself",
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the table and Airflow's log")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
