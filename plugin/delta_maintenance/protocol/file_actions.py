@@ -133,9 +133,9 @@ def normalise(
 ) -> pa.Table:
     """The batch with known columns in their types; unknown ones follow as they are.
 
-    JSON gives maps as structs, Parquet gives them with names and widths of its own choosing. In a
-    struct a null may stand for an absent key: with `partition_keys` (the physical names of the
-    partition columns) a null partition value is kept for exactly those keys.
+    JSON gives maps as structs, Parquet gives them with names and widths of its own choosing. Some
+    writers leave out null partition values: with `partition_keys` (the physical names of the
+    partition columns) they are null for exactly those keys, whatever the form.
     """
     columns: dict[str, pa.ChunkedArray] = {}
     for name, wanted in types.items():
@@ -154,6 +154,10 @@ def normalise(
             )
         elif column.type != wanted:
             column = column.cast(wanted)
+        if name == "partitionValues" and partition_keys and pa.types.is_map(batch[name].type):
+            column = pa.chunked_array(
+                [_completed(chunk, partition_keys) for chunk in column.chunks], STRING_MAP
+            )
         columns[name] = column
     for name in batch.column_names:
         if name not in columns and not pa.types.is_null(batch[name].type):
@@ -210,6 +214,20 @@ def _struct_to_map(values: pa.StructArray, *, keep_null: Collection[str]) -> pa.
     return pa.MapArray.from_arrays(
         pa.array(offsets, mask=_offset_mask(values)), pa.array(names).take(pa.array(key)), items
     )
+
+
+def _completed(values: pa.MapArray, keys: Collection[str]) -> pa.MapArray:
+    """The maps with a null for every key that they lack."""
+    offsets = np.asarray(values.offsets)
+    complete = pc.or_(pc.equal(np.diff(offsets), len(keys)), pc.is_null(values))
+    if pc.all(complete, min_count=0).as_py():
+        return values
+    present = pc.unique(values.keys.slice(offsets[0], offsets[-1] - offsets[0])).to_pylist()
+    names = sorted({*keys, *present})
+    children = [pc.map_lookup(values, query_key=name, occurrence="first") for name in names]
+    fields = [pa.field(name, pa.string()) for name in names]
+    struct = pa.StructArray.from_arrays(children, fields=fields, mask=pc.is_null(values))
+    return _struct_to_map(struct, keep_null=keys)
 
 
 def _offset_mask(values: pa.Array) -> np.ndarray | None:
