@@ -86,7 +86,7 @@ class FileReplay:
         if len(keys) == 0:
             return np.empty(0, np.int64)
         if self._exact is not None:
-            return self._offer_exactly(keys, order)
+            return self._offer_exactly(keys, order, remember)
         newest_first = order
         hashes = self._hash_keys(keys)[order]
         by_hash = np.argsort(hashes, kind="stable")
@@ -95,7 +95,7 @@ class FileReplay:
         if repeats.any():
             first = order[np.maximum.accumulate(np.where(repeats, 0, np.arange(len(order))))]
             if not _same_texts(keys, order[repeats], keys, first[repeats]):
-                return self._switch_to_exact(keys, newest_first)
+                return self._switch_to_exact(keys, newest_first, remember)
             order, ordered = order[~repeats], ordered[~repeats]
         standing = np.ones(len(order), bool)
         for level_hashes, level_positions in self._levels:
@@ -104,7 +104,7 @@ class FileReplay:
             hit = level_hashes[at] == ordered
             if hit.any():
                 if not self._same_as_remembered(keys, order[hit], level_positions[at[hit]]):
-                    return self._switch_to_exact(keys, newest_first)
+                    return self._switch_to_exact(keys, newest_first, remember)
                 standing &= ~hit
         order, ordered = order[standing], ordered[standing]
         if remember:
@@ -139,23 +139,24 @@ class FileReplay:
                 return False
         return True
 
-    def _switch_to_exact(self, keys: pa.StringArray, order: Positions) -> Positions:
+    def _switch_to_exact(self, keys: pa.StringArray, order: Positions, remember: bool) -> Positions:
         remembered = [positions for _, positions in self._levels]
         texts = pa.chunked_array(self._keys, pa.string()).cast(pa.binary())
         kept = texts.take(pa.array(np.concatenate([np.empty(0, np.int64), *remembered])))
         self._exact = set(kept.to_pylist())
         self._levels, self._keys, self._starts = [], [], []
-        return self._offer_exactly(keys, order)
+        return self._offer_exactly(keys, order, remember)
 
-    def _offer_exactly(self, keys: pa.StringArray, order: Positions) -> Positions:
+    def _offer_exactly(self, keys: pa.StringArray, order: Positions, remember: bool) -> Positions:
         assert self._exact is not None
         texts = keys.cast(pa.binary()).to_pylist()
-        standing = []
+        new: dict[bytes, int] = {}
         for position in order.tolist():
             if texts[position] not in self._exact:
-                self._exact.add(texts[position])
-                standing.append(position)
-        return np.array(standing, np.int64)
+                new.setdefault(texts[position], position)
+        if remember:
+            self._exact.update(new)
+        return np.array(list(new.values()), np.int64)
 
 
 def _merge(
