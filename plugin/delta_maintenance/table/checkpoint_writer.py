@@ -16,11 +16,9 @@ from datetime import tzinfo
 from typing import Any, Literal, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from delta_maintenance.clock import NewId
-from delta_maintenance.errors import RefusedError, VerificationError
+from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions import (
     CheckpointMetadata,
     DomainMetadata,
@@ -37,7 +35,6 @@ from delta_maintenance.protocol.checkpoint import (
     unexpired,
 )
 from delta_maintenance.protocol.features import supports
-from delta_maintenance.protocol.file_action_json import MapKeys
 from delta_maintenance.protocol.last_checkpoint import V2CheckpointHint, parse_hint, render_hint
 from delta_maintenance.protocol.log_files import (
     LAST_CHECKPOINT,
@@ -57,8 +54,8 @@ from delta_maintenance.protocol.schema import (
 from delta_maintenance.protocol.statistics import statistics_arrow_type
 from delta_maintenance.storage.base import FileStatus, Store
 from delta_maintenance.table.action_file import ActionFile, ParquetStyle, Tally
-from delta_maintenance.table.checkpoint_reader import FILE_COLUMNS, Checkpoint
-from delta_maintenance.table.log_segment import LOG_DIRECTORY, CheckpointFiles
+from delta_maintenance.table.checkpoint_verification import verify_checkpoint, verify_sidecar
+from delta_maintenance.table.log_segment import LOG_DIRECTORY
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.staging import Staging, publish, staging
 from delta_maintenance.table.standing_files import StandingFiles
@@ -265,7 +262,7 @@ class RollingSidecars:
         file, self._file = self._file, None
         if file is not None:
             file.close()
-            _verify_sidecar(self._staged, self._name, file.tally)
+            verify_sidecar(self._staged, self._name, file.tally)
             self._done.append((self._name, file.tally))
 
     def publish(self, store: Store) -> tuple[SidecarReport, ...]:
@@ -445,30 +442,13 @@ class _Writing:
         self.staged.path(name).write_bytes("".join(f"{line}\n" for line in lines).encode())
 
     def _verify(self, name: str, actions: Sequence[tuple[str, dict[str, Any]]]) -> None:
-        entry = self.staged.entry(name)
-        files = CheckpointFiles(self.snapshot.version, entry.file.kind, (entry,))
-        checkpoint = Checkpoint(self.staged.store, files, sidecar_store=self.snapshot.store)
-        if self._inlines:
-            found = Tally()
-            fields = {action: ("path", "size", "deletionVector") for action in FILE_COLUMNS}
-            keys = MapKeys(partition_columns=frozenset())
-            for batch in checkpoint.file_actions(keys=keys, fields=fields):
-                found.include(batch.adds, batch.removes)
-            _require_same(f"{LOG_DIRECTORY}/{name}", found, self.inline)
-        singles = checkpoint.singles
-        read_back = single_actions(
-            protocol=singles.protocol or self.snapshot.protocol,
-            metadata=singles.metadata or self.snapshot.metadata,
-            txns=list(singles.txns.values()),
-            domains=list(singles.domains.values()),
-            checkpoint_metadata=next(iter(singles.checkpoint_metadata), None),
-            sidecars=singles.sidecars,
-        )
-        complete = singles.protocol is not None and singles.metadata is not None
-        _require_same(
-            f"{LOG_DIRECTORY}/{name}",
-            (complete, [_without_nulls(action) for action in read_back]),
-            (True, [_without_nulls(action) for action in actions]),
+        verify_checkpoint(
+            self.staged,
+            name,
+            version=self.snapshot.version,
+            sidecar_store=self.snapshot.store,
+            actions=actions,
+            inline=self.inline if self._inlines else None,
         )
 
     def _announce(self, status: FileStatus, single_count: int) -> WrittenCheckpoint:
@@ -544,44 +524,14 @@ def _sidecar(status: FileStatus) -> Sidecar:
     )
 
 
-def _verify_sidecar(staged: Staging, name: str, expected: Tally) -> None:
-    found = Tally()
-    with pq.ParquetFile(staged.path(name)) as parquet:
-        for action in FILE_COLUMNS:
-            columns = [f"{action}.{column}" for column in ("path", "size", "deletionVector")]
-            for batch in parquet.iter_batches(columns=columns):
-                rows = batch.column(0)
-                rows = rows.filter(pc.is_valid(rows))
-                table = pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows)])
-                none = table.slice(0, 0)
-                found.include(*((table, none) if action == "add" else (none, table)))
-    _require_same(f"{LOG_DIRECTORY}/{name}", found, expected)
-
-
-def _require_same(file: str, found: object, expected: object) -> None:
-    if found != expected:
-        raise VerificationError(
-            f"what was written reads back differently: {found} instead of {expected}",
-            file=file,
-            remedy="report this with the table's log: nothing was published",
-        )
-
-
 def _json_lines(action: str, rows: pa.StructArray) -> list[str]:
     return [
-        json.dumps({action: _of_json(row)}, ensure_ascii=False)
+        json.dumps({action: _without_nulls(row)}, ensure_ascii=False)
         for row in rows.to_pylist(maps_as_pydicts="strict")
     ]
 
 
-def _without_nulls(value: Any) -> Any:
-    # A null and an absent field are the same, and Parquet has no absent ones.
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _of_json(row: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
     # A null partition value means something; a null field does not.
     return {
         name: value
