@@ -238,13 +238,16 @@ for name, value in json.loads(sys.argv[2]).items():
     session = session.config(name, value)
 spark = session.getOrCreate()
 assert "connect" in type(spark).__module__
+spark.addArtifacts(sys.argv[3], pyfile=True)
 result = run(JobSpec.from_json(json.loads(sys.argv[1])), spark)
 print(json.dumps(JobReport(status="done", result=result).to_json()))
 spark.stop()
 """
 
 
-def test_spark_connect_needs_nothing_of_the_jvm(tmp_path: Path) -> None:
+def test_spark_connect_needs_nothing_of_the_jvm(
+    bare_python: Path, py_file: str, tmp_path: Path
+) -> None:
     pytest.importorskip("grpc", reason="NO SPARK CONNECT: its client needs grpcio")
     neglected(tmp_path / "table")
     like = neglected(tmp_path / "like")
@@ -252,7 +255,7 @@ def test_spark_connect_needs_nothing_of_the_jvm(tmp_path: Path) -> None:
         **os.environ,
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": str(bare_python),
     }
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -260,7 +263,7 @@ def test_spark_connect_needs_nothing_of_the_jvm(tmp_path: Path) -> None:
     settings = {**SETTINGS, "spark.local.connect.server.port": str(port)}
     spec = json.dumps(job(str(tmp_path / "table")).to_json())
     done = subprocess.run(
-        [sys.executable, "-c", CONNECT, spec, json.dumps(settings)],
+        [sys.executable, "-c", CONNECT, spec, json.dumps(settings), py_file],
         env=environment,
         cwd=tmp_path,
         capture_output=True,

@@ -31,7 +31,7 @@ LONG_AGO = datetime(2019, 1, 1, tzinfo=UTC)
 """When the commits are dated: a checkpoint keeps all tombstones of commits from the future."""
 
 
-@pytest.mark.conformance("CKPT-01")
+@pytest.mark.conformance("CKPT-22", "CKPT-24")
 @pytest.mark.parametrize("name", TABLES)
 def test_spark_writes_the_rows_of_the_local_engine(
     name: str, corpus: Path, spark: SparkSession, tmp_path: Path
