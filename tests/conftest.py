@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# What an example takes depends on who else uses the machine; no property is about time.
+settings.register_profile("any-machine", deadline=None)
+settings.load_profile("any-machine")
 
 pytest_plugins = ["conformance"]
 

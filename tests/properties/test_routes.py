@@ -194,7 +194,7 @@ def check_views(expected: State, snapshot: Any) -> None:
     "REC-04", "REC-06", "REC-08", "CKPT-02", "CKPT-27", "COMP-02", "COMP-07", "COMP-08", "LAST-02",
     "PART-03",
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_every_route_to_every_version_gives_the_state_of_a_naive_replay(
     data: st.DataObject,

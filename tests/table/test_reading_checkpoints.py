@@ -300,7 +300,7 @@ def test_damaged_pages_of_files_are_found_on_the_way_and_read_from_elsewhere(
 
 
 @pytest.mark.conformance("CKPT-32")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(at=st.integers(0, 10**6), size=st.integers(1, 64), kind=st.sampled_from(sorted(KINDS)))
 def test_no_damage_raises_anything_but_an_error_of_this_library(
     at: int, size: int, kind: str
@@ -849,3 +849,33 @@ def test_an_unused_max_row_index_is_not_carried() -> None:
     names = [field.name for field in batch.adds.schema.field("deletionVector").type]
     assert "maxRowIndex" not in names
     assert table.open().snapshot().live_files()["dv"].to_pylist() == ["uab^-aqEH.-t@S}K{vb[*k^"]
+
+
+@pytest.mark.conformance("PART-01", "LOG-12", "REC-08")
+def test_partition_values_that_were_left_out_are_null_by_every_route() -> None:
+    table = TableBuilder()
+    table.commit([protocol(), metadata(partitioned_by=["part", "day"])])
+    told = {"part": "x", "day": "1"}
+    table.commit(
+        [
+            add("none", partitionValues={}),
+            add("one", partitionValues={"day": "1"}),
+            add("all", partitionValues=told),
+            add("more", partitionValues=told | {"other": "y"}),
+            remove("removed", partitionValues={"part": "x"}, extendedFileMetadata=True),
+            remove("untold"),
+        ]
+    )
+    by_commits = table.open().snapshot()
+    table.checkpoint()
+    by_checkpoint = table.open().snapshot()
+
+    assert by_checkpoint.checkpoint is not None
+    assert state_of(by_checkpoint) == state_of(by_commits)
+    for snapshot in (by_commits, by_checkpoint):
+        rows = [*_sorted(snapshot.live_files()), *_sorted(snapshot.tombstones())]
+        values = {row["path"]: row["partition_values"] for row in rows}
+        assert values["none"] == [("day", None), ("part", None)]
+        assert values["one"] == [("day", "1"), ("part", None)]
+        assert values["removed"] == [("day", None), ("part", "x")]
+        assert values["untold"] is None
