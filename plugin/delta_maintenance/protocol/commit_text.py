@@ -220,6 +220,8 @@ def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
         if data.startswith(_FILE_LINES, last):
             break
         end = last
+    if start == end:
+        return FileBlock(start, end, 0)
     # Every line of the block has to start like one of a file action.
     text = np.frombuffer(data, np.uint8)
     lines = start + np.flatnonzero(text[start:end] == _NEWLINE) + 1
