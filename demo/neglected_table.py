@@ -13,7 +13,7 @@ from deltalake import DeltaTable, PostCommitHookProperties, write_deltalake
 from delta_maintenance import clock
 
 COMMITS = 400
-DEVICES = 60
+DEVICES = 80
 """One file each per commit: the table is partitioned by hour and device."""
 READINGS = 4
 CHANNELS = 24

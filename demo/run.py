@@ -39,7 +39,7 @@ HOME = ROOT / ".demo"
 TABLE = HOME / "telemetry"
 AIRFLOW_LOG = HOME / "airflow.log"
 READERS = ("delta-maintenance", "deltalake")
-TRIES = 3
+TRIES = 5
 ACTIONS_PER_SIDECAR = 8_000
 
 console = Console(highlight=False)
@@ -88,18 +88,16 @@ def main() -> int:
 
 
 def _write_table() -> None:
-    with (
-        _timed("{seconds:.0f} s"),
-        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
-    ):
-        bar = progress.add_task("commits", total=neglected_table.COMMITS)
-        for done in neglected_table.write_neglected_table(TABLE):
-            progress.update(bar, completed=done)
-    commits = len(list((TABLE / "_delta_log").glob("*.json")))
-    console.print(
-        f"   {neglected_table.COMMITS} uploads of {neglected_table.DEVICES} small files, old hours "
-        f"deleted now and then:\n   {commits} commits, no checkpoint"
-    )
+    with _timed("{seconds:.0f} s"):
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            bar = progress.add_task("commits", total=neglected_table.COMMITS)
+            for done in neglected_table.write_neglected_table(TABLE):
+                progress.update(bar, completed=done)
+        commits = len(list((TABLE / "_delta_log").glob("*.json")))
+        console.print(
+            f"   {neglected_table.COMMITS} uploads of {neglected_table.DEVICES} small files, old "
+            f"hours deleted now and then:\n   {commits} commits, no checkpoint"
+        )
 
 
 def _look() -> State:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from airflow.providers.common.compat.sdk import AirflowFailException
-
 from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance_airflow.compat import AirflowFailException
 
 
 @contextmanager

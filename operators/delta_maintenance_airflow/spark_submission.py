@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from airflow.sdk import BaseHook
 
 from delta_maintenance import clock
+from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook

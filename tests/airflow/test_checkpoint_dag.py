@@ -50,6 +50,14 @@ def test_parsing_the_dag_opens_no_table_and_asks_for_no_variable(
     assert set(bag.dags) == {"delta_checkpoint"}
 
 
+def test_the_example_of_the_documentation_is_a_dag(tmp_path: Path, airflow_db: None) -> None:
+    text = (DAGS.parent / "docs" / "airflow.md").read_text()
+    (tmp_path / "example.py").write_text(text.partition("```python\n")[2].partition("```")[0])
+    bag = DagBag(dag_folder=str(tmp_path))
+    assert not bag.import_errors
+    assert set(bag.dags["checkpoint_events"].task_ids) == {"wait", "checkpoint"}
+
+
 def test_one_run_at_a_time_and_every_parameter_explained(dag: Any) -> None:
     assert dag.max_active_runs == 1
     assert dag.doc_md
