@@ -5,8 +5,8 @@ readers need not replay its log.
 
 **On a schedule** (hourly) for the tables that the Airflow Variable `delta_checkpoint_tables` names:
 a JSON list of addresses, such as `["s3://lake/events", "/srv/tables/users"]`. For each of them a
-sensor waits up to the end of the hour until a reader would have to replay `min_commits` commits;
-a table that stays below is skipped.
+sensor looks whether a reader would have to replay `min_commits` commits; a table that is below is
+skipped until the next hour.
 
 **By hand** for one table, at once: trigger with its address, and with *Plan only* to see what would
 be written, and why.
@@ -55,7 +55,7 @@ with DAG(
             type="integer",
             minimum=0,
             title="Commits since the last checkpoint",
-            description="Wait until there are so many. A table given by hand is not waited for.",
+            description="With fewer a table is skipped. One given by hand never is.",
         ),
         "kind": Param(
             "auto",
@@ -105,13 +105,11 @@ with DAG(
         enough_commits = DeltaCommitSensor(
             task_id="enough_commits",
             table_uri=table_uri,
-            # Who asks for one table by hand has waited long enough.
+            # Who asks for one table by hand wants it now.
             min_commits_since_checkpoint="{{ 0 if params.table_uri else params.min_commits }}",
             delta_conn_id="{{ params.delta_conn_id }}",
-            poke_interval=timedelta(minutes=2),
-            timeout=timedelta(minutes=50),
-            # Between two looks the worker is free for others; in vain is no failure.
-            mode="reschedule",
+            # One look, the next run has another: a run that waits would hold up those by hand.
+            timeout=0,
             soft_fail=True,
         )
         checkpoint = DeltaCheckpointOperator(
