@@ -24,15 +24,9 @@ from delta_maintenance.protocol.features import (
 from delta_maintenance.protocol.log_files import LogFileKind, classic_checkpoint_name
 from delta_maintenance.table.action_file import ParquetStyle
 from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.checkpoint_writer import (
-    CheckpointSpec,
-    Progress,
-    SidecarEngine,
-    WrittenCheckpoint,
-    WrittenKind,
-    layout_of,
-    write_checkpoint,
-)
+from delta_maintenance.table.checkpoint_spec import CheckpointSpec, WrittenKind, layout_of
+from delta_maintenance.table.checkpoint_writer import WrittenCheckpoint, write_checkpoint
+from delta_maintenance.table.sidecar_writer import Progress, SidecarEngine
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.table import Table
 

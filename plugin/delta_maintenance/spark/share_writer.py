@@ -15,12 +15,8 @@ from delta_maintenance.protocol.checkpoint import FileActionLayout
 from delta_maintenance.protocol.reconcile import FileReplay
 from delta_maintenance.spark.log_shares import ShareRow, TableAddress, share_rows
 from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.checkpoint_writer import (
-    CheckpointSpec,
-    SidecarSet,
-    kept,
-    roll_sidecars,
-)
+from delta_maintenance.table.checkpoint_spec import CheckpointSpec
+from delta_maintenance.table.sidecar_writer import SidecarSet, kept, roll_sidecars
 from delta_maintenance.table.staging import staging
 from delta_maintenance.table.standing_files import StandingFiles, standing_files
 

@@ -22,14 +22,10 @@ from delta_maintenance.spark.log_shares import LogPart, LogReading, TableAddress
 from delta_maintenance.spark.share_writer import Report, ShareWriting, gravest
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.storage.base import Store
-from delta_maintenance.table.checkpoint_writer import (
-    CheckpointSpec,
-    Progress,
-    SidecarSet,
-    commit_times,
-)
+from delta_maintenance.table.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.log_reader import LogTail
 from delta_maintenance.table.log_segment import LOG_DIRECTORY, LogEntry
+from delta_maintenance.table.sidecar_writer import Progress, SidecarSet, commit_times
 from delta_maintenance.table.snapshot import Snapshot
 
 _LOG_BYTES_PER_TASK = 32 << 20
