@@ -14,7 +14,7 @@ from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.checkpoint import FileActionLayout
 from delta_maintenance.storage.base import Store
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table import checkpoint_writer
+from delta_maintenance.table import checkpoint_writer, sidecar_writer
 from delta_maintenance.table.action_file import ActionFile
 from delta_maintenance.table.staging import publish
 from delta_maintenance.testing.actions import (
@@ -140,14 +140,15 @@ def tampering(monkeypatch: pytest.MonkeyPatch, tamper: Tamper) -> None:
 
 def cutting(monkeypatch: pytest.MonkeyPatch, verify: str) -> None:
     """Cuts staged files at their end just before they are verified."""
-    honest = getattr(checkpoint_writer, verify)
+    module = sidecar_writer if verify == "verify_sidecar" else checkpoint_writer
+    honest = getattr(module, verify)
 
     def cut(staged: Any, name: str, *rest: Any, **named: Any) -> None:
         path = staged.path(name)
         path.write_bytes(path.read_bytes()[:-20])
         honest(staged, name, *rest, **named)
 
-    monkeypatch.setattr(checkpoint_writer, verify, cut)
+    monkeypatch.setattr(module, verify, cut)
 
 
 @pytest.mark.conformance("PQ-04")
