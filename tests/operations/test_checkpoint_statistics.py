@@ -194,11 +194,15 @@ def test_every_kind_has_the_same_statistics(kind: str, per_sidecar: int) -> None
         assert (loaded(row["stats"]) if row["stats"] else None) == (loaded(TEXT) if known else None)
 
 
-@pytest.mark.conformance("CKPT-10")
-def test_a_json_checkpoint_has_statistics_as_text_only() -> None:
+@pytest.mark.conformance("CKPT-10", "CKPT-11")
+@pytest.mark.parametrize("as_json", [True, False], ids=["JSON", "no JSON"])
+@pytest.mark.parametrize("source", ["JSON", "struct"])
+def test_a_json_checkpoint_has_statistics_as_text_whatever_is_asked_for(
+    source: str, as_json: bool
+) -> None:
     table = table_of(
-        add("a", partitionValues={"part": "x"}, stats_parsed=PARSED),
-        configuration=settings(as_json=True, as_struct=True),
+        add("a", partitionValues={"part": "x"}, **SOURCES[source]),
+        configuration=settings(as_json=as_json, as_struct=True),
     )
     result = write(table.open(), "v2-json", 0)
     assert result.path is not None
