@@ -840,15 +840,28 @@ def test_a_checkpoint_may_hold_one_path_live_and_removed_with_another_vector() -
 
 
 @pytest.mark.conformance("DV-03", "CKPT-07")
-def test_an_unused_max_row_index_is_not_carried() -> None:
-    vector = deletion_vector(offset=OMIT, maxRowIndex=None)
+def test_an_unused_max_row_index_is_not_carried_and_an_unknown_field_is() -> None:
     table = TableBuilder()
+    vector = deletion_vector(offset=OMIT)
     table.commit([features("deletionVectors"), metadata(), add("a", dv=vector)])
-    table.checkpoint()
-    [batch] = [batch for batch in table.open().snapshot().scan() if batch.adds.num_rows]
-    names = [field.name for field in batch.adds.schema.field("deletionVector").type]
-    assert "maxRowIndex" not in names
-    assert table.open().snapshot().live_files()["dv"].to_pylist() == ["uab^-aqEH.-t@S}K{vb[*k^"]
+
+    def with_more_fields(rows: pa.Table) -> pa.Table:
+        vectors = pc.struct_field(rows["add"].combine_chunks(), "deletionVector")
+        children = [(field.name, pc.struct_field(vectors, field.name)) for field in vectors.type]
+        children.append(("maxRowIndex", pa.nulls(len(vectors), pa.int64())))
+        children.append(("shiny", pa.array(["x"] * len(vectors))))
+        made = pa.StructArray.from_arrays(
+            [child for _, child in children],
+            fields=[pa.field(name, child.type) for name, child in children],
+            mask=pc.is_null(vectors),
+        )
+        return _with_child("add", "deletionVector", made)(_without("add", "deletionVector")(rows))
+
+    table.checkpoint(reshape=with_more_fields)
+    snapshot = table.open().snapshot()
+    [batch] = [batch for batch in snapshot.scan() if batch.adds.num_rows]
+    assert batch.adds["deletionVector"].to_pylist() == [vector | {"offset": None, "shiny": "x"}]
+    assert snapshot.live_files()["dv"].to_pylist() == ["uab^-aqEH.-t@S}K{vb[*k^"]
 
 
 @pytest.mark.conformance("PART-01", "LOG-12", "REC-08")

@@ -20,6 +20,7 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
+from delta_maintenance.table import log_reader
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.testing.actions import (
     OMIT,
@@ -223,6 +224,15 @@ def test_several_actions_on_one_line_are_all_taken(first: str, blank: str) -> No
     assert snapshot.state.commit_info is not None
     assert snapshot.state.commit_info.operation == "BOTH"
     assert sorted(row["path"] for row in everything(snapshot)) == ["a", "after", "before"]
+
+
+@pytest.mark.conformance("LOG-03")
+@pytest.mark.parametrize("behind", [',"txn":{%s}}', ', "txn" :\t{%s} }', ',"odd":1,"txn": {%s}}'])
+def test_an_action_behind_an_add_is_taken_whatever_blanks_stand_around_it(behind: str) -> None:
+    line = '{"add":{"path":"a"}' + behind % '"appId":"app","version":7'
+    table = started(add("before"), line, add("after"))
+    snapshot = table.open().snapshot()
+    assert (snapshot.txns, live(table)) == ({"app": 7}, ["a", "after", "before"])
 
 
 @pytest.mark.conformance("LOG-03")
@@ -695,3 +705,18 @@ def test_a_checksum_file_neither_stops_nor_changes_a_read(content: bytes) -> Non
     plain = state_of(table.open().snapshot())
     table.checksum(1, content)
     assert state_of(table.open().snapshot()) == plain
+
+
+@pytest.mark.conformance("LOG-03")
+@pytest.mark.parametrize(
+    "beside", [txn("app", 7), protocol(), commit_info()], ids=lambda a: [*a][0]
+)
+def test_a_large_log_refuses_what_only_a_small_one_is_searched_for(
+    beside: Action, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reader, "_THOROUGH_BYTES", 0)
+    table = started(add("a"), add("b") | beside)
+    snapshot = table.open().snapshot()
+    for read in (Snapshot.live_files, everything):
+        with fails(CorruptTableError, "line 2: ", table=table, version=1, file=COMMIT_1):
+            read(snapshot)

@@ -101,9 +101,11 @@ def test_a_file_that_is_missing_once_is_found_by_the_next_listing() -> None:
 def test_a_clean_up_while_a_snapshot_opens_leads_to_the_checkpoint_it_left(at: int) -> None:
     table, store = shaky()
     store.before_reading = once(lambda: clean_up(table, 4), json_name(at))
+    # How much was read ahead by then is up to the threads: the snapshot may stand on either base.
     snapshot = table.open().snapshot()
-    assert state_of(snapshot) == expected(table)
+    assert snapshot.live_files()["path"].to_pylist() == ["6"]
     assert snapshot.segment.base_version in (-1, 4)
+    assert table.open().snapshot().segment.base_version == 4
 
 
 @pytest.mark.conformance("CLEAN-11")
@@ -167,6 +169,7 @@ def test_a_file_that_comes_and_goes_ends_in_an_error_and_not_in_a_loop() -> None
         nonlocal asked
         if wanted == path:
             asked += 1
+            assert asked < 100
             if asked % 2 == 0:
                 raise missing(wanted)
 
