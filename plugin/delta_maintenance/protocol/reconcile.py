@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
+from delta_maintenance.protocol.arrays import integers
 from delta_maintenance.protocol.key_hash import hash_texts
 
 Hashes = npt.NDArray[np.uint64]
@@ -118,7 +119,7 @@ class FileReplay:
         if 2 * len(order) >= len(keys):
             positions = self._count + order
         else:
-            keys, positions = keys.take(order), self._count + np.arange(len(order))
+            keys, positions = keys.take(integers(order)), self._count + np.arange(len(order))
         # Sorted runs that double in size: each key is merged a logarithmic number of times.
         level = (hashes, positions)
         self._keys.append(keys)
@@ -170,4 +171,5 @@ def _merge(
 def _same_texts(
     left: pa.StringArray, left_rows: Positions, right: pa.StringArray, right_rows: Positions
 ) -> bool:
-    return bool(pc.all(pc.equal(left.take(left_rows), right.take(right_rows))).as_py())
+    left_texts, right_texts = left.take(integers(left_rows)), right.take(integers(right_rows))
+    return bool(pc.all(pc.equal(left_texts, right_texts)).as_py())

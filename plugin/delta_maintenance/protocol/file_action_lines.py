@@ -1,0 +1,302 @@
+"""Lines of file actions that stay text: only the logical file of each is found out.
+
+Whoever moves actions from one file of the log to another (log compaction) need not take them apart
+and put them together again: a line that is carried as it stands loses no field and no digit of one,
+whoever wrote it. Nearly all lines are written in one plain form, which a regular expression
+recognises from end to end several times faster than JSON can be parsed; the rest are parsed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.arrays import booleans, integers, to_bools
+from delta_maintenance.protocol.commit_text import (
+    FILE_ACTIONS,
+    CommitText,
+    SingleActions,
+    parse_line,
+    parse_other_lines,
+    split,
+)
+from delta_maintenance.protocol.file_action_json import FileLines, MapKeys, parse_file_actions
+from delta_maintenance.protocol.file_actions import logical_file_keys
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LogText:
+    """A file of the log, or some whole lines of one."""
+
+    name: str
+    """Relative to the table root, for messages."""
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FileActionLines:
+    """Adds and removes as they stand in the log, one a line."""
+
+    texts: pa.LargeStringArray
+    """Lines, each with its newline at the end; others may be among them."""
+    rows: Ints
+    """Which of the texts are meant."""
+    keys: pa.StringArray
+    """The logical file of each (`logical_file_keys`)."""
+    is_remove: Bools
+    source: Ints
+    """Which of the given files each comes from, counted from 0."""
+    plain: bool
+    """All of them were written in the plain form."""
+
+    def filter(self, mask: Bools) -> FileActionLines:
+        """Some of the lines, in the same order."""
+        if mask.all():
+            return self
+        return FileActionLines(
+            self.texts,
+            self.rows[mask],
+            self.keys.filter(booleans(mask)),
+            self.is_remove[mask],
+            self.source[mask],
+            self.plain,
+        )
+
+    def text(self) -> memoryview:
+        """The lines, one behind the other, with `dataChange` false: they repeat earlier commits.
+
+        Where another field of a line might be meant it stays true; whoever wants the state of a
+        table does not ask for it.
+        """
+        texts = self.texts.take(integers(self.rows))
+        if self.plain:
+            texts = pc.replace_substring(texts, '"dataChange":true', '"dataChange":false')
+        _, offsets, data = texts.buffers()
+        if data is None:
+            return memoryview(b"")
+        first, last = np.frombuffer(offsets, np.int64)[[texts.offset, texts.offset + len(texts)]]
+        return memoryview(data)[int(first) : int(last)]
+
+
+@dataclass(frozen=True, slots=True)
+class SingleLines:
+    """What a file of the log holds besides file actions."""
+
+    actions: SingleActions
+    """Parsed, `commitInfo` left out."""
+    texts: tuple[tuple[tuple[str, str], bytes], ...]
+    """Each action that is part of a state as a line of text, under its name and, where there may be
+    several, its application id or domain."""
+
+
+def read_lines(
+    files: Sequence[LogText], *, plain: bool = False
+) -> tuple[FileActionLines, list[SingleLines]]:
+    """The lines of some files of the log, those of change data files and `commitInfo` left out.
+
+    File actions come in no particular order, other actions by file. `plain` says that all file
+    actions are known to be in the plain form, so that only their beginnings are looked at.
+    `CorruptTableError` names the file and the line that nobody could read.
+    """
+    whole = [f.data if f.data.endswith(b"\n") else f.data + b"\n" for f in files]
+    texts, ends = _lines(b"".join(whole))
+    _require_utf8(texts, files)
+    source = np.searchsorted(np.cumsum([len(data) for data in whole]), ends)
+    is_plain = to_bools(pc.match_substring_regex(texts, _HEAD if plain else _PLAIN))
+    singles: list[SingleLines] = []
+    odd: list[int] = []
+    for index, lines in enumerate(_other_lines(texts, ~is_plain, source, len(files))):
+        found = _singles(files[index], lines)
+        if found is None:
+            odd.append(index)
+        singles.append(found or SingleLines(SingleActions(), ()))
+    if not odd:
+        return _plain_lines(texts, source, is_plain), singles
+    parsed, others = _parsed_lines([files[index] for index in odd], np.array(odd))
+    for index, found in zip(odd, others, strict=True):
+        singles[index] = found
+    regular = _plain_lines(texts, source, is_plain & ~np.isin(source, odd))
+    return _beside(regular, parsed), singles
+
+
+_TEXT = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"'
+_ENTRY = rf"{_TEXT}:(?:{_TEXT}|null)"
+_FIELDS = {
+    "size|modificationTime|deletionTimestamp|baseRowId|defaultRowCommitVersion": (
+        r"-?(?:0|[1-9][0-9]*)"
+    ),
+    "dataChange|extendedFileMetadata": r"(?:true|false)",
+    "partitionValues|tags": rf"(?:\{{(?:{_ENTRY}(?:,{_ENTRY})*)?\}}|null)",
+    "stats|clusteringProvider": rf"(?:{_TEXT}|null)",
+}
+_FIELD = "|".join(f'"(?:{names})":{value}' for names, value in _FIELDS.items())
+# The path first and without escapes, then known fields but for deletion vectors: such a line is one
+# JSON object with one action in it, and its path is its logical file.
+_HEAD = r'^\{"(?:add|remove|cdc)":\{"path":"(?P<path>[^"\\\x00-\x1f]+)"'
+_PLAIN = rf"{_HEAD}(?:,(?:{_FIELD}))*\}}\}}\n$"
+
+_FILE_MARKS = (b'{"add":{', b'{"remove":{', b'{"cdc":{')
+_ACTION_KEY = r'"(?:add|remove|cdc)"\s*:\s*\{'
+_PARSED_FIELDS = {action: ("path", "deletionVector", "dataChange") for action in ("add", "remove")}
+_KEYED = {"txn": "appId", "domainMetadata": "domain"}
+_STATE = ("protocol", "metaData", *_KEYED)
+
+
+def _lines(data: bytes) -> tuple[pa.LargeStringArray, Ints]:
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+    offsets = pa.py_buffer(np.append(0, ends))
+    buffers = [None, offsets, pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_string(), len(ends), buffers), ends
+
+
+def _require_utf8(texts: pa.LargeStringArray, files: Sequence[LogText]) -> None:
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        for file in files:
+            split(file.name, file.data)
+        raise
+
+
+def _other_lines(
+    texts: pa.LargeStringArray, mask: Bools, source: Ints, count: int
+) -> list[list[tuple[int, bytes]]]:
+    """By file the lines of a mask that are not blank, each with its number in its file."""
+    others: list[list[tuple[int, bytes]]] = [[] for _ in range(count)]
+    first_row = np.searchsorted(source, np.arange(count)).tolist()
+    rows = np.flatnonzero(mask)
+    lines = texts.cast(pa.large_binary()).take(integers(rows)).to_pylist()
+    for row, index, line in zip(rows.tolist(), source[rows].tolist(), lines, strict=True):
+        if line.strip():
+            others[index].append((row - first_row[index] + 1, line))
+    return others
+
+
+def _singles(file: LogText, lines: Sequence[tuple[int, bytes]]) -> SingleLines | None:
+    """The single actions of a file; None where file actions are among them, or nothing at all."""
+    if not file.data or file.data.isspace():
+        return None
+    if any(line.startswith(_FILE_MARKS) for _, line in lines):
+        return None
+    actions, beside = parse_other_lines(CommitText(file.name, (), (), tuple(lines), None))
+    if beside:
+        return None
+    # Most commits hold nothing but their `commitInfo`.
+    some = actions.protocol or actions.metadata or actions.txns or actions.domains
+    return SingleLines(actions, _single_texts(lines) if some else ())
+
+
+def _single_texts(
+    lines: Sequence[tuple[int, bytes]],
+) -> tuple[tuple[tuple[str, str], bytes], ...]:
+    return tuple(
+        ((name, value[_KEYED[name]] if name in _KEYED else ""), text)
+        for name, value, text in _one_by_one(lines)
+        if name in _STATE
+    )
+
+
+def _one_by_one(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[str, Any, bytes]]:
+    """Every action with a line of its own; one that has it already is not written anew."""
+    for _, line in lines:
+        present = {name: value for name, value in parse_line(line).items() if value is not None}
+        for name, value in present.items():
+            yield name, value, line.strip() + b"\n" if len(present) == 1 else _rendered(name, value)
+
+
+def _rendered(name: str, value: object) -> bytes:
+    text = json.dumps({name: value}, separators=(",", ":"), ensure_ascii=False)
+    return text.encode() + b"\n"
+
+
+def _plain_lines(texts: pa.LargeStringArray, source: Ints, mask: Bools) -> FileActionLines:
+    heads = pc.extract_regex(texts, _HEAD)
+    rows = np.flatnonzero(mask & ~to_bools(pc.starts_with(texts, '{"cdc"')))
+    chosen = integers(rows)
+    return FileActionLines(
+        texts,
+        rows,
+        pc.struct_field(heads, "path").take(chosen).cast(pa.string()),
+        to_bools(pc.starts_with(texts, '{"remove"'))[rows],
+        source[rows],
+        plain=True,
+    )
+
+
+def _parsed_lines(
+    files: Sequence[LogText], numbers: Ints
+) -> tuple[FileActionLines, list[SingleLines]]:
+    """The lines of files of which some are not plain, by way of the parser of file actions."""
+    sources, singles = [], []
+    for file in files:
+        text = split(file.name, file.data)
+        actions, _ = parse_other_lines(text)
+        beside = [line for name, _, line in _one_by_one(text.other_lines) if name in FILE_ACTIONS]
+        sources.append(FileLines.of(text, beside))
+        singles.append(SingleLines(actions, _single_texts(text.other_lines)))
+    parsed = parse_file_actions(
+        sources, keys=MapKeys(partition_columns=frozenset()), fields=_PARSED_FIELDS
+    )
+    texts, _ = _lines(b"".join(piece for source in sources for piece in source.pieces))
+    texts = texts.take(integers(np.concatenate([parsed.add_line, parsed.remove_line])))
+    is_remove = np.repeat([False, True], [len(parsed.add_line), len(parsed.remove_line)])
+    tables = (parsed.adds, parsed.removes)
+    keys = [chunk for table in tables for chunk in logical_file_keys(table).chunks]
+    changes = [chunk for table in tables for chunk in table["dataChange"].chunks]
+    lines = FileActionLines(
+        _without_data_change(
+            _alone(texts, is_remove), pa.concat_arrays([pa.array([], pa.bool_()), *changes])
+        ),
+        np.arange(len(texts)),
+        pa.concat_arrays([pa.array([], pa.string()), *keys]),
+        is_remove,
+        numbers[np.concatenate([parsed.add_source, parsed.remove_source])],
+        plain=False,
+    )
+    return lines, singles
+
+
+def _alone(texts: pa.LargeStringArray, is_remove: Bools) -> pa.LargeStringArray:
+    """The lines without whatever other actions stand on them; hardly any writer does so."""
+    crowded = pc.greater(pc.count_substring_regex(texts, _ACTION_KEY), 1)
+    if not pc.any(crowded).as_py():
+        return texts
+    rows = np.flatnonzero(to_bools(crowded)).tolist()
+    alone = [_one_action(texts[row].as_py(), "remove" if is_remove[row] else "add") for row in rows]
+    return pc.replace_with_mask(texts, crowded, pa.array(alone, pa.large_string()))
+
+
+def _one_action(line: str, name: str) -> str:
+    actions = {key: value for key, value in parse_line(line.encode()).items() if value is not None}
+    return line if len(actions) == 1 else _rendered(name, actions[name]).decode()
+
+
+def _without_data_change(
+    texts: pa.LargeStringArray, data_change: pa.BooleanArray
+) -> pa.LargeStringArray:
+    # Where the key stands once, and the line does change data, it is the key that says so.
+    once = pc.equal(pc.count_substring_regex(texts, r'"dataChange"\s*:'), 1)
+    changed = pc.replace_substring_regex(texts, r'"dataChange"\s*:\s*true', '"dataChange":false')
+    return pc.if_else(pc.and_(once, pc.fill_null(data_change, False)), changed, texts)
+
+
+def _beside(plain: FileActionLines, parsed: FileActionLines) -> FileActionLines:
+    texts, _ = _lines(bytes(plain.text()))
+    return FileActionLines(
+        pa.concat_arrays([texts, parsed.texts]),
+        np.arange(len(texts) + len(parsed.texts)),
+        pa.concat_arrays([plain.keys, parsed.keys]),
+        np.concatenate([plain.is_remove, parsed.is_remove]),
+        np.concatenate([plain.source, parsed.source]),
+        plain=False,
+    )

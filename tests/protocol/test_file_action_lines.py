@@ -1,0 +1,183 @@
+"""Lines are told apart by their logical files as the parser would, and carried as they stand."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.properties.test_routes import PATHS, VECTORS, files
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol import file_action_lines
+from delta_maintenance.protocol.file_action_lines import LogText, read_lines
+from delta_maintenance.testing.actions import (
+    Action,
+    add,
+    cdc,
+    commit_info,
+    deletion_vector,
+    dv_id,
+    metadata,
+    remove,
+    txn,
+)
+
+PLAIN = json.dumps(
+    add("p=1/a%20b", stats='{"numRecords":3,"minValues":{"x":"\\\\"}}', tags={"k": "ü"}),
+    separators=(",", ":"),
+)
+STYLES: list[dict[str, Any]] = [
+    {"separators": (",", ":"), "ensure_ascii": False},
+    {"separators": (",", ":")},
+    {},
+    {"separators": (",", ":"), "sort_keys": True},
+]
+
+
+def read(*texts: str) -> dict[tuple[str, str], Any]:
+    """What stands on the lines, by kind and key; the texts are files."""
+    lines, _ = read_lines([LogText(f"f{n}", text.encode()) for n, text in enumerate(texts)])
+    found = {}
+    *rows, end = bytes(lines.text()).decode().split("\n")
+    assert end == ""
+    for key, is_remove, row in zip(lines.keys.to_pylist(), lines.is_remove, rows, strict=True):
+        (name, value), *others = json.loads(row).items()
+        assert not others
+        assert name == ("remove" if is_remove else "add")
+        found[name, key] = value
+    assert len(found) == len(rows)
+    return found
+
+
+def key_of(value: Action) -> str:
+    vector = dv_id(value)
+    return value["path"] if vector is None else f"{vector}\0{value['path']}"
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> list[tuple[Action, str]]:
+    """Actions of distinct files, each with a line that says it."""
+    keys = draw(
+        st.lists(
+            st.tuples(st.sampled_from(PATHS), st.sampled_from(VECTORS)),
+            unique_by=lambda pair: key_of({"path": pair[0], "deletionVector": pair[1]}),
+        )
+    )
+    made = []
+    for path, vector in keys:
+        action = draw(files(draw(st.sampled_from([add, remove])), path, vector))
+        made.append((action, json.dumps(action, **draw(st.sampled_from(STYLES)))))
+    return made
+
+
+@pytest.mark.conformance("COMP-02", "FILE-11")
+@settings(max_examples=200)
+@given(lines(), st.integers(0, 3), st.booleans())
+def test_every_action_keeps_its_fields_and_gets_its_key(
+    made: list[tuple[Action, str]], cut: int, between: bool
+) -> None:
+    texts = [line for _, line in made]
+    if between:
+        texts.insert(len(texts) // 2, json.dumps(commit_info(add="{", note='"add":{')))
+        texts.insert(0, json.dumps(cdc("c"), separators=(",", ":")))
+    found = read("\n".join(["{}", *texts[:cut]]) + "\n\n", "\n".join([*texts[cut:], "{}"]))
+    expected = {}
+    for action, _ in made:
+        ((name, value),) = action.items()
+        expected[name, key_of(value)] = value | {"dataChange": False}
+    assert found == expected
+
+
+@settings(max_examples=400)
+@given(st.data())
+def test_only_lines_of_one_action_with_an_evident_path_count_as_plain(data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(PLAIN)))
+    cut = data.draw(st.integers(0, 12))
+    piece = data.draw(
+        st.sampled_from(
+            ["", '"', "\\", "{", "}", ",", "1", "true", ' "remove":{"path":"x"}', '"path":"x",']
+            + ['"dataChange":true', "\n", "\\u00e9", "\\x", "\t", "null", ":"]
+        )
+    )
+    line = PLAIN[:at] + piece + PLAIN[at + cut :] + "\n"
+    if re.fullmatch(file_action_lines._PLAIN, line, re.ASCII):
+        value = json.loads(line, object_pairs_hook=list)
+        ((name, fields),) = value
+        assert name == "add" and [key for key, _ in fields].count("path") == 1
+        (key,) = read_lines([LogText("f", line.encode())])[0].keys.to_pylist()
+        assert key == dict(fields)["path"]
+
+
+def test_the_usual_forms_of_writers_are_plain() -> None:
+    actions = [
+        add("a", stats='{"numRecords":1}', tags={}, baseRowId=3, defaultRowCommitVersion=0),
+        remove("b", extendedFileMetadata=True, partitionValues={"p": None}, size=-1, stats=None),
+    ]
+    text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+    assert read_lines([LogText("f", text.encode())])[0].plain
+
+
+@pytest.mark.conformance("COMP-06")
+def test_a_line_of_several_actions_is_divided() -> None:
+    both = add("a", odd=1.25) | remove("b") | cdc("c")
+    found = read(json.dumps(both, separators=(",", ":")))
+    assert found["add", "a"]["odd"] == 1.25
+    assert found.keys() == {("add", "a"), ("remove", "b")}
+    beside = read(json.dumps(commit_info() | txn("app", 1) | add("a")))
+    assert beside.keys() == {("add", "a")}
+
+
+def test_data_change_inside_an_unknown_field_is_left_alone() -> None:
+    nested = {"dataChange": True, "path": "no"}
+    for action in (add("a", nested=nested), add("a", aNested=nested, dataChange=False)):
+        for style in STYLES:
+            assert read(json.dumps(action, **style))["add", "a"] | {"dataChange": 0} == (
+                action["add"] | {"dataChange": 0}
+            )
+
+
+def test_digits_that_no_column_could_hold_are_carried() -> None:
+    line = json.dumps(add("a", exact=0)).replace('"exact": 0', '"exact": 0.10000000000000000000001')
+    lines, _ = read_lines([LogText("f", line.encode())])
+    assert b"0.10000000000000000000001" in bytes(lines.text())
+
+
+@pytest.mark.conformance("COMP-06")
+def test_single_actions_are_carried_as_they_stand() -> None:
+    text = '{"metaData": {"id":"x", "big": 1e400}}\n' + json.dumps(commit_info() | txn("app", 1))
+    _, (singles,) = read_lines([LogText("f", text.encode())])
+    assert dict(singles.texts) == {
+        ("metaData", ""): b'{"metaData": {"id":"x", "big": 1e400}}\n',
+        ("txn", "app"): b'{"txn":{"appId":"app","version":1}}\n',
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (PLAIN + "\n" + PLAIN[:-1] + "\n", 2),
+        (json.dumps(metadata()) + "\n" + PLAIN + '\n{"txn":{}}', 3),
+        (PLAIN + "\n\n" + '{"commitInfo":', 3),
+        (PLAIN.replace("p=1", "p=\xff"), 1),
+    ],
+)
+def test_damage_is_named_with_file_and_line(text: str, line: int) -> None:
+    good = LogText("good", PLAIN.encode())
+    with pytest.raises(CorruptTableError) as failure:
+        read_lines([good, LogText("bad", text.encode("latin-1"))])
+    assert failure.value.file == "bad" and f"line {line}" in failure.value.problem
+
+
+def test_an_empty_file_is_damage() -> None:
+    for data in (b"", b" \n\n"):
+        with pytest.raises(CorruptTableError, match="empty"):
+            read_lines([LogText("f", data)])
+
+
+def test_vectors_tell_files_of_one_path_apart() -> None:
+    both = [json.dumps(add("a")), json.dumps(add("a", dv=deletion_vector()))]
+    assert len(read("\n".join(both))) == 2
