@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from delta_maintenance.clock import NewId, epoch_millis, new_id
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
@@ -68,9 +68,9 @@ class CheckpointPlan(Record):
     commits_since_checkpoint: int
     actions_per_sidecar: int
     time_zone: str | None
-    tombstones_from: datetime | None
+    tombstones_from: AwareDatetime | None
     """Tombstones deleted before this instant are expired and left out; None keeps all."""
-    transactions_from: datetime | None
+    transactions_from: AwareDatetime | None
     """Transactions last updated at or before this instant are left out; None keeps all."""
     notes: tuple[str, ...] = ()
     """What is passed over, left out or carried, and why."""
