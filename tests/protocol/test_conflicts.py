@@ -502,6 +502,15 @@ def test_deleting_what_a_winner_deleted_is_a_conflict_even_if_it_was_not_read() 
     assert result.rule is Rule.DELETE_TWICE
 
 
+@pytest.mark.conformance("TXN-07")
+@pytest.mark.parametrize("mine", ["optimize", "repair"])
+def test_a_new_vector_is_noticed_even_without_the_remove_that_it_needs(mine: str) -> None:
+    quiet = replace(OPERATIONS[mine](), isolation=IsolationLevel.SNAPSHOT_ISOLATION)
+    result = check(quiet, won("DELETE", adds=adds("a", dv="0rr91")))
+    assert isinstance(result, Conflict)
+    assert result.rule is Rule.DELETION_VECTOR
+
+
 def test_writing_a_path_that_a_winner_wrote_is_a_conflict() -> None:
     for winner in (won(adds=adds("new")), won(removes=removes("new"))):
         result = check(append(), winner)

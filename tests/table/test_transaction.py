@@ -324,7 +324,7 @@ def test_on_s3_a_log_that_goes_through_dynamodb_is_refused(table: TableBuilder) 
         commit(append(table, other_writers="conditional_put"))
 
 
-@pytest.mark.conformance("DRAFT-01")
+@pytest.mark.conformance("DRAFT-03")
 @pytest.mark.parametrize(
     "draft",
     [

@@ -212,10 +212,10 @@ class Transaction:
             raise InvalidRequestError("a transaction commits once", remedy="begin a new one")
         self._used = True
         self._provenance = replace(self._provenance, metrics=metrics or {})
-        attempt = self._first_attempt()
         done = self._done_before()
         if done is not None:
             return done
+        attempt = self._first_attempt()
         require_no_external_log(self._store)
         for number in range(1, max_attempts + 1):
             built = self._build(attempt)
