@@ -730,11 +730,23 @@ def _with_statistics_as_structs(table: pa.Table) -> pa.Table:
     return _with_child("add", "stats", {"numRecords": 1})(_without("add", "stats")(table))
 
 
+def _with_broken_text(column: str, child: str) -> Callable[[pa.Table], pa.Table]:
+    def reshape(table: pa.Table) -> pa.Table:
+        texts = pc.struct_field(table[column].combine_chunks(), child)
+        _, offsets, _ = texts.fill_null("").buffers()
+        size = sum(len(text or "") for text in texts.to_pylist())
+        broken = pa.StringArray.from_buffers(len(texts), offsets, pa.py_buffer(b"\xff" * size))
+        return _with_child(column, child, broken)(_without(column, child)(table))
+
+    return reshape
+
+
 UNUSABLE: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
     "adds without path": (_without("add", "path"), "column add without paths"),
     "removes without path": (_without("remove", "path"), "column remove without paths"),
     "adds that are text": (_with_adds_of_text, "column add without paths"),
     "null paths": (_with_null_paths, "without its path"),
+    "paths that are no UTF-8": (_with_broken_text("add", "path"), "UTF8"),
     "statistics that are structs": (_with_statistics_as_structs, "cannot be used"),
 }
 
@@ -751,6 +763,14 @@ def test_columns_that_make_no_sense_are_passed_over(shape: str) -> None:
     snapshot = table.open().snapshot()
     with fails(UnusableCheckpointError, problem, table=table, version=4, file=f"{LOG}/{CLASSIC}"):
         snapshot.live_files()
+
+
+@pytest.mark.conformance("CKPT-32")
+@pytest.mark.parametrize(("column", "child"), [("txn", "appId"), ("metaData", "id")])
+def test_small_actions_that_are_no_utf_8_are_passed_over(column: str, child: str) -> None:
+    table = busy()
+    table.checkpoint(4, reshape=_with_broken_text(column, child))
+    check_falls_back(table, "utf-8")
 
 
 @pytest.mark.conformance("STAT-01", "CKPT-10")

@@ -215,7 +215,8 @@ def read_part(store: Store, part: CheckpointPart, *, keys: MapKeys) -> Iterator[
         raise UnusableCheckpointError(problem, file=part.path) from error
 
 
-_DAMAGE = (pa.ArrowException, OSError, CorruptTableError)
+# Parquet says that text is UTF-8; the bytes may say otherwise.
+_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError, CorruptTableError)
 
 
 def _problem(error: Exception) -> str:
@@ -247,7 +248,6 @@ class _ParquetFile:
                 self.metadata, self.schema = file.metadata, file.schema_arrow
         except FileNotFoundError:
             raise UnusableCheckpointError(f"{path} is gone") from None
-        # Names of columns need not be UTF-8, as far as Parquet cares.
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             problem = f"{path} is no readable Parquet ({_problem(error)})"
             raise UnusableCheckpointError(problem) from None
@@ -285,6 +285,7 @@ class _ParquetFile:
                     continue
                 flat = pa.Table.from_batches([pa.RecordBatch.from_struct_array(column)])
                 table = normalise(flat, types, partition_keys=keys.partition_columns)
+                table["path"].validate(full=True)
                 if len(keyless_rows(table)):
                     raise CorruptTableError(f"{self.path} has an {action} without its path")
                 if action == "add":
