@@ -350,10 +350,20 @@ def test_a_commit_that_is_no_utf_8_is_named_with_its_line(broken: bytes) -> None
 
 
 @pytest.mark.conformance("LOG-03")
-def test_half_a_surrogate_pair_is_no_text() -> None:
-    table = started(add("a"), '{"add":{"path":"\\ud800"}}')
-    with fails(CorruptTableError, "cannot be read", table=table, version=1, file=COMMIT_1):
-        table.open().snapshot().live_files()
+@pytest.mark.parametrize("half", ["\\ud800", "\\uDC00", "\\udc00\\ud800", "\\ud83dx"])
+def test_half_a_surrogate_pair_is_no_text(half: str) -> None:
+    for line in (f'{{"add":{{"path":"{half}"}}}}', f'{{"txn":{{"appId":"{half}","version":1}}}}'):
+        table = started(add("a"), line)
+        with fails(CorruptTableError, "line 2: not a line", table=table, version=1, file=COMMIT_1):
+            table.open().snapshot().live_files()
+
+
+@pytest.mark.conformance("LOG-03")
+def test_a_whole_surrogate_pair_is_one_character() -> None:
+    lines = '{"add":{"path":"\\ud83d\\ude00"}}', '{"txn":{"appId":"\\ud83d\\ude00","version":1}}'
+    table = started(*lines)
+    assert live(table) == ["😀"]
+    assert table.open().snapshot().txns == {"😀": 1}
 
 
 @pytest.mark.conformance("LOG-03")

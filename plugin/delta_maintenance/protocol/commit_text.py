@@ -198,6 +198,9 @@ def parse_line(line: bytes) -> dict[str, Any]:
         value = json.loads(
             line, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant
         )
+        if b"\\ud" in line.lower():
+            # Half a surrogate pair is no character; Python would let it pass.
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise CorruptTableError(
