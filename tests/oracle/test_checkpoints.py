@@ -1,0 +1,257 @@
+"""Delta Spark and deltalake go on from our checkpoints when all the log before them is gone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from delta_bench import Bench
+from delta_spark import checkpoint_files, decode
+from delta_spark_tables import RECIPES, comparable, copy
+from delta_views import deltalake_view, our_view
+
+from delta_maintenance import open_table
+from delta_maintenance.clock import new_id
+from delta_maintenance.operations import checkpoint
+from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
+from delta_maintenance.protocol.log_files import LogFileKind, parse_log_file_name
+
+pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+
+SIDECARS_OF = {"classic": 0, "v2-classic": 0, "v2-json": 2, "v2-parquet": 50_000}
+"""Each kind with the file actions that it puts into one sidecar; 0 keeps them in one file."""
+
+KINDS = tuple(SIDECARS_OF)
+IN_TURN = [(name, KINDS[number % len(KINDS)]) for number, name in enumerate(RECIPES)]
+"""Every table once, and every kind for a quarter of them."""
+
+V2_IN_TURN = {(name, KINDS[1 + number % 3]) for number, name in enumerate(RECIPES)}
+"""Where rows are read from a V2 checkpoint too: they take a while, and all kinds list files."""
+
+
+@pytest.mark.conformance(
+    "CKPT-03", "CKPT-05", "CKPT-07", "CKPT-09", "CKPT-13", "CKPT-19", "CKPT-22", "CKPT-23"
+)
+@pytest.mark.conformance("DV-13", "PART-03", "REC-02", "REC-04", "REC-06")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_checkpoint_stands_for_all_the_log_before_it(
+    bench: Bench, name: str, kind: str, tmp_path: Path
+) -> None:
+    original = bench.table(name) if kind == "classic" else bench.v2_table(name)
+    table = copy(original, tmp_path / "table")
+    ours = our_view(open_table(str(table)).snapshot())
+    deltalakes = deltalake_view(table)
+
+    result = checkpoint_alone(table, kind)
+
+    bench.spark.forget()
+    snapshot = bench.spark.snapshot(table)
+    assert checkpoint_files(snapshot) == [Path(str(result.path)).name]
+    assert comparable(name, bench.fresh_view(table)) == comparable(name, bench.view(original))
+    if kind == "classic" or (name, kind) in V2_IN_TURN:
+        assert bench.ask(name, table) == bench.answers(name)
+    assert comparable(name, our_view(open_table(str(table)).snapshot())) == comparable(name, ours)
+    assert _listed(name, deltalake_view(table)) == _listed(name, deltalakes)
+
+
+@pytest.mark.conformance("LAST-05", "LAST-06", "LAST-08")
+@pytest.mark.parametrize(("name", "kind"), IN_TURN)
+def test_delta_spark_takes_the_hint(bench: Bench, name: str, kind: str, tmp_path: Path) -> None:
+    original = bench.table(name) if kind == "classic" else bench.v2_table(name)
+    table = copy(original, tmp_path / "table")
+
+    result = checkpoint_alone(table, kind)
+
+    assert result.hint_updated
+    text = (table / "_delta_log" / "_last_checkpoint").read_text()
+    hint = bench.spark.hint(text)
+    top, sidecars = _files_of(table, result)
+    rows = sum(_rows(file) for file in (top, *sidecars))
+    assert (hint.version(), hint.size(), hint.parts().isEmpty()) == (result.version, rows, True)
+    assert hint.sizeInBytes().get() == sum(file.stat().st_size for file in (top, *sidecars))
+    assert hint.numOfAddFiles().get() == len(bench.view(original)["files"])
+    assert hint.checksum().isDefined() == ("checksum" in text)
+    if hint.v2Checkpoint().isDefined():
+        assert hint.v2Checkpoint().get().path() == top.name
+        assert hint.v2Checkpoint().get().sizeInBytes() == top.stat().st_size
+
+
+@pytest.mark.parametrize(("name", "kind"), IN_TURN)
+def test_delta_spark_goes_on_writing_from_it(
+    bench: Bench, name: str, kind: str, tmp_path: Path
+) -> None:
+    original = bench.table(name) if kind == "classic" else bench.v2_table(name)
+    table = copy(original, tmp_path / "table")
+    result = checkpoint_alone(table, kind)
+    log = table / "_delta_log"
+    older = {file for file in log.rglob("*") if file.is_file()}
+    rows = Counter(bench.answers(name)[0])
+
+    bench.spark.forget()
+    more = RECIPES[name].more.format(table=f"delta.`{table}`")
+    bench.spark.sql(f"INSERT INTO delta.`{table}` {more}")
+    bench.spark.checkpoint(table)
+    for file in older - {log / "_last_checkpoint"}:
+        file.unlink()
+
+    bench.spark.forget()
+    snapshot = bench.spark.snapshot(table)
+    assert snapshot.version() == result.version + 1
+    assert not set(checkpoint_files(snapshot)) & {file.name for file in older}
+    after = Counter(bench.rows(name, table))
+    assert rows <= after
+    assert after.total() == rows.total() + 1
+    assert our_view(open_table(str(table)).snapshot())["version"] == snapshot.version()
+
+
+@pytest.mark.conformance("CKPT-02", "LAST-09")
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_checkpoint_of_an_older_version_carries_the_commits_after_it(
+    bench: Bench, name: str, tmp_path: Path
+) -> None:
+    original = bench.table(name)
+    table = copy(original, tmp_path / "table")
+    latest = open_table(str(table)).latest_version()
+    hint = table / "_delta_log" / "_last_checkpoint"
+    hinted = decode(hint.read_text())["version"] if hint.exists() else -1
+
+    result = checkpoint_alone(table, "classic", version=latest // 2, with_checksums=True)
+
+    assert result.hint_updated == (hinted <= latest // 2)
+    bench.spark.forget()
+    snapshot = bench.spark.snapshot(table)
+    assert snapshot.version() == latest
+    assert checkpoint_files(snapshot) == [Path(str(result.path)).name]
+    assert comparable(name, bench.fresh_view(table)) == comparable(name, bench.view(original))
+    then = our_view(open_table(str(table)).snapshot(version=latest // 2))
+    assert comparable(name, then) == comparable(name, bench.view(original, latest // 2))
+
+
+@pytest.mark.conformance("CKPT-08", "CKPT-10", "CKPT-11", "CKPT-12", "CKPT-13", "STAT-07")
+@pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith("v2_")])
+def test_the_rows_are_those_that_delta_spark_writes(
+    bench: Bench, name: str, tmp_path: Path
+) -> None:
+    ours = copy(bench.table(name), tmp_path / "ours")
+    theirs = copy(bench.table(name), tmp_path / "theirs")
+    result = checkpoint_alone(ours, "classic")
+    bench.spark.checkpoint(theirs)
+    path = str(result.path)
+    expected = _by_kind(theirs / path)
+    asked = bench.view(bench.table(name))["metadata"]["configuration"]
+    if "delta.checkpoint.writeStatsAsStruct" not in asked:
+        # Delta Spark writes structs unless told not to; the protocol's default is the other way.
+        for add in expected.get("add", {}).values():
+            add.pop("stats_parsed", None)
+            add.pop("partitionValues_parsed", None)
+    assert _by_kind(ours / path) == expected
+
+
+@pytest.mark.conformance("CKPT-29")
+def test_a_checkpoint_that_delta_spark_wrote_meanwhile_is_left_alone(
+    bench: Bench, tmp_path: Path
+) -> None:
+    table = copy(bench.table("without_a_checkpoint"), tmp_path / "table")
+    opened = open_table(str(table))
+    plan = checkpoint.plan(opened.snapshot(), now=datetime.now(UTC))
+    bench.spark.forget()
+    bench.spark.checkpoint(table)
+    theirs = table / "_delta_log" / f"{plan.version:020}.checkpoint.parquet"
+    content = theirs.read_bytes()
+
+    assert checkpoint.apply(opened, plan).status == "already-there"
+
+    assert theirs.read_bytes() == content
+
+
+def checkpoint_alone(
+    table: Path, kind: Any, *, version: int | None = None, with_checksums: bool = False
+) -> CheckpointResult:
+    """Writes our checkpoint and takes away everything that could stand in for it.
+
+    Only commits of its version and later ones stay; `with_checksums` keeps their `.crc` too.
+    """
+    log = table / "_delta_log"
+    opened = open_table(str(table))
+    version = opened.latest_version() if version is None else version
+    for file in log.iterdir():
+        if file.name.startswith(f"{version:020}.checkpoint"):
+            file.unlink()
+    older = [file for file in log.rglob("*") if file.is_file()]
+    options = CheckpointOptions(
+        kind=kind, actions_per_sidecar=SIDECARS_OF[kind], time_zone="UTC", engine="local"
+    )
+    plan = checkpoint.plan(opened.snapshot(version=version), options, now=datetime.now(UTC))
+    result = checkpoint.apply(opened, plan, new_id=new_id)
+    assert (result.status, result.kind, result.version) == ("written", kind, version)
+    for file in older:
+        if file.exists() and not _goes_on(file, version, with_checksums, result.hint_updated):
+            file.unlink()
+    return result
+
+
+def _goes_on(file: Path, version: int, with_checksums: bool, hint_updated: bool) -> bool:
+    if file.name == "_last_checkpoint":
+        return hint_updated
+    parsed = parse_log_file_name(file.name)
+    kinds = {LogFileKind.COMMIT, *([LogFileKind.CHECKSUM] if with_checksums else [])}
+    return parsed.kind in kinds and (parsed.version or 0) >= version
+
+
+def _files_of(table: Path, result: CheckpointResult) -> tuple[Path, list[Path]]:
+    return table / str(result.path), sorted((table / "_delta_log" / "_sidecars").glob("*.parquet"))
+
+
+def _rows(file: Path) -> int:
+    if file.suffix == ".json":
+        return len(file.read_text().splitlines())
+    return int(pq.read_metadata(file).num_rows)
+
+
+def _listed(name: str, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if not (RECIPES[name].no_statistics or RECIPES[name].struct_statistics):
+        return files
+    statistics = ("num_records", "null_count", "min", "max")
+    return [{k: v for k, v in row.items() if k not in statistics} for row in files]
+
+
+def _by_kind(file: Path) -> dict[str, dict[str, Any]]:
+    """The rows of a checkpoint file by kind and key, in one form whatever the Parquet types."""
+    kinds: dict[str, dict[str, Any]] = {}
+    for row in pq.read_table(file, coerce_int96_timestamp_unit="us").to_pylist(
+        maps_as_pydicts="strict"
+    ):
+        [(kind, fields)] = [(kind, value) for kind, value in row.items() if value is not None]
+        if "partitionValues" in fields:
+            # Delta Spark loses the null entries of removes, so only in adds they tell something.
+            values = (fields["partitionValues"] or {}).items()
+            fields["partitionValues"] = {
+                name: str(value) for name, value in values if kind == "add" or value is not None
+            }
+        plain = _plain(fields)
+        key = str((plain.get("path"), plain.get("deletionVector"), plain.get("appId")))
+        assert key not in kinds.setdefault(kind, {})
+        kinds[kind][key] = plain
+    return kinds
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: _plain(decode(field) if name in ("stats", "schemaString") else field)
+            for name, field in value.items()
+            if field is not None
+        }
+    if isinstance(value, list):
+        return sorted(value) if all(isinstance(item, str) for item in value) else value
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None)
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    return value

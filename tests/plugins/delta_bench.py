@@ -1,0 +1,73 @@
+"""The oracle at its bench: its tables, each made when first asked for, and what it says of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from delta_spark import DeltaSpark
+from delta_spark_tables import RECIPES, copy
+from delta_views import View, spark_view
+
+Answers = tuple[list[str], dict[str, set[str]]]
+"""The rows of a table, and for each predicate the data files that can't be ruled out."""
+
+
+@dataclass(slots=True)
+class Bench:
+    """The oracle with its tables, and what it said about them while their whole log was there."""
+
+    spark: DeltaSpark
+    root: Path
+    _views: dict[Path, list[View]] = field(default_factory=dict)
+    _answers: dict[str, Answers] = field(default_factory=dict)
+
+    def table(self, name: str) -> Path:
+        """The table of that name. Copy it before changing it."""
+        path = self.root / name
+        if not path.exists():
+            RECIPES[name].build(self.spark, path)
+        return path
+
+    def v2_table(self, name: str) -> Path:
+        """A copy of the table with one more commit, which enables V2 checkpoints."""
+        path = self.root / f"{name}-v2"
+        if not path.exists():
+            copy(self.table(name), path)
+            self.spark.sql(
+                f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointPolicy' = 'v2')"
+            )
+        return path
+
+    def view(self, path: Path, version: int | None = None) -> View:
+        """What Delta Spark makes of one of these tables, the latest version by default."""
+        if path not in self._views:
+            self._views[path] = [
+                spark_view(number, actions) for number, actions in self.spark.replay(path)
+            ]
+        return self._views[path][-1 if version is None else version]
+
+    def fresh_view(self, path: Path) -> View:
+        """What Delta Spark makes of the latest version of any table now."""
+        snapshot = self.spark.snapshot(path)
+        return spark_view(snapshot.version(), self.spark.actions(snapshot))
+
+    def rows(self, name: str, path: Path) -> list[str]:
+        """The rows of a table, with their row IDs where it tracks them."""
+        ids = ", _metadata.row_id, _metadata.row_commit_version" if RECIPES[name].row_ids else ""
+        return self.spark.rows(f"SELECT *{ids} FROM delta.`{path}`")
+
+    def ask(self, name: str, path: Path) -> Answers:
+        """The rows of a table, and what its recipe's predicates leave to read of it."""
+        filters = RECIPES[name].filters
+        return self.rows(name, path), {each: self.spark.data_files(path, each) for each in filters}
+
+    def answers(self, name: str) -> Answers:
+        """`ask` of the table of that name, asked once, and no predicate leaves all of it."""
+        if name not in self._answers:
+            path = self.table(name)
+            self._answers[name] = self.ask(name, path)
+            files = self.view(path)["files"]
+            for predicate, left in self._answers[name][1].items():
+                assert len(left) < len(files), f"{predicate} skips nothing"
+        return self._answers[name]

@@ -1,0 +1,213 @@
+"""Delta Spark as an oracle: a Java Spark session of its own, asked for what it makes of a table.
+
+The session lives in a JVM that nothing else shares, and is driven through its gateway alone, so
+PySpark's one-session-per-process state stays free for other tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkConf
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+
+DELTA_SPARK = os.environ.get("DELTA_MAINTENANCE_DELTA_SPARK", "io.delta:delta-spark_4.2_2.13:4.4.0")
+"""The Maven coordinates of the oracle."""
+
+BROUGHT_BY_SPARK = (
+    "com.fasterxml.jackson.core",
+    "com.fasterxml.jackson.datatype",
+    "com.github.luben",
+    "commons-logging",
+    "io.airlift",
+    "org.apache.hadoop",
+    "org.apache.logging.log4j",
+    "org.apache.parquet",
+    "org.roaringbitmap",
+    "org.slf4j",
+    "org.xerial.snappy",
+)
+
+SETTINGS = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "1g",
+    # A short-lived session that runs many small plans once: compiling them costs more than it buys.
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Duser.timezone=UTC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.ui.enabled": "false",
+    "spark.log.level": "WARN",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # A checkpoint that fails must fail its test, not pass in silence.
+    "spark.databricks.delta.checkpoint.exceptionThrowing.enabled": "true",
+}
+
+
+# PySpark leaves this one function without types.
+launch: Any = launch_gateway
+
+
+class OracleUnavailable(Exception):
+    """Delta Spark can't be had on this machine; says why in one line."""
+
+
+class DeltaSpark:
+    """A running Delta Spark. `close` ends its JVM."""
+
+    def __init__(self, *, jars: Path, scratch: Path) -> None:
+        """Start it, with its jars kept under `jars` and its log and warehouse under `scratch`.
+
+        Raises `OracleUnavailable` where the jars cannot be fetched.
+        """
+        log = scratch / "spark.log"
+        conf = SparkConf(loadDefaults=False)
+        conf.setAll(list(SETTINGS.items()))
+        conf.set("spark.jars.packages", DELTA_SPARK)
+        conf.set("spark.jars.excludes", ",".join(f"{group}:*" for group in BROUGHT_BY_SPARK))
+        conf.set("spark.jars.ivy", str(jars))
+        conf.set("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        with log.open("wb") as out:
+            try:
+                self._gateway: Any = launch(conf, {"stdout": out, "stderr": out})
+            except PySparkRuntimeError as error:
+                text = log.read_text(errors="replace")
+                missing = re.search(r"(?:unresolved dependency|download failed): [^\]\n]+", text)
+                if missing is None:
+                    raise RuntimeError(f"Spark does not start:\n{text[-3000:]}") from error
+                raise OracleUnavailable(f"its jars cannot be fetched: {missing.group()}") from error
+        self.log = log
+        self.jvm: Any = self._gateway.jvm
+        self._spark = self.jvm.org.apache.spark.sql.classic.SparkSession.builder().getOrCreate()
+        self._delta = self.jvm.org.apache.spark.sql.delta
+
+    def close(self) -> None:
+        """Stop Spark and wait for its JVM to end."""
+        self._spark.stop()
+        self._gateway.shutdown()
+        self._gateway.proc.stdin.close()
+        self._gateway.proc.wait(timeout=30)
+
+    @contextmanager
+    def setting(self, name: str, value: str) -> Iterator[None]:
+        """A session setting for the length of a block."""
+        self._spark.conf().set(name, value)
+        try:
+            yield
+        finally:
+            self._spark.conf().unset(name)
+
+    def sql(self, statement: str) -> None:
+        """Run a statement for its effect."""
+        self._spark.sql(statement)
+
+    def write(
+        self,
+        path: Path,
+        query: str,
+        *,
+        mode: str = "append",
+        partition_by: Sequence[str] = (),
+        **options: str,
+    ) -> None:
+        """Write the rows of a query through the DataFrame writer, with its options."""
+        writer = self._spark.sql(query).write().format("delta").mode(mode).options(options)
+        if partition_by:
+            writer = writer.partitionBy(self._strings(*partition_by))
+        writer.save(str(path))
+
+    def rows(self, query: str) -> list[str]:
+        """The rows of a query as JSON texts, sorted."""
+        return sorted(self._json_lines(self._spark.sql(query)))
+
+    def history(self, path: Path) -> list[dict[str, Any]]:
+        """`version`, `ms` (since 1970-01-01 UTC) and `operation` of every commit, newest first."""
+        history = self._spark.sql(f"DESCRIBE HISTORY delta.`{path}`").selectExpr(
+            self._strings("version", "unix_millis(timestamp) AS ms", "operation")
+        )
+        return [decode(line) for line in self._json_lines(history)]
+
+    def data_files(self, path: Path, predicate: str) -> set[str]:
+        """The names of the data files that Spark cannot rule out for a predicate."""
+        found = self._spark.sql(f"SELECT * FROM delta.`{path}` WHERE {predicate}").inputFiles()
+        return {str(file).rpartition("/")[2] for file in found}
+
+    def forget(self) -> None:
+        """Drop every cached snapshot, so that the next look at a table reads its log."""
+        self._delta.DeltaLog.clearCache()
+
+    def snapshot(self, path: Path, version: int | None = None) -> Any:
+        """Delta's own snapshot object, of the latest version by default."""
+        none = self.jvm.scala.Option.empty()
+        log = self._delta.DeltaLog.forTable(self._spark, str(path))
+        if version is None:
+            return log.update(False, none, none)
+        return log.getSnapshotAt(version, none, none, False)
+
+    def actions(self, snapshot: Any) -> list[dict[str, Any]]:
+        """Every action of the reconciled state, in the shape it has in the log."""
+        return [decode(line) for line in self._json_lines(snapshot.stateDF())]
+
+    def replay(self, path: Path) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """The state at every version, by Delta Spark's own replay of the commits alone.
+
+        The same class reconciles the actions of a snapshot, so this is what snapshots hold, at a
+        small part of their cost; only it lets nothing expire.
+        """
+        none = self.jvm.scala.Option.empty()
+        log = self._delta.DeltaLog.forTable(self._spark, str(path))
+        state = self._delta.actions.InMemoryLogReplay(none, none)
+        changes = log.getChanges(0, none, False)
+        while changes.hasNext():
+            commit = changes.next()
+            state.append(commit._1(), commit._2().iterator())
+            standing = state.checkpoint()
+            actions = []
+            while standing.hasNext():
+                actions.append(decode(standing.next().json()))
+            yield commit._1(), actions
+
+    def checkpoint(self, path: Path) -> None:
+        """Let Delta Spark write its own checkpoint of the latest version."""
+        snapshot = self.snapshot(path)
+        snapshot.deltaLog().checkpoint(snapshot, self.jvm.scala.Option.empty())
+
+    def hint(self, text: str) -> Any:
+        """`_last_checkpoint` as Delta Spark parses it; raises unless its checksum holds."""
+        return self._delta.LastCheckpointInfo.deserializeFromJson(text, True)
+
+    def _strings(self, *texts: str) -> Any:
+        array = self._gateway.new_array(self.jvm.java.lang.String, len(texts))
+        for index, text in enumerate(texts):
+            array[index] = text
+        return array
+
+    def _json_lines(self, dataset: Any) -> list[str]:
+        # One crossing of the gateway instead of one for every row.
+        text = self.jvm.java.lang.String.join("\n", dataset.toJSON().collectAsList())
+        return text.split("\n") if text else []
+
+
+def decode(text: str) -> Any:
+    """Parse JSON without losing digits."""
+    return json.loads(text, parse_float=Decimal)
+
+
+def checkpoint_files(snapshot: Any) -> list[str]:
+    """The names of the top-level checkpoint files that Delta Spark's snapshot stands on."""
+    files = snapshot.logSegment().checkpointProvider().topLevelFiles()
+    return sorted(files.apply(i).getPath().getName() for i in range(files.size()))
