@@ -156,7 +156,9 @@ def test_a_real_table_is_the_same_from_its_checkpoint_alone(
             continue
         assert state_of(table.open().snapshot(version=version)) == state_of(old)
     if keeps_statistics(before):
-        files, rows = check_deltalake(corpus / name, tmp_path, original, files_of(alone.store))
+        files, rows = check_deltalake(
+            corpus / name, tmp_path, original, files_of(alone.store), rows=kind == "classic"
+        )
         count_cases("checkpoints of which deltalake sees the same files", files)
         count_cases("checkpoints from which deltalake reads the same rows", rows)
     count_cases("checkpoints of real tables", 1)
@@ -172,7 +174,7 @@ def hint_of(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def check_deltalake(
-    folder: Path, scratch: Path, before: dict[str, bytes], after: dict[str, bytes]
+    folder: Path, scratch: Path, before: dict[str, bytes], after: dict[str, bytes], *, rows: bool
 ) -> tuple[bool, bool]:
     """Whether deltalake could compare files, and rows."""
     answers = []
@@ -182,7 +184,7 @@ def check_deltalake(
         for path, data in files.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_bytes(data)
-        answers.append((deltalake_files(root), deltalake_rows(root)))
+        answers.append((deltalake_files(root), deltalake_rows(root) if rows else None))
     (files_before, rows_before), (files_after, rows_after) = answers
     if files_before is not None:
         assert files_after is not None and files_after.keys() == files_before.keys()
