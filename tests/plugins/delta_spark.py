@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -81,16 +82,13 @@ class DeltaSpark:
         conf.set("spark.jars.excludes", ",".join(f"{group}:*" for group in BROUGHT_BY_SPARK))
         conf.set("spark.jars.ivy", str(jars))
         conf.set("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-        with log.open("wb") as out:
-            try:
-                self._gateway: Any = launch(conf, {"stdout": out, "stderr": out})
-            except PySparkRuntimeError as error:
-                text = log.read_text(errors="replace")
-                missing = re.search(r"(?:unresolved dependency|download failed): [^\]\n]+", text)
-                if missing is None:
-                    raise RuntimeError(f"Spark does not start:\n{text[-3000:]}") from error
-                raise OracleUnavailable(f"its jars cannot be fetched: {missing.group()}") from error
-        self.log = log
+        self._gateway = _launched(conf, log)
+        if self._gateway is None:
+            text = log.read_text(errors="replace")
+            missing = re.search(r"(?:unresolved dependency|download failed): [^\]\n]+", text)
+            if missing is None:
+                raise RuntimeError(f"Spark does not start:\n{text[-3000:]}")
+            raise OracleUnavailable(f"its jars cannot be fetched: {missing.group()}")
         self.jvm: Any = self._gateway.jvm
         self._spark = self.jvm.org.apache.spark.sql.classic.SparkSession.builder().getOrCreate()
         self._delta = self.jvm.org.apache.spark.sql.delta
@@ -200,6 +198,17 @@ class DeltaSpark:
         # One crossing of the gateway instead of one for every row.
         text = self.jvm.java.lang.String.join("\n", dataset.toJSON().collectAsList())
         return text.split("\n") if text else []
+
+
+def _launched(conf: SparkConf, log: Path) -> Any:
+    """The gateway to a new JVM, or None where it ended before it was ready."""
+    with log.open("wb") as out, warnings.catch_warnings():
+        # PySpark leaves the pipe of a JVM that did not start to the garbage collector.
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            return launch(conf, {"stdout": out, "stderr": out})
+        except PySparkRuntimeError:
+            return None
 
 
 def decode(text: str) -> Any:
