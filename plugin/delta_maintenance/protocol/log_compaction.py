@@ -1,0 +1,134 @@
+"""Reconciling a range of commits on its own, without the state that it builds on.
+
+Implements the content of "Log Compaction Files". What stands at the end of the range is kept,
+whatever its age: a remove still has to hide a file from before the range, a removed domain an older
+one, and whether a transaction has expired is for the reader of the state to say. Only what the
+protocol keeps out of such files is left out: `commitInfo`, change data files, and what only
+checkpoints hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.protocol.arrays import booleans, integers, to_bools
+from delta_maintenance.protocol.commit_text import parse_line
+from delta_maintenance.protocol.file_action_lines import FileActionLines, LogText, SingleLines
+from delta_maintenance.protocol.key_hash import hash_texts
+from delta_maintenance.protocol.reconcile import FileReplay
+
+
+@dataclass(slots=True)
+class RangeContent:
+    """What a range comes to: two ranges of equal content do the same to every state before them."""
+
+    adds: int = 0
+    removes: int = 0
+    keys: int = 0
+    """The sum of the hashes of all logical files, modulo 2^64, removes told apart from adds."""
+    singles: dict[tuple[str, str], object] = field(default_factory=dict)
+    """The newest of every other action, without nulls, by its name and what tells it from others
+    of that name."""
+
+    @property
+    def actions(self) -> int:
+        """How many lines that makes."""
+        return self.adds + self.removes + len(self.singles)
+
+
+class RangeReplay:
+    """Reconciles files of the log, fed from the newest to the oldest, into lines of text."""
+
+    def __init__(self) -> None:
+        self.content = RangeContent()
+        self.superseded = 0
+        """File actions that did not stand."""
+        self.plain = True
+        """All file actions that stand are in the plain form."""
+        self._single_texts: dict[tuple[str, str], bytes] = {}
+        self._replay = FileReplay()
+
+    def offer(
+        self, files: Sequence[LogText], lines: FileActionLines, singles: Sequence[SingleLines]
+    ) -> FileActionLines:
+        """The file actions that stand, of files that are older than all before, newest first.
+
+        Takes what `read_lines` made of these files. `RefusedError` where a file holds
+        two actions for one key, so that nobody can tell which of them stands, or an action that
+        would be lost.
+        """
+        for file, found in zip(files, singles, strict=True):
+            _require_carried(file.name, found)
+            for key, text in found.texts:
+                if key not in self._single_texts:
+                    self._single_texts[key] = text
+                    self.content.singles[key] = _value(text)
+        order = np.argsort(lines.source, kind="stable")
+        stands = np.zeros(len(order), bool)
+        stands[self._replay.offer(lines.keys, order=order)] = True
+        if not stands.all():
+            _require_single(lines, stands, files)
+            self.superseded += int((~stands).sum())
+        standing = lines.filter(stands)
+        self.plain &= lines.plain
+        self._count(standing)
+        return standing
+
+    def single_text(self) -> bytes:
+        """The newest of every other action, a line each."""
+        return b"".join(self._single_texts.values())
+
+    def _count(self, lines: FileActionLines) -> None:
+        removes = int(lines.is_remove.sum())
+        self.content.removes += removes
+        self.content.adds += len(lines.is_remove) - removes
+        weights = np.where(lines.is_remove, np.uint64(3), np.uint64(1))
+        total = np.add.reduce(hash_texts(lines.keys) * weights, dtype=np.uint64)
+        self.content.keys = (self.content.keys + int(total)) % 2**64
+
+
+def _require_carried(name: str, found: SingleLines) -> None:
+    actions = found.actions
+    if actions.repeated:
+        raise _refused(name, f"the file holds two actions for {min(actions.repeated)}")
+    lost = sorted(actions.unknown)
+    if actions.draft_high_water_mark is not None:
+        lost.append("rowIdHighWaterMark")
+    if lost:
+        raise _refused(
+            name, f"a log compaction would lose {', '.join(lost)}, which no reader knows"
+        )
+
+
+def _require_single(lines: FileActionLines, stands: np.ndarray, files: Sequence[LogText]) -> None:
+    """Refuses a file in which a logical file occurs twice; the newest of several files wins."""
+    superseded = lines.keys.filter(booleans(~stands))
+    suspects = np.flatnonzero(to_bools(pc.is_in(lines.keys, value_set=superseded)))
+    keys = hash_texts(lines.keys.take(integers(suspects))).view(np.int64)
+    pairs = np.stack([lines.source[suspects], keys])
+    _, first, counts = np.unique(pairs, axis=1, return_index=True, return_counts=True)
+    if counts.max() > 1:
+        row = suspects[first[counts.argmax()]]
+        path = lines.keys[int(row)].as_py().rpartition("\0")[2]
+        raise _refused(files[int(lines.source[row])].name, f"the file holds two actions for {path}")
+
+
+def _value(text: bytes) -> object:
+    return _without_nulls(parse_line(text))
+
+
+def _without_nulls(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return value
+
+
+def _refused(name: str, problem: str) -> RefusedError:
+    return RefusedError(
+        problem, file=name, remedy="let these commits be: readers read them as they are"
+    )
