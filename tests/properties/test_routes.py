@@ -190,10 +190,25 @@ def check_views(expected: State, snapshot: Any) -> None:
 
 
 @pytest.mark.conformance(
-    "LOG-04", "LOG-05", "LOG-12", "META-02", "FILE-11", "CDC-01", "REC-01", "REC-02", "REC-03",
-    "REC-04", "REC-06", "REC-08", "CKPT-02", "CKPT-27", "COMP-02", "COMP-07", "COMP-08", "LAST-02",
+    "LOG-04",
+    "LOG-05",
+    "LOG-12",
+    "META-02",
+    "FILE-11",
+    "CDC-01",
+    "REC-01",
+    "REC-02",
+    "REC-03",
+    "REC-04",
+    "REC-06",
+    "REC-08",
+    "CKPT-02",
+    "CKPT-27",
+    "COMP-07",
+    "COMP-08",
+    "LAST-02",
     "PART-03",
-)  # fmt: skip
+)
 @settings(max_examples=60)
 @given(st.data())
 def test_every_route_to_every_version_gives_the_state_of_a_naive_replay(

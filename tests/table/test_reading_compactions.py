@@ -53,7 +53,7 @@ def used(table: TableBuilder, version: int | None = None) -> list[str]:
     return [entry.file.name for entry in tail if entry.file.end_version is not None]
 
 
-@pytest.mark.conformance("COMP-07", "COMP-02", "LOG-12")
+@pytest.mark.conformance("COMP-07", "LOG-12")
 def test_any_set_of_compactions_gives_the_state_of_the_commits() -> None:
     ranges = [(0, 1), (1, 3), (2, 5), (0, 5), (4, 5)]
     for count in range(len(ranges) + 1):
@@ -148,7 +148,7 @@ def test_a_compaction_of_no_bytes_does_not_exist() -> None:
     assert used(table) == []
 
 
-@pytest.mark.conformance("COMP-06", "COMP-08")
+@pytest.mark.conformance("COMP-08")
 def test_one_path_with_two_vectors_is_no_repetition() -> None:
     table = busy()
     name = table.compaction(0, 2)
@@ -156,7 +156,7 @@ def test_one_path_with_two_vectors_is_no_repetition() -> None:
     check(table)
 
 
-@pytest.mark.conformance("COMP-11", "REC-09", "CDC-01")
+@pytest.mark.conformance("REC-09", "CDC-01")
 def test_times_and_commit_info_come_from_the_commits_beneath() -> None:
     plain, table = busy(), busy()
     table.compaction(0, 5, lines=[commit_info("LIE"), cdc("lie"), *table.reconciled(0, 5)])

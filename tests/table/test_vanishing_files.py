@@ -96,7 +96,7 @@ def test_a_file_that_is_missing_once_is_found_by_the_next_listing() -> None:
         assert len(table.open().history()) == 7
 
 
-@pytest.mark.conformance("CLEAN-11", "REC-09")
+@pytest.mark.conformance("REC-09")
 @pytest.mark.parametrize("at", [0, 3, 6])
 def test_a_clean_up_while_a_snapshot_opens_leads_to_the_checkpoint_it_left(at: int) -> None:
     table, store = shaky()
@@ -108,7 +108,6 @@ def test_a_clean_up_while_a_snapshot_opens_leads_to_the_checkpoint_it_left(at: i
     assert table.open().snapshot().segment.base_version == 4
 
 
-@pytest.mark.conformance("CLEAN-11")
 def test_a_clean_up_after_a_snapshot_was_opened_does_not_spoil_it() -> None:
     table, _ = shaky()
     reads: list[Callable[[Snapshot], object]] = [
@@ -131,7 +130,7 @@ def test_a_clean_up_after_a_snapshot_was_opened_does_not_spoil_it() -> None:
     assert state_of(reopened) == expected(table)
 
 
-@pytest.mark.conformance("CLEAN-11", "CKPT-02")
+@pytest.mark.conformance("CKPT-02")
 def test_a_version_that_was_cleaned_away_meanwhile_says_so() -> None:
     table, _ = shaky()
     snapshot = table.open().snapshot(version=3)

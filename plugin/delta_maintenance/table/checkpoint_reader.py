@@ -285,7 +285,7 @@ class _ParquetFile:
                     continue
                 flat = pa.Table.from_batches([pa.RecordBatch.from_struct_array(column)])
                 table = normalise(flat, types, partition_keys=keys.partition_columns)
-                table["path"].validate(full=True)
+                table.validate(full=True)
                 if len(keyless_rows(table)):
                     raise CorruptTableError(f"{self.path} has an {action} without its path")
                 if action == "add":
