@@ -75,11 +75,17 @@ class Checkpoint:
     """One opened checkpoint: its single actions at once, its file actions as a stream.
 
     Opening reads the footers of every Parquet file involved, so a truncated part or sidecar is
-    found before anything is built on it.
+    found before anything is built on it. Without `open_sidecars` it tells which sidecars it refers
+    to, whatever has become of them, and nothing of the file actions in them.
     """
 
     def __init__(
-        self, store: Store, files: CheckpointFiles, *, sidecar_store: Store | None = None
+        self,
+        store: Store,
+        files: CheckpointFiles,
+        *,
+        sidecar_store: Store | None = None,
+        open_sidecars: bool = True,
     ) -> None:
         self._store = store
         # A staged top-level file refers to sidecars that are published already.
@@ -92,7 +98,11 @@ class Checkpoint:
             self._open_top_level()
             self.sidecars: tuple[Sidecar, ...] = tuple(self.singles.sidecars)
             self._check_version_2()
-            self._open_sidecars()
+            root = self._sidecar_store.root
+            self.sidecar_paths = tuple(_sidecar_path(sidecar, root) for sidecar in self.sidecars)
+            """Where the sidecars lie, relative to the table root."""
+            if open_sidecars:
+                self._open_sidecars()
         except UnusableCheckpointError as error:
             raise error.located(
                 version=files.version, file=f"{LOG_DIRECTORY}/{files.name}"
@@ -179,13 +189,13 @@ class Checkpoint:
         return self._inline is not None or any(file.has_file_actions() for file in self._parquet)
 
     def _open_sidecars(self) -> None:
-        paths = [_sidecar_path(sidecar, self._sidecar_store.root) for sidecar in self.sidecars]
-        if not paths:
+        if not self.sidecar_paths:
             return
         with ThreadPoolExecutor(_PARALLEL_FOOTERS) as pool:
-            self._parquet = list(
-                pool.map(lambda path: _ParquetFile(self._sidecar_store, path), paths)
+            opened = pool.map(
+                lambda path: _ParquetFile(self._sidecar_store, path), self.sidecar_paths
             )
+            self._parquet = list(opened)
 
     def _unusable(self, problem: str) -> UnusableCheckpointError:
         return UnusableCheckpointError(

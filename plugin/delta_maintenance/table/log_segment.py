@@ -8,7 +8,7 @@ checkpoint can be read turns out when it is opened, and then the choice is made 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from delta_maintenance.errors import (
@@ -97,13 +97,24 @@ class LogSegment:
 
 def list_log(store: Store, *, first_version: int = 0) -> LogListing:
     """Lists the log from a version on. Sidecars and other folders are not looked into."""
+    entries = list_entries(store, start=version_prefix(first_version))
+    return arrange(entries, first_version=first_version)
+
+
+def list_entries(store: Store, folder: str = "", *, start: str = "") -> Iterator[LogEntry]:
+    """Every file of the log, or of a folder in it, whose bare name is `>= start`."""
+    directory = f"{LOG_DIRECTORY}/{folder}" if folder else LOG_DIRECTORY
+    for status in store.list_from(directory, start):
+        yield LogEntry(parse_log_file_name(status.path.removeprefix(f"{LOG_DIRECTORY}/")), status)
+
+
+def arrange(entries: Iterable[LogEntry], *, first_version: int = 0) -> LogListing:
+    """What of the log's files counts for its versions, out of all files from a version on."""
     commits: dict[int, LogEntry] = {}
     compactions: list[LogEntry] = []
     candidates: list[LogEntry] = []
-    start = version_prefix(first_version)
-    for status in store.list_from(LOG_DIRECTORY, start):
-        file = parse_log_file_name(status.path.removeprefix(f"{LOG_DIRECTORY}/"))
-        entry = LogEntry(file, status)
+    for entry in entries:
+        file = entry.file
         if file.kind is LogFileKind.COMMIT and file.version is not None:
             commits[file.version] = entry
         elif file.kind is LogFileKind.COMPACTION:
