@@ -15,7 +15,7 @@ CHECKPOINT = [str(Path(sys.executable).parent / "delta-maintenance"), "checkpoin
 """Our command line; the table and the options follow."""
 
 V1_OPTIONS = ["--kind", "classic"]
-V2_OPTIONS = ["--kind", "v2"]
+V2_OPTIONS = ["--kind", "v2-json"]
 
 _TAIL_COMMITS = 100
 _TAIL_ADDS = 100 * _TAIL_COMMITS

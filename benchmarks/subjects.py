@@ -24,7 +24,7 @@ def open_ours(table: str) -> dict[str, object]:
     from delta_maintenance import open_table
 
     snapshot = open_table(table).snapshot()
-    return {"version": snapshot.version, "files": snapshot.live_files().num_rows}
+    return {"version": snapshot.version, "files": snapshot.counts.num_files}
 
 
 def open_deltalake(table: str) -> dict[str, object]:
