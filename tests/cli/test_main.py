@@ -17,7 +17,7 @@ from delta_maintenance.errors import CommitConflictError, VerificationError
 from delta_maintenance.testing.actions import add
 from delta_maintenance.testing.table_builder import TableBuilder
 
-VERBS = ("inspect", "files", "history", "checkpoint")
+VERBS = ("inspect", "files", "history", "checkpoint", "compact-log", "clean-log")
 
 
 def command(*words: str, **settings: Any) -> subprocess.CompletedProcess[str]:
