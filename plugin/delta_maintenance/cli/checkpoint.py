@@ -94,7 +94,9 @@ def run(arguments: argparse.Namespace) -> None:
         result = checkpoint.CheckpointResult.from_json(run_spark_job("checkpoint", job, arguments))
     else:
         with Progress() as progress:
-            result = checkpoint.apply(table, plan, new_id=clock.new_id, progress=progress)
+            result = checkpoint.apply(
+                table, plan, snapshot=snapshot, new_id=clock.new_id, progress=progress
+            )
     _print("checkpoint", result, arguments)
 
 
