@@ -21,8 +21,9 @@ from delta_maintenance.errors import (
     StorageError,
 )
 from delta_maintenance.storage.base import Put
+from delta_maintenance.storage.request_failure import PAUSES
 from delta_maintenance.storage.s3 import S3Store
-from delta_maintenance.storage.s3_client import PAUSES, S3Client, S3Failure
+from delta_maintenance.storage.s3_client import S3Client, S3Failure
 from delta_maintenance.storage.s3_options import S3Options
 from delta_maintenance.testing.s3_server import Application, Environ, S3Server, StartResponse
 

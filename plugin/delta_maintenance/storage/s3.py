@@ -16,9 +16,10 @@ from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError,
 from delta_maintenance.storage.base import FileStatus, Put, Store
 from delta_maintenance.storage.paths import check_directory, check_path, check_start
 from delta_maintenance.storage.ranged_reader import open_ranges
-from delta_maintenance.storage.s3_client import Reply, S3Client, S3Failure, storage_error
+from delta_maintenance.storage.request_failure import storage_error
+from delta_maintenance.storage.s3_client import Reply, S3Client, S3Failure
 from delta_maintenance.storage.s3_options import S3Options
-from delta_maintenance.storage.s3_put import ConditionalPut
+from delta_maintenance.storage.s3_put import S3Put
 from delta_maintenance.storage.sinks import open_sink
 
 
@@ -43,7 +44,7 @@ class S3Store(Store):
         self.root = root.rstrip("/")
         self._bucket, self._prefix = _parse_address(self.root)
         self._client = client or S3Client(S3Options.parse(storage_options))
-        self._conditional = ConditionalPut(
+        self._conditional = S3Put(
             self._client,
             self._bucket,
             new_id=new_id,

@@ -4,67 +4,58 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from delta_maintenance.errors import InvalidRequestError, StorageAccessError, StorageError
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.storage.request_failure import RequestFailure, patiently
 from delta_maintenance.storage.s3_options import S3Options
 
 Reply = dict[str, Any]
 """The fields of one answer, named as the S3 API names them."""
 
-PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-"""Seconds to wait before each further attempt."""
 
+class S3Failure(RequestFailure):
+    """A request that S3 did not answer with success."""
 
-class S3Failure(Exception):
-    """A request that S3 did not answer with success.
-
-    `status` is the HTTP status, None where no answer came; `code` is the error code of S3, or the
-    name of the client's own error.
-    """
-
-    def __init__(self, *, status: int | None, code: str, said: str) -> None:
-        self.status = status
-        self.code = code
-        super().__init__(f"{code}: {said}" if said else code)
-
-    @property
-    def missing(self) -> bool:
-        """There is no such object."""
-        return self.status == 404 and self.code != "NoSuchBucket"
-
-    @property
-    def refuted(self) -> bool:
-        """The condition of the request does not hold."""
-        return self.status == 412
-
-    @property
-    def conflict(self) -> bool:
-        """Another request for the same key was under way; this one had no effect."""
-        return self.status == 409
+    service = "S3"
+    access_codes = frozenset(
+        (
+            "AccessDenied",
+            "AuthorizationHeaderMalformed",
+            "ExpiredToken",
+            "IllegalLocationConstraintException",
+            "InvalidAccessKeyId",
+            "InvalidBucketName",
+            "InvalidToken",
+            "NoSuchBucket",
+            "PermanentRedirect",
+            "RequestTimeTooSkewed",
+            "SignatureDoesNotMatch",
+            # The client's own, before anything is sent.
+            "CredentialRetrievalError",
+            "ConfigNotFound",
+            "InvalidRegionError",
+            "NoCredentialsError",
+            "NoRegionError",
+            "PartialCredentialsError",
+            "ProfileNotFound",
+            "SSOTokenLoadError",
+            "TokenRetrievalError",
+            "UnauthorizedSSOTokenError",
+        )
+    )
 
     @property
     def unsupported(self) -> bool:
-        """The store, or the installed client, does not know this kind of request."""
         return self.status == 501 or self.code in ("NotImplemented", "ParamValidationError")
 
     @property
-    def access(self) -> bool:
-        """Only other credentials, permissions or another address can help."""
-        return self.status in (301, 307, 401, 403) or self.code in _ACCESS_CODES
-
-    @property
     def unanswered(self) -> bool:
-        """Whether the request took effect is unknown; it may be sent again."""
-        if self.access or self.unsupported:
-            return False
-        return (
-            self.status is None
-            or self.status >= 500
-            or self.status == 429
-            or self.code in ("RequestTimeout", "SlowDown")
-        )
+        if self.code in ("RequestTimeout", "SlowDown"):
+            return True
+        return not self.unsupported and super().unanswered
 
 
 class S3Client:
@@ -111,14 +102,7 @@ class S3Client:
 
     def call(self, method: str, **parameters: Any) -> Reply:
         """Sends a request that may be repeated without harm. `S3Failure` when patience ends."""
-        for pause in PAUSES:
-            try:
-                return self.send(method, **parameters)
-            except S3Failure as failure:
-                if not (failure.unanswered or failure.conflict):
-                    raise
-            self.sleep(pause)
-        return self.send(method, **parameters)
+        return patiently(partial(self.send, method, **parameters), self.sleep)
 
     def send(self, method: str, **parameters: Any) -> Reply:
         """Sends a request once, as far as the layers below let it be known.
@@ -164,42 +148,3 @@ class S3Client:
         return S3Failure(
             status=None, code=type(error).__name__, said=self._options.redacted(str(error))
         )
-
-
-def storage_error(failure: S3Failure, *, permission: str, file: str | None = None) -> StorageError:
-    """What to tell a user of this library. `permission` names what the request needs."""
-    if failure.access:
-        return StorageAccessError(
-            f"S3 turns the request away ({failure})",
-            file=file,
-            remedy=f"check credentials, bucket and region, and grant {permission}",
-        )
-    return StorageError(f"S3 failed ({failure})", file=file, remedy="run again when it is well")
-
-
-_ACCESS_CODES = frozenset(
-    (
-        "AccessDenied",
-        "AuthorizationHeaderMalformed",
-        "ExpiredToken",
-        "IllegalLocationConstraintException",
-        "InvalidAccessKeyId",
-        "InvalidBucketName",
-        "InvalidToken",
-        "NoSuchBucket",
-        "PermanentRedirect",
-        "RequestTimeTooSkewed",
-        "SignatureDoesNotMatch",
-        # The client's own, before anything is sent.
-        "CredentialRetrievalError",
-        "ConfigNotFound",
-        "InvalidRegionError",
-        "NoCredentialsError",
-        "NoRegionError",
-        "PartialCredentialsError",
-        "ProfileNotFound",
-        "SSOTokenLoadError",
-        "TokenRetrievalError",
-        "UnauthorizedSSOTokenError",
-    )
-)
