@@ -132,14 +132,17 @@ def _invalid_interval(text: str) -> InvalidRequestError:
     )
 
 
-def _boolean(text: str) -> bool:
+def parse_boolean(text: str) -> bool:
+    """`true` or `false` in any case; `InvalidRequestError` for anything else."""
     try:
         return {"true": True, "false": False}[text.lower()]
     except KeyError:
         raise InvalidRequestError(f"{text!r} is neither true nor false") from None
 
 
-def _integer(*, least: int) -> Callable[[str], int]:
+def integer_parser(*, least: int) -> Callable[[str], int]:
+    """Reads 64-bit integers of at least `least`; `InvalidRequestError` for anything else."""
+
     def parse(text: str) -> int:
         if re.fullmatch(r"[+-]?[0-9]{1,19}", text) and least <= int(text) < 2**63:
             return int(text)
@@ -155,12 +158,12 @@ def _policy(text: str) -> str:
 
 
 _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "append_only": ("delta.appendOnly", _boolean),
-    "checkpoint_interval": ("delta.checkpointInterval", _integer(least=1)),
+    "append_only": ("delta.appendOnly", parse_boolean),
+    "checkpoint_interval": ("delta.checkpointInterval", integer_parser(least=1)),
     "checkpoint_policy": ("delta.checkpointPolicy", _policy),
-    "write_stats_as_json": ("delta.checkpoint.writeStatsAsJson", _boolean),
-    "write_stats_as_struct": ("delta.checkpoint.writeStatsAsStruct", _boolean),
-    "enable_expired_log_cleanup": ("delta.enableExpiredLogCleanup", _boolean),
+    "write_stats_as_json": ("delta.checkpoint.writeStatsAsJson", parse_boolean),
+    "write_stats_as_struct": ("delta.checkpoint.writeStatsAsStruct", parse_boolean),
+    "enable_expired_log_cleanup": ("delta.enableExpiredLogCleanup", parse_boolean),
     "log_retention": ("delta.logRetentionDuration", parse_interval),
     "deleted_file_retention": ("delta.deletedFileRetentionDuration", parse_interval),
     "set_transaction_retention": ("delta.setTransactionRetentionDuration", parse_interval),
@@ -170,35 +173,41 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     ),
     "require_checkpoint_protection_before_version": (
         "delta.requireCheckpointProtectionBeforeVersion",
-        _integer(least=0),
+        integer_parser(least=0),
     ),
     "column_mapping_mode": ("delta.columnMapping.mode", str),
-    "column_mapping_max_column_id": ("delta.columnMapping.maxColumnId", _integer(least=0)),
-    "enable_change_data_feed": ("delta.enableChangeDataFeed", _boolean),
-    "enable_deletion_vectors": ("delta.enableDeletionVectors", _boolean),
-    "enable_iceberg_compat_v1": ("delta.enableIcebergCompatV1", _boolean),
-    "enable_iceberg_compat_v2": ("delta.enableIcebergCompatV2", _boolean),
-    "enable_iceberg_compat_v3": ("delta.enableIcebergCompatV3", _boolean),
-    "enable_in_commit_timestamps": ("delta.enableInCommitTimestamps", _boolean),
+    "column_mapping_max_column_id": ("delta.columnMapping.maxColumnId", integer_parser(least=0)),
+    "enable_change_data_feed": ("delta.enableChangeDataFeed", parse_boolean),
+    "enable_deletion_vectors": ("delta.enableDeletionVectors", parse_boolean),
+    "enable_iceberg_compat_v1": ("delta.enableIcebergCompatV1", parse_boolean),
+    "enable_iceberg_compat_v2": ("delta.enableIcebergCompatV2", parse_boolean),
+    "enable_iceberg_compat_v3": ("delta.enableIcebergCompatV3", parse_boolean),
+    "enable_in_commit_timestamps": ("delta.enableInCommitTimestamps", parse_boolean),
     "in_commit_timestamp_enablement_version": (
         "delta.inCommitTimestampEnablementVersion",
-        _integer(least=0),
+        integer_parser(least=0),
     ),
     "in_commit_timestamp_enablement_timestamp": (
         "delta.inCommitTimestampEnablementTimestamp",
-        _integer(least=0),
+        integer_parser(least=0),
     ),
-    "enable_row_tracking": ("delta.enableRowTracking", _boolean),
-    "row_tracking_suspended": ("delta.rowTrackingSuspended", _boolean),
+    "enable_row_tracking": ("delta.enableRowTracking", parse_boolean),
+    "row_tracking_suspended": ("delta.rowTrackingSuspended", parse_boolean),
     "materialized_row_id_column": ("delta.rowTracking.materializedRowIdColumnName", str),
     "materialized_row_commit_version_column": (
         "delta.rowTracking.materializedRowCommitVersionColumnName",
         str,
     ),
-    "enable_type_widening": ("delta.enableTypeWidening", _boolean),
-    "data_skipping_num_indexed_columns": ("delta.dataSkippingNumIndexedCols", _integer(least=-1)),
+    "enable_type_widening": ("delta.enableTypeWidening", parse_boolean),
+    "data_skipping_num_indexed_columns": (
+        "delta.dataSkippingNumIndexedCols",
+        integer_parser(least=-1),
+    ),
     "data_skipping_stats_columns": ("delta.dataSkippingStatsColumns", str),
     "parquet_compression_codec": ("delta.parquet.compression.codec", str),
     "parquet_format_version": ("delta.parquet.format.version", str),
 }
 """For each field the key in the configuration and how its text is read."""
+
+PARSERS: Mapping[str, Callable[[str], Any]] = {key: parse for key, parse in _PROPERTIES.values()}
+"""How the text of each property that `TableProperties` knows is read, by its key."""
