@@ -7,6 +7,7 @@ goes on to another version from a put of which it does not know how it ended.
 
 Implements "Creation of New Log Entries", with the requests that a table in use allows: a commit
 without competition is one put and one listing, each lost race one listing and one read per winner.
+The version checksum that may follow a commit costs at most one read and one put.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from delta_maintenance import __version__, clock
 from delta_maintenance.errors import (
     CommitUnknownError,
     CorruptTableError,
+    DeltaMaintenanceError,
     InvalidRequestError,
     RefusedError,
     StorageError,
@@ -59,6 +61,7 @@ from delta_maintenance.protocol.staged_actions import (
     staged_removes,
 )
 from delta_maintenance.storage.base import Put, Store
+from delta_maintenance.table.checksum_writer import write_checksum
 from delta_maintenance.table.commit_gates import (
     OtherWriters,
     kind_of,
@@ -104,6 +107,7 @@ class Transaction:
         isolation: IsolationLevel | None = None,
         preserves_row_ids: bool = True,
         highest_row_id: int = row_tracking.NO_ROW_ID,
+        checksum: bool = True,
         engine_info: str = f"delta-maintenance/{__version__}",
         now: Callable[[], datetime] = clock.now,
         new_id: clock.NewId = clock.new_id,
@@ -115,7 +119,8 @@ class Transaction:
         snapshot's. `other_writers` must be said for tables on S3. `isolation` is the weakest level
         that the staged actions allow unless a stronger one is asked for. `preserves_row_ids` is
         false where rows are moved without their IDs, `highest_row_id` is the highest one that the
-        caller met in the files, for a table whose high-water mark may be too low.
+        caller met in the files, for a table whose high-water mark may be too low. With `checksum`
+        a version checksum follows the commit where all of it is certain (`checksum_writer`).
         """
         self._snapshot = snapshot
         self._operation = operation
@@ -125,6 +130,7 @@ class Transaction:
         self._isolation = isolation
         self._preserves_row_ids = preserves_row_ids
         self._highest_row_id = highest_row_id
+        self._checksum = checksum
         self._now = now
         self._provenance = Provenance(
             read_version=snapshot.version,
@@ -221,6 +227,7 @@ class Transaction:
             built = self._build(attempt)
             if self._put(built) is Put.DONE:
                 self._require_current(built.version)
+                self._write_checksum(built)
                 return Landed(
                     version=built.version,
                     attempts=number,
@@ -411,6 +418,14 @@ class Transaction:
             file=_commit_path(version),
             remedy="compare it with what readers see, and do not run again before it is settled",
         )
+
+    def _write_checksum(self, built: BuiltCommit) -> None:
+        try:
+            if self._checksum:
+                write_checksum(self._snapshot, built, reads=self._reads)
+        except DeltaMaintenanceError as error:
+            # The commit has landed, and no reader needs the checksum.
+            _logger.warning("version %d has no checksum: %s", built.version, error)
 
 
 def _commit_path(version: int) -> str:
