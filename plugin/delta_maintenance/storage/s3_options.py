@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.storage.option_values import check_endpoint, flag, named_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,23 +28,16 @@ class S3Options:
         `InvalidRequestError` for an unknown name, a malformed value, and two names of one option
         that disagree. No message repeats a value: it may be a secret.
         """
-        values: dict[str, str] = {}
-        for name, value in (given or {}).items():
-            meaning = _NAMES.get(name) or _NAMES.get(name.upper())
-            if meaning is None:
-                raise InvalidRequestError(
-                    f"S3 has no storage option {name!r}",
-                    remedy=f"use one of {', '.join(sorted(_NAMES))}",
-                )
-            if values.setdefault(meaning, value) != value:
-                raise InvalidRequestError(
-                    f"the storage option {name!r} contradicts another name of the same option",
-                    remedy="give it once",
-                )
-        allow_http = _flag(values.pop("allow_http", None), "AWS_ALLOW_HTTP")
-        anonymous = _flag(values.pop("anonymous", None), "AWS_SKIP_SIGNATURE")
+        values = named_values(given, _NAMES, store="S3")
+        allow_http = flag(values.pop("allow_http", None), "AWS_ALLOW_HTTP")
+        anonymous = flag(values.pop("anonymous", None), "AWS_SKIP_SIGNATURE")
         if "endpoint_url" in values:
-            _check_endpoint(values["endpoint_url"], allow_http=allow_http)
+            scheme = check_endpoint(values["endpoint_url"], "endpoint_url")
+            if scheme == "http" and allow_http is False:
+                raise InvalidRequestError(
+                    "the endpoint is unencrypted and AWS_ALLOW_HTTP is false",
+                    remedy="use an https endpoint or allow http",
+                )
         if ("access_key_id" in values) != ("secret_access_key" in values):
             raise InvalidRequestError(
                 "an access key needs both its id and its secret",
@@ -78,34 +71,3 @@ _NAMES = {
     "AWS_SKIP_SIGNATURE": "anonymous",
     "AWS_ALLOW_HTTP": "allow_http",
 }
-
-
-def _flag(value: str | None, name: str) -> bool | None:
-    if value is None:
-        return None
-    if value.lower() in ("true", "1"):
-        return True
-    if value.lower() in ("false", "0"):
-        return False
-    raise InvalidRequestError(
-        f"the storage option {name} is neither true nor false", remedy="write true or false"
-    )
-
-
-def _check_endpoint(url: str, *, allow_http: bool | None) -> None:
-    try:
-        parts = urlsplit(url)
-        sound = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
-    except ValueError:
-        sound = False
-    if not sound:
-        # Not repeated: it may hold a password.
-        raise InvalidRequestError(
-            "the S3 endpoint is not an address like https://HOST:PORT",
-            remedy="correct endpoint_url; credentials go into options of their own",
-        )
-    if parts.scheme == "http" and allow_http is False:
-        raise InvalidRequestError(
-            "the S3 endpoint is unencrypted and AWS_ALLOW_HTTP is false",
-            remedy="use an https endpoint or allow http",
-        )

@@ -1,0 +1,107 @@
+"""Plain HTTP requests, each sent once: the layer below the stores that speak REST."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a server answered, whatever its status."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Under names in any case."""
+    body: bytes
+    """Exactly as sent: content encodings are not undone."""
+
+
+class NoAnswer(Exception):
+    """No whole answer came: what the request did is unknown. Holds nothing of the request."""
+
+    def __init__(self, *, code: str, said: str) -> None:
+        self.code = code
+        self.said = said
+        super().__init__(f"{code}: {said}" if said else code)
+
+
+class HttpSession:
+    """Keeps connections open between requests. Thread-safe.
+
+    Proxies and certificates of the environment count, its stored passwords don't. `timeout` is in
+    seconds: for a connection to stand, and for the next bytes to come.
+    """
+
+    def __init__(self, *, timeout: tuple[float, float] = (5, 60)) -> None:
+        # Here, since tables on other stores need not pay for it.
+        import requests
+        from requests.adapters import HTTPAdapter
+
+        self._timeout = timeout
+        self._session = requests.Session()
+        # Without an `auth` of its own, a session would replace our header by one from ~/.netrc.
+        self._session.auth = _as_it_is
+        # Every retry is the caller's: what is sent again, and after what, decides who won a commit.
+        adapter = HTTPAdapter(pool_maxsize=CONNECTIONS, max_retries=0)
+        self._session.mount("https://", adapter)
+        self._session.mount("http://", adapter)
+
+    def send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> Answer:
+        """Sends one request. `NoAnswer` where its answer does not come whole."""
+        import requests
+        import urllib3
+
+        try:
+            with self._session.request(
+                method,
+                url,
+                headers={"Accept-Encoding": "identity", **headers},
+                data=body,
+                timeout=self._timeout,
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                data: bytes = response.raw.read(decode_content=False)
+            announced = response.headers.get("Content-Length")
+            if method != "HEAD" and announced is not None and len(data) != int(announced):
+                raise EOFError("the answer ended early")
+            return Answer(status=response.status_code, headers=response.headers, body=data)
+        except (
+            requests.RequestException,
+            urllib3.exceptions.HTTPError,
+            OSError,
+            EOFError,
+        ) as error:
+            failure = NoAnswer(code=type(error).__name__, said=_reason(error))
+        # Not from within the handler: the error there holds the address, signature included.
+        raise failure
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._session.close()
+
+
+def _as_it_is(request: Any) -> Any:
+    return request
+
+
+def _reason(error: BaseException) -> str:
+    """The system's own words at the bottom of an error; those above repeat the address."""
+    seen: set[int] = set()
+    while id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, OSError) and error.strerror:
+            return error.strerror
+        below = getattr(error, "reason", None) or error.__cause__ or error.__context__
+        if not isinstance(below, BaseException):
+            below = next((part for part in error.args if isinstance(part, BaseException)), error)
+        error = below
+    return ""
+
+
+CONNECTIONS = 16
+"""Requests that may be under way at once without opening further connections."""

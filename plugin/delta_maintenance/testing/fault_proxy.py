@@ -1,0 +1,96 @@
+"""A proxy between a store and its server that loses requests and answers, for tests."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from urllib.parse import urlsplit
+
+from delta_maintenance.testing.loopback import Hangup, Reply, Request, serve
+
+
+class HttpFault(Enum):
+    """What goes wrong with a request. None of them tells whether it took effect."""
+
+    CUT_BEFORE = "cut before"
+    """The connection breaks; the server never sees the request."""
+    CUT_AFTER = "cut after"
+    """The server does as asked; the connection breaks before its answer."""
+    ERROR_BEFORE = "error before"
+    """503, and the server never sees the request."""
+    ERROR_AFTER = "error after"
+    """The server does as asked; 500 instead of its answer."""
+    SILENCE_BEFORE = "silence before"
+    """No answer until the client gives up; the server never sees the request."""
+    SILENCE_AFTER = "silence after"
+    """The server does as asked; no answer until the client gives up."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FaultProxy:
+    """A running proxy. Thread-safe."""
+
+    url: str = ""
+    choose: Callable[[Request], HttpFault | None] = lambda request: None
+    """Picks the fault of each request, None for none."""
+    injected: list[HttpFault] = field(default_factory=list)
+    """The faults so far."""
+    released: threading.Event = field(default_factory=threading.Event)
+    """Ends the silence of requests that nobody waits for any more."""
+
+
+@contextmanager
+def serve_faults(upstream: str, *, silence: float = 5.0) -> Iterator[FaultProxy]:
+    """Passes requests on to the server at `upstream` until the block ends.
+
+    A silent request is given up after `silence` seconds, which must be more than the client's own
+    patience.
+    """
+    host = urlsplit(upstream).netloc
+    proxy = FaultProxy()
+
+    def handle(request: Request) -> Reply:
+        fault = proxy.choose(request)
+        if fault is None:
+            return forward(request)
+        proxy.injected.append(fault)
+        if fault in (HttpFault.CUT_AFTER, HttpFault.ERROR_AFTER, HttpFault.SILENCE_AFTER):
+            forward(request)
+        if fault in (HttpFault.SILENCE_BEFORE, HttpFault.SILENCE_AFTER):
+            proxy.released.wait(silence)
+        if fault in (HttpFault.ERROR_BEFORE, HttpFault.ERROR_AFTER):
+            return Reply(status=503 if fault is HttpFault.ERROR_BEFORE else 500)
+        raise Hangup
+
+    def forward(request: Request) -> Reply:
+        connection = http.client.HTTPConnection(host, timeout=30)
+        try:
+            # As sent, the host included: it is what servers build addresses from.
+            connection.putrequest(
+                request.method, request.target, skip_host=True, skip_accept_encoding=True
+            )
+            for name, value in request.headers.items():
+                if name.lower() not in _OWN:
+                    connection.putheader(name, value)
+            connection.endheaders(request.body)
+            answer = connection.getresponse()
+            headers = {
+                name: value for name, value in answer.getheaders() if name.lower() not in _OWN
+            }
+            return Reply(status=answer.status, headers=headers, body=answer.read())
+        finally:
+            connection.close()
+
+    with serve(handle) as proxy.url:
+        try:
+            yield proxy
+        finally:
+            proxy.released.set()
+
+
+# Between two neighbours only.
+_OWN = frozenset(("connection", "keep-alive", "transfer-encoding", "expect"))

@@ -1,0 +1,283 @@
+"""Google Cloud Storage's JSON API on the loopback interface, as far as a store needs it."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC
+from email.message import Message
+from itertools import count
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from delta_maintenance import clock
+from delta_maintenance.testing.loopback import Reply, Request, serve
+
+
+@dataclass(slots=True, kw_only=True)
+class GCSServer:
+    """A running server. It gives credentials to whoever asks and wants none."""
+
+    url: str = ""
+    requests: list[str] = field(default_factory=list)
+    """One line per request so far, `METHOD TARGET`; clear it to count anew."""
+    honours_conditions: bool = True
+    denied: set[str] = field(default_factory=set)
+    """Names of objects that nobody may delete."""
+    page_size: int = 1000
+    buckets: dict[str, dict[str, _Object]] = field(default_factory=dict)
+    uploads: dict[str, _Upload] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    generations: Iterator[int] = field(default_factory=lambda: count(1))
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """What `open_store` needs to reach the server."""
+        return {"endpoint_url": self.url}
+
+    def make_bucket(self, name: str) -> None:
+        """Makes an empty bucket."""
+        self.buckets[name] = {}
+
+    def fill(self, bucket: str, keys: Iterable[str], data: bytes = b"") -> None:
+        """Puts many objects at once, without a request for each."""
+        with self.lock:
+            for key in keys:
+                self.buckets[bucket][key] = _Object(data, {}, next(self.generations))
+
+
+@contextmanager
+def serve_gcs() -> Iterator[GCSServer]:
+    """Serves the API on a free port until the block ends. A request is one atomic step."""
+    server = GCSServer()
+
+    def handle(request: Request) -> Reply:
+        server.requests.append(f"{request.method} {request.target}")
+        with server.lock:
+            try:
+                return _route(server, request)
+            except _Refusal as refusal:
+                return refusal.reply
+
+    with serve(handle) as server.url:
+        yield server
+
+
+class _Object:
+    __slots__ = ("data", "generation", "metadata", "updated")
+
+    def __init__(self, data: bytes, metadata: dict[str, str], generation: int) -> None:
+        self.data = data
+        self.metadata = metadata
+        self.generation = generation
+        self.updated = clock.now()
+
+    def resource(self, name: str) -> dict[str, object]:
+        return {
+            "name": name,
+            "size": str(len(self.data)),
+            "generation": str(self.generation),
+            "updated": self.updated.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "metadata": self.metadata,
+        }
+
+
+@dataclass(slots=True)
+class _Upload:
+    bucket: str
+    name: str
+    metadata: dict[str, str]
+    condition: str | None
+    data: bytearray = field(default_factory=bytearray)
+    made: _Object | None = None
+
+
+class _Refusal(Exception):
+    def __init__(self, status: int, reason: str, message: str, *, plain: bool = False) -> None:
+        detail = {"message": message, "domain": "global", "reason": reason}
+        document = {"error": {"code": status, "message": message, "errors": [detail]}}
+        body = message if plain else json.dumps(document)
+        self.reply = Reply(status=status, body=body.encode())
+
+
+def _route(server: GCSServer, request: Request) -> Reply:
+    parts = urlsplit(request.target)
+    query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    if parts.path == "/batch/storage/v1":
+        return _batch(server, request)
+    if "upload_id" in query:
+        return _continue_upload(server, request, query["upload_id"])
+    found = re.fullmatch(
+        r"(/upload)?/storage/v1/b/([^/]+)/(storageLayout|o(?:/([^/]+))?)", parts.path
+    )
+    if found is None:
+        raise _Refusal(404, "notFound", "Not Found")
+    media = query.get("alt") == "media"
+    bucket = unquote(found[2])
+    if bucket not in server.buckets:
+        raise _Refusal(404, "notFound", "The specified bucket does not exist.", plain=media)
+    if found[1]:
+        return _upload(server, request, bucket, query)
+    if found[3] == "storageLayout":
+        return _json({"locationType": "region"})
+    if found[4] is None:
+        return _list(server, bucket, query)
+    name = unquote(found[4])
+    here = server.buckets[bucket].get(name)
+    if here is None:
+        raise _Refusal(404, "notFound", f"No such object: {bucket}/{name}", plain=media)
+    if request.method == "DELETE":
+        if name in server.denied:
+            raise _Refusal(403, "forbidden", "no permission storage.objects.delete")
+        del server.buckets[bucket][name]
+        return Reply(status=204)
+    if query.get("ifGenerationMatch", str(here.generation)) != str(here.generation):
+        raise _Refusal(412, "conditionNotMet", "Precondition Failed", plain=media)
+    return _download(request, here) if media else _json(here.resource(name))
+
+
+def _json(document: object) -> Reply:
+    return Reply(
+        status=200,
+        headers={"Content-Type": "application/json"},
+        body=json.dumps(document).encode(),
+    )
+
+
+def _download(request: Request, here: _Object) -> Reply:
+    span = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range", ""))
+    if span is None:
+        return Reply(status=200, body=here.data)
+    first, last = int(span[1]), int(span[2])
+    if first >= len(here.data):
+        raise _Refusal(416, "requestedRangeNotSatisfiable", "no such range", plain=True)
+    return Reply(status=206, body=here.data[first : last + 1])
+
+
+def _list(server: GCSServer, bucket: str, query: dict[str, str]) -> Reply:
+    prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
+    after = query.get("pageToken", "")
+    entries: dict[str, dict[str, object] | None] = {}
+    for name in sorted(server.buckets[bucket]):
+        if not name.startswith(prefix) or name < query.get("startOffset", ""):
+            continue
+        below, slash, _ = name[len(prefix) :].partition(delimiter or "\0")
+        entry = prefix + below + slash
+        if entry > after and entry not in entries:
+            here = server.buckets[bucket][name]
+            entries[entry] = None if slash else here.resource(name)
+        if len(entries) > server.page_size:
+            break
+    shown = list(entries)[: server.page_size]
+    answer: dict[str, object] = {
+        "items": [entries[entry] for entry in shown if entries[entry] is not None],
+        "prefixes": [entry for entry in shown if entries[entry] is None],
+    }
+    if len(entries) > len(shown):
+        answer["nextPageToken"] = shown[-1]
+    return _json(answer)
+
+
+def _upload(server: GCSServer, request: Request, bucket: str, query: dict[str, str]) -> Reply:
+    condition = query.get("ifGenerationMatch")
+    match query["uploadType"]:
+        case "media":
+            return _store(server, bucket, query["name"], request.body, {}, condition)
+        case "multipart":
+            description, data = _related(request)
+            metadata = description.get("metadata", {})
+            return _store(server, bucket, description["name"], data, metadata, condition)
+        case _:
+            description = json.loads(request.body)
+            _check(server, bucket, description["name"], condition)
+            upload_id = str(next(server.generations))
+            server.uploads[upload_id] = _Upload(
+                bucket, description["name"], description.get("metadata", {}), condition
+            )
+            host = request.headers["Host"]
+            location = f"http://{host}/upload/session?upload_id={upload_id}"
+            return Reply(status=200, headers={"Location": location})
+
+
+def _related(request: Request) -> tuple[dict[str, object], bytes]:
+    """Description and data of one body; the data ends at the first delimiter, as RFC 2046 says."""
+    boundary = request.headers["Content-Type"].partition("boundary=")[2].strip('"').encode()
+    _, first, rest = request.body.partition(b"--" + boundary)[2].partition(b"\r\n\r\n")
+    assert first
+    description, _, rest = rest.partition(b"\r\n--" + boundary)
+    data = rest.partition(b"\r\n\r\n")[2].partition(b"\r\n--" + boundary)[0]
+    return json.loads(description), data
+
+
+def _continue_upload(server: GCSServer, request: Request, upload_id: str) -> Reply:
+    upload = server.uploads.get(upload_id)
+    if upload is None:
+        raise _Refusal(410, "gone", "no such upload", plain=True)
+    if request.method == "DELETE":
+        del server.uploads[upload_id]
+        return Reply(status=499)
+    if upload.made is not None:
+        return _json(upload.made.resource(upload.name))
+    span = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", request.headers["Content-Range"])
+    assert span is not None and int(span[2]) - int(span[1]) + 1 == len(request.body)
+    first, size = int(span[1]), int(span[3])
+    if first > len(upload.data):
+        raise _Refusal(503, "backendError", "a part is missing", plain=True)
+    # What is kept already is not looked at again.
+    upload.data += request.body[len(upload.data) - first :]
+    if len(upload.data) < size:
+        return Reply(status=308, headers={"Range": f"bytes=0-{len(upload.data) - 1}"})
+    data = bytes(upload.data)
+    reply = _store(server, upload.bucket, upload.name, data, upload.metadata, upload.condition)
+    upload.made = server.buckets[upload.bucket][upload.name]
+    return reply
+
+
+def _check(server: GCSServer, bucket: str, name: str, condition: str | None) -> None:
+    here = server.buckets[bucket].get(name)
+    generation = here.generation if here is not None else 0
+    if server.honours_conditions and condition not in (None, str(generation)):
+        raise _Refusal(412, "conditionNotMet", "At least one condition did not hold.")
+
+
+def _store(
+    server: GCSServer,
+    bucket: str,
+    name: object,
+    data: bytes,
+    metadata: object,
+    condition: str | None,
+) -> Reply:
+    assert isinstance(name, str) and isinstance(metadata, dict)
+    _check(server, bucket, name, condition)
+    made = _Object(data, metadata, next(server.generations))
+    server.buckets[bucket][name] = made
+    return _json(made.resource(name))
+
+
+def _batch(server: GCSServer, request: Request) -> Reply:
+    boundary = request.headers["Content-Type"].partition("boundary=")[2].encode()
+    parts = request.body.split(b"--" + boundary)[1:-1]
+    assert len(parts) <= 100
+    answers = []
+    for part in parts:
+        number = re.search(rb"Content-ID: <(\d+)>", part)
+        line = re.search(rb"(DELETE) (\S+) HTTP/1.1", part)
+        assert number is not None and line is not None
+        asked = Request(method="DELETE", target=line[2].decode(), headers=Message(), body=b"")
+        try:
+            reply = _route(server, asked)
+        except _Refusal as refusal:
+            reply = refusal.reply
+        answers.append(
+            b"--answers\r\nContent-Type: application/http\r\nContent-ID: <response-%s>\r\n\r\n"
+            b"HTTP/1.1 %d Said\r\nContent-Length: %d\r\n\r\n%s\r\n"
+            % (number[1], reply.status, len(reply.body), reply.body)
+        )
+    body = b"".join(answers) + b"--answers--\r\n"
+    return Reply(
+        status=200, headers={"Content-Type": "multipart/mixed; boundary=answers"}, body=body
+    )
