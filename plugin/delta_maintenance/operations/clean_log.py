@@ -23,7 +23,7 @@ from delta_maintenance.operations.outdated_files import (
 )
 from delta_maintenance.operations.record import Record
 from delta_maintenance.protocol.features import Operation, require_supported
-from delta_maintenance.protocol.log_retention import midnight_before
+from delta_maintenance.protocol.log_retention import midnight_before, minute_before
 from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.compatible_checkpoint import (
     lacks_classic_name,
@@ -70,6 +70,9 @@ class CleanLogOptions(Record):
     """First flag: history that the table's own retention, or the last day, covers may go."""
     no_other_writers: bool = False
     """Second flag: nobody writes to the table or reads its history meanwhile."""
+    to_the_minute: bool = False
+    """Whether the cut-off instant is a full minute, for who waits for history to go, and not the
+    midnight before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ class CleanLogPlan(Record):
     planned_at: datetime
     options: CleanLogOptions
     cut_off_instant: datetime | None
-    """Midnight, UTC. The version that was current then and all later ones stay."""
+    """Midnight, UTC, unless the minute was asked for. The version that was current then and all later ones stay."""
     cut_off_commit: int | None
     """The newest commit that is not newer than that instant."""
     oldest_version: int | None
@@ -194,7 +197,8 @@ class _Decision:
         _require_cleanable(snapshot)
         if not snapshot.properties.enable_expired_log_cleanup:
             return self._nothing("the table sets delta.enableExpiredLogCleanup to false")
-        self.instant = midnight_before(self.now, self._retention())
+        rounded = minute_before if self.options.to_the_minute else midnight_before
+        self.instant = rounded(self.now, self._retention())
         if self.instant is None:
             return self._nothing("the retention is longer than the calendar")
         inventory = take_inventory(snapshot.store)

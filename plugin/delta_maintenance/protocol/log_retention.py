@@ -29,11 +29,17 @@ def midnight_before(now: datetime, age: timedelta) -> datetime | None:
 
     Truncating to the day keeps what two runs of one day decide the same.
     """
+    minute = minute_before(now, age)
+    return None if minute is None else minute.replace(hour=0, minute=0)
+
+
+def minute_before(now: datetime, age: timedelta) -> datetime | None:
+    """The last full minute that is at least `age` ago; None where the calendar has none."""
     try:
         instant = now.astimezone(UTC) - age
     except OverflowError:
         return None
-    return instant.replace(hour=0, minute=0, second=0, microsecond=0)
+    return instant.replace(second=0, microsecond=0)
 
 
 def commit_times(modified_ms: Mapping[int, int], *, now_ms: int) -> dict[int, int]:
