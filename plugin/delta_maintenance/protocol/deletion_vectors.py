@@ -251,14 +251,14 @@ _DRAFT_MAGIC = struct.pack(">I", 1681511376)
 
 _DIGITS = b"0123456789"
 _LOWER = b"abcdefghijklmnopqrstuvwxyz"
-_Z85 = _DIGITS + _LOWER + _LOWER.upper() + b".-:+=^!/*?&<>()[]{}@%$#"
+Z85 = _DIGITS + _LOWER + _LOWER.upper() + b".-:+=^!/*?&<>()[]{}@%$#"
 # The alphabet of base64.b85decode, which is Z85 in all but its characters.
 _RFC1924 = _DIGITS + _LOWER.upper() + _LOWER + b"!#$%&()*+-;<=>?@^_`{|}~"
 # A blank is in neither alphabet, so that foreign characters are refused.
 _Z85_TO_RFC1924 = bytes(
-    _RFC1924[_Z85.index(octet)] if octet in _Z85 else ord(" ") for octet in range(256)
+    _RFC1924[Z85.index(octet)] if octet in Z85 else ord(" ") for octet in range(256)
 )
-_RFC1924_TO_Z85 = bytes.maketrans(_RFC1924, _Z85)
+_RFC1924_TO_Z85 = bytes.maketrans(_RFC1924, Z85)
 
 
 def _portable_from_native(body: bytes) -> bytes:

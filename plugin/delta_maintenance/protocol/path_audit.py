@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 # `:` only stands before a slash where a scheme is; relative paths encode it.
-_ABSOLUTE = "^(/|[A-Za-z][A-Za-z0-9+.-]*:)"
+ABSOLUTE = "^(/|[A-Za-z][A-Za-z0-9+.-]*:)"
+"""What paths begin with that are not relative to the table's root."""
 _REWRITES = (
     (r"(?s)[?#].*", ""),
     (r"(?i)^file:/*(localhost/)?", "/"),
@@ -52,7 +53,7 @@ class PathAudit:
             vectors = adds["deletionVector"]
             self._has_vectors |= vectors.null_count < len(vectors)
         for column in (paths, tombstones["path"]):
-            absolute = pc.match_substring_regex(column, _ABSOLUTE)
+            absolute = pc.match_substring_regex(column, ABSOLUTE)
             if pc.any(absolute).as_py():
                 self._absolute.update(column.filter(absolute).to_pylist())
 
@@ -80,7 +81,7 @@ class PathAudit:
                 return f"one file is written in two spellings, {other} and {path}"
         known = pa.array(sorted(spellings), pa.binary())
         for paths in (*self._live, *self._removed):
-            relative = paths.filter(pc.invert(pc.match_substring_regex(paths, _ABSOLUTE)))
+            relative = paths.filter(pc.invert(pc.match_substring_regex(paths, ABSOLUTE)))
             found = locations(relative, root=self._root)
             twice = pc.is_in(found, value_set=known)
             if pc.any(twice).as_py():
@@ -95,19 +96,35 @@ def locations(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
 
     `root` is the table's address as the user gave it: literal, but for the `file:` scheme.
     """
-    absolute = pc.match_substring_regex(paths, _ABSOLUTE)
+    absolute = pc.match_substring_regex(paths, ABSOLUTE)
     if not pc.any(absolute).as_py():
-        return _decoded(paths)
+        return decoded(paths)
     spelt = paths
     for pattern, replacement in _REWRITES:
         spelt = pc.replace_substring_regex(spelt, pattern, replacement)
-    places = _decoded(pc.if_else(absolute, spelt, paths))
-    folder = _location_of_root(root) + b"/"
+    places = decoded(pc.if_else(absolute, spelt, paths))
+    folder = location_of_root(root) + b"/"
     inside = pc.and_(absolute, pc.starts_with(places, folder))
     return pc.if_else(inside, pc.binary_replace_slice(places, 0, len(folder), b""), places)
 
 
-def _location_of_root(root: str) -> bytes:
+def below_root(paths: pa.StringArray, *, root: str) -> pa.StringArray:
+    """What follows the root in absolute paths, as it is written; null in those that lie elsewhere.
+
+    Unlike `locations` nothing is decoded or taken for a query: some writers encode no paths.
+    """
+    folder = location_of_root(root) + b"/"
+    spelt = paths
+    for pattern, replacement in _REWRITES[1:]:
+        spelt = pc.replace_substring_regex(spelt, pattern, replacement)
+    steps = f"(?:[^/]*/){{{folder.count(b'/')}}}"
+    head = pc.replace_substring_regex(spelt, f"(?s)^({steps}).*", r"\1")
+    rest = pc.replace_substring_regex(spelt, f"(?s)^{steps}", "")
+    return pc.if_else(pc.equal(decoded(head), folder), rest, pa.scalar(None, pa.string()))
+
+
+def location_of_root(root: str) -> bytes:
+    """The location of a table's root, without a slash behind it."""
     encoded = root.lower().startswith("file:")
     for pattern, replacement in _REWRITES[1:]:
         root = re.sub(pattern, replacement, root)
@@ -115,7 +132,7 @@ def _location_of_root(root: str) -> bytes:
     return unquote_to_bytes(root) if encoded else root.encode()
 
 
-def _decoded(texts: pa.StringArray) -> pa.BinaryArray:
+def decoded(texts: pa.StringArray) -> pa.BinaryArray:
     """The texts with every `%XX` as the byte that it stands for."""
     if not pc.any(pc.match_substring(texts, "%")).as_py():
         return texts.cast(pa.binary())

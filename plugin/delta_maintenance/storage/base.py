@@ -7,10 +7,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from delta_maintenance.errors import StorageError
+from delta_maintenance.errors import RefusedError, StorageError
 from delta_maintenance.storage.paths import check_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_maintenance.storage.tree import Skip
 
 
 class Put(Enum):
@@ -107,6 +112,49 @@ class Store(ABC):
             except StorageError as error:
                 kept[path] = error
         return kept
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Every address under which the log may name this root, `root` first."""
+        return (self.root,)
+
+    def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
+        """Everything below `directory` at any depth, in batches of `tree.TREE`, in no order.
+
+        Nothing is filtered, but a store that has directories does not enter those that `skip`
+        names; it lists them, and links, without following any. A directory that does not exist is
+        empty. An error on any page or in any directory is raised, never a shorter listing.
+        """
+        raise RefusedError(
+            "this store cannot list a table with all its folders",
+            remedy="use a release that can, or an inventory of the table's files",
+        )
+
+    def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
+        """Size and time of those of the files that are there now (`tree.STATUSES`).
+
+        By listing the directories that they are in, where the store has no quicker way.
+        """
+        # Columns are a matter of few calls: most of what uses a store needs no pyarrow.
+        from delta_maintenance.storage.tree import statuses_by_listing
+
+        return statuses_by_listing(self, paths)
+
+    def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
+        """Like `delete_many`, for the rows of a listing (`tree.STATUSES`).
+
+        A file of another size or time than listed stays, as far as the store can tell without a
+        further request.
+        """
+        return self.delete_many(files["path"].to_pylist())
+
+    def remove_empty_directory(self, path: str) -> bool:
+        """Removes a directory if there is nothing in it, in one step. Whether it is gone.
+
+        False where something is in it, and on stores without directories.
+        """
+        check_path(path)
+        return False
 
     def close(self) -> None:  # noqa: B027  most stores hold nothing open
         """Lets go of connections. The store is not to be used afterwards."""

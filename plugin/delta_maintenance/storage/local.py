@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from delta_maintenance import clock
 from delta_maintenance.errors import (
@@ -19,6 +19,11 @@ from delta_maintenance.errors import (
 from delta_maintenance.storage.base import FileStatus, Put, Store
 from delta_maintenance.storage.paths import check_directory, check_path, check_start
 from delta_maintenance.storage.sinks import open_sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_maintenance.storage.tree import Skip
 
 
 class LocalStore(Store):
@@ -118,6 +123,50 @@ class LocalStore(Store):
             if stat.S_ISLNK(found.st_mode):
                 raise _refused_link(path)
             os.unlink(segments[-1], dir_fd=parent)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.root, os.path.abspath(self.root), self._base)))
+
+    def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
+        # Here as below: who lists no tree need not load pyarrow.
+        from delta_maintenance.storage import local_tree
+
+        return local_tree.list_tree(self._entered, check_directory(directory), skip)
+
+    def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
+        from delta_maintenance.storage import local_tree
+
+        return local_tree.statuses(self._entered, map(check_path, paths.to_pylist()))
+
+    def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
+        from delta_maintenance.storage import local_tree
+
+        for path in files["path"].to_pylist():
+            check_path(path)
+        return local_tree.delete_unchanged(self._entered, files)
+
+    def remove_empty_directory(self, path: str) -> bool:
+        segments = check_path(path).split("/")
+        try:
+            with self._translated(path, missing=True), self._directory(segments[:-1]) as parent:
+                try:
+                    os.rmdir(segments[-1], dir_fd=parent)
+                except OSError as error:
+                    if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                        return False
+                    raise
+        except FileNotFoundError:
+            pass
+        return True
+
+    @contextmanager
+    def _entered(self, directory: str) -> Iterator[int]:
+        with (
+            self._translated(directory or self.root, missing=True),
+            self._directory(directory.split("/") if directory else []) as here,
+        ):
+            yield here
 
     def _list(self, directory: str, start: str) -> Iterator[FileStatus]:
         within = f"{directory}/" if directory else ""

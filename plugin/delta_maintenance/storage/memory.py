@@ -7,12 +7,17 @@ import io
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from delta_maintenance import clock
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.base import FileStatus, Put, Store
 from delta_maintenance.storage.paths import check_directory, check_path, check_start
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_maintenance.storage.tree import Skip
 
 
 class MemoryStore(Store):
@@ -88,6 +93,21 @@ class MemoryStore(Store):
         key = self._key(path)
         with self._files.lock:
             self._files.entries.pop(key, None)
+
+    def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
+        # Here: who lists no tree need not load pyarrow.
+        from delta_maintenance.storage.tree import EntryKind, tree_of
+
+        within = check_directory(directory)
+        prefix = f"{self._prefix}{within}/" if within else self._prefix
+        with self._files.lock:
+            found = [(key, e) for key, e in self._files.entries.items() if key.startswith(prefix)]
+        yield tree_of(
+            [key[len(self._prefix) :] for key, _ in found],
+            EntryKind.FILE,
+            sizes=[len(entry.data) for _, entry in found],
+            times=[entry.modified_ms for _, entry in found],
+        )
 
     def _key(self, path: str) -> str:
         return self._prefix + check_path(path)

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, StorageError
@@ -21,6 +21,11 @@ from delta_maintenance.storage.s3_client import Reply, S3Client, S3Failure
 from delta_maintenance.storage.s3_options import S3Options
 from delta_maintenance.storage.s3_put import S3Put
 from delta_maintenance.storage.sinks import open_sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_maintenance.storage.tree import Skip
 
 
 class S3Store(Store):
@@ -111,6 +116,22 @@ class S3Store(Store):
                 kept[file] = storage_error(failure, permission="s3:DeleteObject", file=file)
         return kept
 
+    def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
+        # Here: who lists no tree need not load pyarrow.
+        from delta_maintenance.storage.tree import EntryKind, tree_of
+
+        within = check_directory(directory)
+        prefix = f"{self._prefix}{within}/" if within else self._prefix
+        for page in self._pages({"Bucket": self._bucket, "Prefix": prefix}, within):
+            # The key that is the prefix itself marks a folder in some consoles.
+            entries = [entry for entry in page.get("Contents", ()) if entry["Key"] != prefix]
+            yield tree_of(
+                [entry["Key"][len(self._prefix) :] for entry in entries],
+                EntryKind.FILE,
+                sizes=[entry["Size"] for entry in entries],
+                times=[clock.epoch_millis(entry["LastModified"]) for entry in entries],
+            )
+
     def close(self) -> None:
         self._client.close()
 
@@ -150,13 +171,7 @@ class S3Store(Store):
         if start:
             request["StartAfter"] = prefix + _just_before(start)
         last = ""
-        while True:
-            try:
-                page = self._client.call("list_objects_v2", **request)
-            except S3Failure as failure:
-                raise storage_error(
-                    failure, permission="s3:ListBucket", file=within or None
-                ) from failure
+        for page in self._pages(request, within):
             for entry in page.get("Contents", ()):
                 name = entry["Key"][len(prefix) :]
                 if name < last:
@@ -169,9 +184,20 @@ class S3Store(Store):
                 # The key that is the prefix itself marks a folder in some consoles.
                 if name and name >= start:
                     yield _status(within + name, entry["Size"], entry["LastModified"])
+
+    def _pages(self, request: dict[str, str], within: str) -> Iterator[Reply]:
+        """Every page of a listing, or an error."""
+        while True:
+            try:
+                page = self._client.call("list_objects_v2", **request)
+            except S3Failure as failure:
+                raise storage_error(
+                    failure, permission="s3:ListBucket", file=within or None
+                ) from failure
+            yield page
             if not page["IsTruncated"]:
                 return
-            request["ContinuationToken"] = page["NextContinuationToken"]
+            request = {**request, "ContinuationToken": page["NextContinuationToken"]}
 
     def _delete(self, keys: list[str]) -> dict[str, S3Failure]:
         """Deletes exactly these keys. Returns those that S3 did not confirm."""

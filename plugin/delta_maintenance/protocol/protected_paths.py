@@ -1,0 +1,178 @@
+"""Which files below a table's root its log refers to, in every way in which they may be written.
+
+Implements "Add File and Remove File" and "Deletion Vectors" for whoever deletes files. The path of
+an action is a URI, decoded once, but there are writers that never encoded theirs, and absolute
+paths may name this very table under another address. So a file is protected under each spelling
+that could mean it: too many keep a dead file, one too few loses a live one.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
+from delta_maintenance.protocol.arrays import booleans, to_bools
+from delta_maintenance.protocol.deletion_vectors import (
+    STORED_ABSOLUTE,
+    STORED_INLINE,
+    STORED_RELATIVE,
+    Z85,
+)
+from delta_maintenance.protocol.path_audit import (
+    ABSOLUTE,
+    below_root,
+    decoded,
+    location_of_root,
+    locations,
+)
+
+_ODD_SEGMENT = r"(^|/)\.{0,2}(/|$)"
+"""An empty, `.` or `..` segment, which some readers resolve and stores take literally."""
+_PERHAPS_ODD = rf"{_ODD_SEGMENT}|%2[eEfF]"
+_ENCODED_UUID = 20
+_Z85_DIGITS = np.full(256, -1, np.int64)
+_Z85_DIGITS[np.frombuffer(Z85, np.uint8)] = np.arange(len(Z85))
+
+
+@dataclass(slots=True)
+class ProtectedPaths:
+    """Collects the paths of file actions, batch by batch."""
+
+    roots: Sequence[str]
+    """Every address of the table's root, as the user gave it first."""
+    _places: list[pa.BinaryArray] = field(default_factory=list)
+    _outside: list[pa.BinaryArray] = field(default_factory=list)
+
+    def offer(self, actions: pa.Table) -> None:
+        """Takes in adds or removes: their `path`, and their `deletionVector` where they have one.
+
+        `CorruptTableError` and `UnsupportedFeatureError` where a vector's file cannot be told.
+        """
+        for paths in actions["path"].chunks:
+            self._offer(paths)
+        if "deletionVector" in actions.column_names:
+            for vectors in actions["deletionVector"].chunks:
+                for paths in deletion_vector_paths(vectors):
+                    self._offer(paths)
+
+    def places(self) -> pa.ChunkedArray:
+        """The files below the root, relative to it, as bytes; some of them more than once."""
+        return pa.chunked_array(self._places, pa.binary())
+
+    def names_outside(self) -> pa.ChunkedArray:
+        """The bare names of files that lie under none of the addresses of the root.
+
+        A store may be known under an address that nobody mentioned: a mount, a link, an alias.
+        """
+        return pa.chunked_array(self._outside, pa.binary())
+
+    def _offer(self, paths: pa.StringArray) -> None:
+        if paths.null_count:
+            paths = paths.drop_null()
+        if not len(paths):
+            return
+        absolute = pc.match_substring_regex(paths, ABSOLUTE)
+        if pc.any(absolute).as_py():
+            self._offer_absolute(paths.filter(absolute))
+            paths = paths.filter(pc.invert(absolute))
+        self._places.extend(_spellings(paths))
+        self._offer_resolved(paths)
+
+    def _offer_absolute(self, paths: pa.StringArray) -> None:
+        outside = np.ones(len(paths), bool)
+        for root in self.roots:
+            written = below_root(paths, root=root)
+            outside &= ~to_bools(pc.is_valid(written))
+            self._places.append(locations(paths, root=root))
+            self._places.extend(_spellings(written.drop_null()))
+        for spelling in _spellings(paths.filter(booleans(outside))):
+            self._outside.append(pc.replace_substring_regex(spelling, r"(?s)^.*/", b""))
+        self._offer_resolved(paths)
+
+    def _offer_resolved(self, paths: pa.StringArray) -> None:
+        """Paths with `..` and the like resolved, as far as they end below the root."""
+        odd = paths.filter(pc.match_substring_regex(paths, _PERHAPS_ODD))
+        if not len(odd):
+            return
+        places = []
+        for root in self.roots:
+            base = posixpath.normpath(location_of_root(root))
+            for place in {
+                *locations(odd, root=root).to_pylist(),
+                *odd.cast(pa.binary()).to_pylist(),
+            }:
+                whole = place if re.match(ABSOLUTE.encode(), place) else base + b"/" + place
+                resolved = posixpath.normpath(whole)
+                if resolved.startswith(base + b"/"):
+                    places.append(resolved[len(base) + 1 :])
+        self._places.append(pa.array(places, pa.binary()))
+
+
+def deletion_vector_paths(vectors: pa.StructArray) -> tuple[pa.StringArray, pa.StringArray]:
+    """The files of stored vectors: relative to the root, and absolute URIs. Each file once.
+
+    `UnsupportedFeatureError` for a storage type that the protocol does not have;
+    `CorruptTableError` where a relative one holds no UUID or leads out of the table.
+    """
+    storage = pc.struct_field(vectors, "storageType")
+    texts = pc.struct_field(vectors, "pathOrInlineDv")
+    known = pa.array([STORED_RELATIVE, STORED_ABSOLUTE, STORED_INLINE])
+    strange = storage.filter(pc.invert(pc.is_in(storage, value_set=known))).drop_null()
+    if len(strange):
+        raise UnsupportedFeatureError(
+            f"a deletion vector has the unknown storage type {strange[0].as_py()!r}",
+            remedy="use a release that knows it",
+        )
+    relative = pc.unique(texts.filter(pc.equal(storage, STORED_RELATIVE)))
+    absolute = pc.unique(texts.filter(pc.equal(storage, STORED_ABSOLUTE)))
+    if relative.null_count or absolute.null_count:
+        raise CorruptTableError("a deletion vector has no path")
+    return _relative_vector_paths(relative), absolute
+
+
+def _relative_vector_paths(texts: pa.StringArray) -> pa.StringArray:
+    """`PREFIX/deletion_vector_UUID.bin` for each text of a prefix and an encoded UUID."""
+    if not len(texts):
+        return texts
+    lengths = pc.binary_length(texts.cast(pa.binary()))
+    if pc.min(lengths).as_py() < _ENCODED_UUID:
+        short = texts.filter(pc.less(lengths, _ENCODED_UUID))[0].as_py()
+        raise CorruptTableError(f"the text {short!r} of a deletion vector holds no UUID")
+    encoded = pc.binary_slice(texts.cast(pa.binary()), -_ENCODED_UUID)
+    prefix = pc.binary_replace_slice(texts.cast(pa.binary()), -_ENCODED_UUID, 2**31 - 1, b"")
+    folder = prefix.cast(pa.string())
+    if pc.any(
+        pc.and_(pc.not_equal(folder, ""), pc.match_substring_regex(folder, _ODD_SEGMENT))
+    ).as_py():
+        raise CorruptTableError("a deletion vector has a prefix that leads out of its folder")
+    uuids = _uuids(encoded)
+    slash = pc.if_else(pc.equal(folder, ""), "", "/")
+    return pc.binary_join_element_wise(folder, slash, "deletion_vector_", uuids, ".bin", "")
+
+
+def _uuids(encoded: pa.BinaryArray) -> pa.StringArray:
+    """The UUIDs of Z85 texts of twenty characters, in the usual form."""
+    characters = np.frombuffer(b"".join(encoded.to_pylist()), np.uint8)
+    digits = _Z85_DIGITS[characters].reshape(-1, 4, 5)
+    words = digits @ (85 ** np.arange(4, -1, -1, dtype=np.int64))
+    if (digits < 0).any() or (words >= 2**32).any():
+        raise CorruptTableError("the UUID of a deletion vector's file is no Z85")
+    hexadecimal = np.frombuffer(words.astype(">u4").tobytes().hex().encode(), "S1").reshape(-1, 32)
+    text = np.full((len(hexadecimal), 36), b"-", "S1")
+    text[:, np.r_[0:8, 9:13, 14:18, 19:23, 24:36]] = hexadecimal
+    fixed = pa.Array.from_buffers(pa.binary(36), len(text), [None, pa.py_buffer(text)])
+    return fixed.cast(pa.binary()).cast(pa.string())
+
+
+def _spellings(paths: pa.StringArray) -> list[pa.BinaryArray]:
+    """Paths as they stand, and decoded once where that makes a difference."""
+    raw = paths.cast(pa.binary())
+    once = decoded(paths)
+    return [raw] if once.equals(raw) else [raw, once]

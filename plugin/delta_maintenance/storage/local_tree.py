@@ -1,0 +1,199 @@
+"""Many files of a local directory at once: listing, looking at and deleting them.
+
+Every directory is reached from the root step by step without following a link, once for all of its
+files, and several are worked on at a time: on a network file system each answer takes its while.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from itertools import groupby
+from typing import TypeVar
+
+import pyarrow as pa
+
+from delta_maintenance.errors import DeltaMaintenanceError, StorageError
+from delta_maintenance.storage.tree import STATUSES, TREE, EntryKind, Skip, tree_of
+
+Answer = TypeVar("Answer")
+Enter = Callable[[str], AbstractContextManager[int]]
+"""Gives the descriptor of a directory, by its path below the root, for the length of a block.
+
+The block's errors come out as errors of this library. `FileNotFoundError` where it is gone.
+"""
+
+_PARALLEL = 8
+_FILES_PER_TASK = 512
+
+
+def list_tree(enter: Enter, directory: str, skip: Skip | None) -> Iterator[pa.Table]:
+    """See `Store.list_tree`. A directory that is gone when its turn comes has nothing in it."""
+    pending, running = deque([directory]), deque[Future[tuple[pa.Table, list[str]]]]()
+    pool = ThreadPoolExecutor(_PARALLEL)
+    try:
+        while pending or running:
+            while pending and len(running) < _PARALLEL:
+                running.append(pool.submit(_scan, enter, pending.popleft(), skip))
+            table, below = running.popleft().result()
+            pending.extend(below)
+            yield table
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def statuses(enter: Enter, paths: Iterable[str]) -> pa.Table:
+    """See `Store.statuses`. What is no plain file is not there."""
+
+    def look(here: int, names: list[str], within: str) -> list[tuple[str, int, int]]:
+        seen = ((name, _plain(here, name)) for name in names)
+        return [
+            (within + name, found.st_size, _millis(found))
+            for name, found in seen
+            if found is not None
+        ]
+
+    rows = [row for answer in _by_directory(enter, paths, look) for row in answer]
+    columns: list[list[str] | list[int]] = [
+        [path for path, _, _ in rows],
+        [size for _, size, _ in rows],
+        [modified for _, _, modified in rows],
+    ]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, STATUSES, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=STATUSES)
+
+
+def delete_unchanged(enter: Enter, files: pa.Table) -> dict[str, StorageError]:
+    """See `Store.delete_unchanged`."""
+    wanted = {
+        path: (size, modified)
+        for path, size, modified in zip(
+            *(files[name].to_pylist() for name in STATUSES.names), strict=True
+        )
+    }
+
+    def unlink(here: int, names: list[str], within: str) -> dict[str, StorageError]:
+        kept = {}
+        for name in names:
+            try:
+                found = os.stat(name, dir_fd=here, follow_symlinks=False)
+                if not stat.S_ISREG(found.st_mode):
+                    problem = "it is no plain file any more"
+                elif (found.st_size, _millis(found)) != wanted[within + name]:
+                    problem = "it has changed since it was listed"
+                else:
+                    os.unlink(name, dir_fd=here)
+                    continue
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                problem = error.strerror or type(error).__name__
+            kept[within + name] = StorageError(problem, file=within + name)
+        return kept
+
+    kept: dict[str, StorageError] = {}
+    for answer in _by_directory(enter, wanted, unlink, failed=_all_kept):
+        kept |= answer
+    return kept
+
+
+def _all_kept(
+    error: DeltaMaintenanceError, names: list[str], within: str
+) -> dict[str, StorageError]:
+    return {within + name: StorageError(error.problem, file=within + name) for name in names}
+
+
+def _scan(enter: Enter, directory: str, skip: Skip | None) -> tuple[pa.Table, list[str]]:
+    """What is directly in a directory, itself included, and the directories to go on with."""
+    within = f"{directory}/" if directory else ""
+    files: list[str] = []
+    below: list[str] = []
+    skipped: list[str] = []
+    others: list[str] = []
+    try:
+        with enter(directory) as here:
+            with os.scandir(here) as entries:
+                for entry in entries:
+                    if entry.is_file(follow_symlinks=False):
+                        files.append(within + entry.name)
+                    elif entry.is_dir(follow_symlinks=False):
+                        path = within + entry.name
+                        passed = skip is not None and _is_text(path) and skip(path)
+                        (skipped if passed else below).append(path)
+                    else:
+                        others.append(within + entry.name)
+            times = [_millis(os.fstat(here))]
+    except FileNotFoundError:
+        return TREE.empty_table(), []
+    if not _is_text("".join((*files, *below))):
+        others += [path for path in (*files, *below) if not _is_text(path)]
+        files, below = list(filter(_is_text, files)), list(filter(_is_text, below))
+    names = [os.fsencode(path).decode(errors="backslashreplace") for path in others]
+    tables = [
+        tree_of(files, EntryKind.FILE),
+        tree_of(skipped, EntryKind.DIRECTORY),
+        tree_of(names, EntryKind.OTHER),
+    ]
+    if directory:
+        tables.append(tree_of([directory], EntryKind.DIRECTORY, times=times))
+    return pa.concat_tables(tables), below
+
+
+def _by_directory(
+    enter: Enter,
+    paths: Iterable[str],
+    work: Callable[[int, list[str], str], Answer],
+    failed: Callable[[DeltaMaintenanceError, list[str], str], Answer] | None = None,
+) -> Iterator[Answer]:
+    """What `work` answers for the files of each directory, several at a time.
+
+    It gets the directory's descriptor, some names in it, and what stands before them in their
+    paths. `failed` answers in its place where the directory cannot be entered; without it that is
+    raised.
+    """
+
+    def task(within: str, names: list[str]) -> Answer | None:
+        try:
+            with enter(within.rstrip("/")) as here:
+                return work(here, names, within)
+        except FileNotFoundError:
+            return None
+        except DeltaMaintenanceError as error:
+            if failed is None:
+                raise
+            return failed(error, names, within)
+
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        tasks = []
+        for within, group in groupby(sorted(paths), lambda path: path[: path.rfind("/") + 1]):
+            names = [path[len(within) :] for path in group]
+            for first in range(0, len(names), _FILES_PER_TASK):
+                tasks.append(pool.submit(task, within, names[first : first + _FILES_PER_TASK]))
+        for done in tasks:
+            answer = done.result()
+            if answer is not None:
+                yield answer
+
+
+def _plain(here: int, name: str) -> os.stat_result | None:
+    try:
+        found = os.stat(name, dir_fd=here, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None
+
+
+def _millis(found: os.stat_result) -> int:
+    return found.st_mtime_ns // 1_000_000
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
