@@ -85,7 +85,8 @@ class CleanLogPlan(Record):
     planned_at: datetime
     options: CleanLogOptions
     cut_off_instant: datetime | None
-    """Midnight, UTC, unless the minute was asked for. The version that was current then and all later ones stay."""
+    """Midnight, UTC, or the minute where that was asked for. The version that was current then and
+    all later ones stay."""
     cut_off_commit: int | None
     """The newest commit that is not newer than that instant."""
     oldest_version: int | None
