@@ -108,7 +108,7 @@ def test_defaults_without_any_property() -> None:
 @pytest.mark.conformance("CLEAN-13")
 def test_every_property_is_read_from_its_own_key() -> None:
     samples = {
-        properties._boolean: ("TRUE", True),
+        properties.parse_boolean: ("TRUE", True),
         parse_interval: ("interval 11 days", timedelta(days=11)),
         properties._policy: ("v2", "v2"),
         str: ("text", "text"),

@@ -237,6 +237,6 @@ RULES: tuple[PropertyRule, ...] = (
         name="delta.universalFormat.enabledFormats", parse=str, neutral="", instead=_ICEBERG
     ),
 )
-"""Every property that may stand in a table, `delta.constraints.*` and `delta.feature.*` left out."""
+"""Every property that a table may have, but for constraints."""
 
 _BY_NAME = {rule.name: rule for rule in RULES}
