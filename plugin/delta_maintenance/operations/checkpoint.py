@@ -16,6 +16,7 @@ from pydantic import AwareDatetime, Field
 from delta_maintenance.clock import NewId, epoch_millis, new_id
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
 from delta_maintenance.operations.record import Record
+from delta_maintenance.protocol import row_tracking
 from delta_maintenance.protocol.features import (
     Operation,
     require_supported,
@@ -222,7 +223,9 @@ def _require_writable(snapshot: Snapshot) -> None:
     require_supported(
         snapshot.protocol, Operation.CHECKPOINT, table=snapshot.table, version=snapshot.version
     )
-    if snapshot.state.draft_high_water_mark is not None:
+    state = snapshot.state
+    # A table that was converted has its mark in the domain, whatever old commits say.
+    if state.draft_high_water_mark is not None and row_tracking.DOMAIN not in state.domains:
         raise _refused(
             snapshot,
             "the log holds the rowIdHighWaterMark action of a draft of 2023, "

@@ -142,7 +142,7 @@ def _with_row_ids(attempt: Attempt, actions: StagedActions) -> StagedActions:
     start = max(attempt.high_water_mark, wanted)
     adds, mark = assign_row_ids(actions.adds, high_water_mark=start, version=attempt.version)
     domains = others
-    if mark > attempt.high_water_mark:
+    if mark > attempt.high_water_mark or asked:
         text = row_tracking.render_domain_configuration(mark)
         domains = (DomainMetadata(domain=row_tracking.DOMAIN, configuration=text), *others)
     return replace(actions, adds=adds, domains=domains)

@@ -8,8 +8,8 @@ is a question of table properties and is not asked here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
@@ -106,6 +106,22 @@ def with_requirements(features: Iterable[str]) -> frozenset[str]:
             feature = find_feature(name)
             waiting.extend(feature.requires if feature is not None else ())
     return frozenset(closed)
+
+
+def without_features(protocol: Protocol, names: Collection[str]) -> Protocol:
+    """The protocol with `names`, given as final ones, off its lists. Its versions stay."""
+
+    def kept(listed: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if listed is None:
+            return None
+        final = {name: find_feature(name) for name in listed}
+        return tuple(n for n, known in final.items() if (known.name if known else n) not in names)
+
+    return replace(
+        protocol,
+        reader_features=kept(protocol.reader_features),
+        writer_features=kept(protocol.writer_features),
+    )
 
 
 def misplaced_features(protocol: Protocol) -> frozenset[str]:

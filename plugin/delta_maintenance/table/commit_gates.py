@@ -12,6 +12,7 @@ from delta_maintenance.protocol.features import (
     Operation,
     require_supported,
     supported_features,
+    without_features,
 )
 from delta_maintenance.protocol.staged_actions import StagedActions
 from delta_maintenance.storage.base import Store
@@ -37,7 +38,8 @@ def require_committable(
     table, version, protocol = snapshot.table, snapshot.version, snapshot.protocol
     try:
         _require_declared_writers(table, other_writers)
-        require_supported(protocol, kind_of(actions))
+        # What goes with this commit is the business of whoever drops it.
+        require_supported(without_features(protocol, drops), kind_of(actions))
         if actions.protocol is not None:
             require_supported(actions.protocol, Operation.COMMIT)
             lost = supported_features(protocol) - supported_features(actions.protocol)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from delta_maintenance.errors import CommitConflictError
+from delta_maintenance.protocol.actions import DomainMetadata
 from delta_maintenance.protocol.conflicts import Conflict
 
 
@@ -20,6 +21,8 @@ class Landed:
     num_adds: int
     """Files added, those that winners made superfluous left out."""
     num_removes: int
+    domains: tuple[DomainMetadata, ...] = field(default=(), compare=False)
+    """The domains it wrote, the high-water mark of row IDs among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

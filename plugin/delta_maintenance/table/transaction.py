@@ -234,6 +234,7 @@ class Transaction:
                     in_commit_timestamp=built.in_commit_timestamp,
                     num_adds=built.actions.adds.num_rows,
                     num_removes=built.actions.removes.num_rows,
+                    domains=built.actions.domains,
                 )
             rebased = self._rebase(attempt, number)
             if not isinstance(rebased, Attempt):
