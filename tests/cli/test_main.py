@@ -17,7 +17,15 @@ from delta_maintenance.errors import CommitConflictError, VerificationError
 from delta_maintenance.testing.actions import add
 from delta_maintenance.testing.table_builder import TableBuilder
 
-VERBS = ("inspect", "files", "history", "checkpoint", "compact-log", "clean-log")
+VERBS = (
+    "inspect",
+    "files",
+    "history",
+    "checkpoint",
+    "compact-log",
+    "clean-log",
+    "backfill-row-ids",
+)
 
 
 def command(*words: str, **settings: Any) -> subprocess.CompletedProcess[str]:

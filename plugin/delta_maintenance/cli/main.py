@@ -15,7 +15,15 @@ import traceback
 from collections.abc import Sequence
 
 from delta_maintenance import __version__
-from delta_maintenance.cli import checkpoint, clean_log, compact_log, files, history, inspect
+from delta_maintenance.cli import (
+    backfill_row_ids,
+    checkpoint,
+    clean_log,
+    compact_log,
+    files,
+    history,
+    inspect,
+)
 from delta_maintenance.cli.arguments import ArgumentParser
 from delta_maintenance.cli.output import logging_to_stderr, say
 from delta_maintenance.errors import DeltaMaintenanceError
@@ -94,6 +102,14 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in (inspect, files, history, checkpoint, compact_log, clean_log):
+    for verb in (
+        inspect,
+        files,
+        history,
+        checkpoint,
+        compact_log,
+        clean_log,
+        backfill_row_ids,
+    ):
         verb.add_parser(verbs)
     return parser

@@ -184,7 +184,11 @@ def apply(
     """
     if plan.is_noop:
         return BackfillRowIdsResult(
-            table=plan.table, version=plan.version, status="nothing-to-do", notes=(plan.reason,)
+            table=plan.table,
+            version=plan.version,
+            status="nothing-to-do",
+            high_water_mark=plan.high_water_mark,
+            notes=(plan.reason,),
         )
     if plan.engine == "spark" and row_counter is None:
         raise InvalidRequestError(

@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from pyspark.sql import SparkSession
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations import checkpoint
+from delta_maintenance.operations import backfill_row_ids, checkpoint
+from delta_maintenance.spark.footers import SparkFooters
 from delta_maintenance.spark.sidecars import SparkSidecars
 from delta_maintenance.spark.submit import JobReport, JobSpec
 from delta_maintenance.storage import open_store
@@ -72,6 +73,10 @@ def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
     """Runs the operation in a session and returns its Result as JSON."""
     # Executors have working directories of their own.
     address = spec.table if ":" in spec.table.split("/", 1)[0] else os.path.abspath(spec.table)
+    return _OPERATIONS[spec.operation](spec, address, spark)
+
+
+def _checkpoint(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
     options = checkpoint.CheckpointOptions.from_json({"engine": "spark", **spec.options})
     table = open_table(address, spec.storage_options)
     snapshot = table.snapshot(version=spec.version)
@@ -88,6 +93,24 @@ def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
         progress=_progress,
         snapshot=snapshot,
     ).to_json()
+
+
+def _backfill_row_ids(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
+    options = backfill_row_ids.BackfillRowIdsOptions.from_json({"engine": "spark", **spec.options})
+    table = open_table(address, spec.storage_options)
+    snapshot = table.snapshot()
+    plan = backfill_row_ids.plan(snapshot, options, now=clock.now())
+    _say(f"{plan.table}, version {plan.version}: {plan.reason}")
+    counter = SparkFooters(spark, address, spec.storage_options) if plan.engine == "spark" else None
+    return backfill_row_ids.apply(
+        table, plan, row_counter=counter, progress=_progress, snapshot=snapshot
+    ).to_json()
+
+
+_OPERATIONS: Mapping[str, Callable[[JobSpec, str, SparkSession], dict[str, Any]]] = {
+    "checkpoint": _checkpoint,
+    "backfill-row-ids": _backfill_row_ids,
+}
 
 
 def _in_session(spec: JobSpec) -> dict[str, Any]:

@@ -26,11 +26,11 @@ APPLICATION = Path(__file__).resolve().with_name("job.py")
 class JobSpec(Record):
     """One operation on one table."""
 
-    operation: Literal["checkpoint"]
+    operation: Literal["checkpoint", "backfill-row-ids"]
     table: str
     """An address that the driver and every executor reach."""
     version: int | None = None
-    """The version to work on; None takes the latest."""
+    """The version to work on; None takes the latest, as operations that commit always do."""
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
     """Of the table's store. May hold credentials: see `write`."""
     options: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,88 @@
+"""Footers read by a cluster: the rows of data files that their statistics do not tell.
+
+Plain PySpark with Python workers, as for sidecars. It is asked for the files of one commit at a
+time, so the driver never holds more than those; executors read footers and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.spark.storage_access import executor_options
+from delta_maintenance.storage import open_store
+from delta_maintenance.table.footers import RowCounts, count_rows
+
+SCHEMA = "at long, rows long, problem string"
+"""`at` is the number of the file among those asked for."""
+
+_FILES_PER_TASK = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FooterReading:
+    """What a task has to know. It travels to executors."""
+
+    uri: str
+    storage_options: Mapping[str, str] = field(repr=False)
+
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """From rows of a number and a path to rows of `SCHEMA`.
+
+        Errors of the store are raised, so that Spark tries again.
+        """
+        with closing(open_store(self.uri, self.storage_options)) as store:
+            for batch in batches:
+                found = count_rows(store, batch.column(1).cast(pa.string()))
+                nothing = pa.nulls(batch.num_rows, pa.string())
+                problems = pa.array(found.problems, pa.string())
+                told = pc.replace_with_mask(nothing, pc.is_null(found.counts), problems)
+                yield pa.RecordBatch.from_arrays(
+                    [batch.column(0), found.counts, told], names=["at", "rows", "problem"]
+                )
+
+
+class SparkFooters:
+    """A `RowCounter` on a Spark session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table_uri: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        files_per_task: int = _FILES_PER_TASK,
+    ) -> None:
+        """The storage options are completed from the driver's environment: see
+        `executor_options`. `RefusedError` for a table that executors cannot reach."""
+        if table_uri.lower().startswith("memory:"):
+            raise RefusedError(
+                "a table in the memory of this process cannot be reached by executors",
+                remedy="use the local engine",
+            )
+        options = executor_options(table_uri, storage_options, os.environ)
+        self._spark = spark
+        self._reading = FooterReading(uri=table_uri, storage_options=options)
+        self._files_per_task = files_per_task
+
+    def __call__(self, paths: pa.StringArray) -> RowCounts:
+        """See `RowCounter`."""
+        wanted = pa.table({"at": pa.array(np.arange(len(paths))), "path": paths})
+        tasks = -(-len(paths) // self._files_per_task)
+        found = (
+            self._spark.createDataFrame(wanted)
+            .repartition(tasks, "at")
+            .mapInArrow(self._reading.read, SCHEMA)
+            .toArrow()
+            .sort_by("at")
+        )
+        counts = pa.concat_arrays([pa.array([], pa.int64()), *found["rows"].chunks])
+        return RowCounts(counts=counts, problems=tuple(found["problem"].drop_null().to_pylist()))
