@@ -343,7 +343,7 @@ def _file_view(batch: pa.Table) -> pa.Table:
             "dv": deletion_vector_ids(batch),
             "size": _column(batch, "size", ADD_TYPES),
             "partition_values": _column(batch, "partitionValues", ADD_TYPES),
-            "num_records": _num_records(batch),
+            "num_records": record_counts(batch),
             "base_row_id": _column(batch, "baseRowId", ADD_TYPES),
             "default_row_commit_version": _column(batch, "defaultRowCommitVersion", ADD_TYPES),
         }
@@ -374,7 +374,8 @@ def _where(condition: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.ChunkedArr
     return column.take(rows)
 
 
-def _num_records(batch: pa.Table) -> pa.ChunkedArray:
+def record_counts(batch: pa.Table) -> pa.ChunkedArray:
+    """The physical rows of each add of a scan, from either form of its statistics, or null."""
     told = num_records(_column(batch, "stats", ADD_TYPES))
     told = pa.chunked_array([told]) if isinstance(told, pa.Array) else told
     if "stats_parsed" not in batch.column_names or not told.null_count:
