@@ -28,6 +28,7 @@ from delta_maintenance.protocol.property_rules import (
 )
 from delta_maintenance.protocol.protocol_upgrade import upgraded_protocol
 from delta_maintenance.protocol.row_tracking import RowTrackingState, row_tracking_state
+from delta_maintenance.protocol.row_tracking_support import enabled
 from delta_maintenance.protocol.schema import (
     StructType,
     column_mapping_mode,
@@ -101,13 +102,12 @@ class TableChange:
 
 
 def changed_table(
-    protocol: Protocol, metadata: Metadata, request: ChangeRequest, *, unique: str
+    protocol: Protocol, metadata: Metadata, request: ChangeRequest, *, new_id: Callable[[], str]
 ) -> TableChange:
     """The table with everything that was asked for, and what follows from it.
 
-    `unique` is a text that no column has in its name, such as a UUID: the hidden columns of row
-    tracking are named by it. The record of in-commit timestamps is not in it, since it depends on
-    the version of the commit.
+    The hidden columns of row tracking are named by `new_id`. What in-commit timestamps record of
+    themselves is left to the commit, on whose version it depends.
 
     `UnsupportedFeatureError`, `InvalidRequestError` and `RefusedError` where the request is not to
     be met on this table.
@@ -127,7 +127,7 @@ def changed_table(
     for require in _RULES:
         require(change, asked)
     change = _with_column_mapping(protocol, metadata, change)
-    return _with_row_tracking(protocol, metadata, change, unique)
+    return _with_row_tracking(protocol, metadata, change, new_id)
 
 
 def _activated(protocol: Protocol, properties: Mapping[str, str]) -> list[str]:
@@ -195,7 +195,7 @@ def _with_column_mapping(protocol: Protocol, before: Metadata, change: TableChan
 
 
 def _with_row_tracking(
-    protocol: Protocol, before: Metadata, change: TableChange, unique: str
+    protocol: Protocol, before: Metadata, change: TableChange, new_id: Callable[[], str]
 ) -> TableChange:
     configuration = change.metadata.configuration
     state = row_tracking_state(change.protocol, configuration)
@@ -208,28 +208,8 @@ def _with_row_tracking(
     was = row_tracking_state(protocol, before.configuration)
     if state is not RowTrackingState.ENABLED or was is RowTrackingState.ENABLED:
         return change
-    taken = _column_names(before)
-    named = {
-        name: _unused(configuration.get(name) or f"{prefix}{unique}", taken)
-        for name, prefix in _HIDDEN_COLUMNS.items()
-    }
-    metadata = replace(change.metadata, configuration={**configuration, **named})
+    metadata = enabled(change.metadata, new_id=new_id)
     return replace(change, metadata=metadata, needs_empty_table=True)
-
-
-def _unused(name: str, taken: Collection[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
-
-
-def _column_names(metadata: Metadata) -> set[str]:
-    if metadata.schema_string is None:
-        return set()
-    names = set()
-    for _, column in walk(parse_schema(metadata.schema_string)):
-        names |= {column.name, column.metadata.get(column_mapping.PHYSICAL_NAME, column.name)}
-    return names
 
 
 def _require_vectors_allowed(change: TableChange, asked: Collection[str]) -> None:
@@ -284,11 +264,6 @@ def _schema(metadata: Metadata) -> StructType:
     return parse_schema(metadata.schema_string or '{"type":"struct","fields":[]}')
 
 
-_HIDDEN_COLUMNS = {
-    "delta.rowTracking.materializedRowIdColumnName": "_row-id-col-",
-    "delta.rowTracking.materializedRowCommitVersionColumnName": "_row-commit-version-col-",
-}
-"""The properties that name the hidden columns of moved rows, and how such a name begins."""
 _MANIFESTS = "delta.compatibility.symlinkFormatManifest.enabled"
 _CHANGE_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 _RULES: tuple[Callable[[TableChange, Collection[str]], None], ...] = (

@@ -1,0 +1,282 @@
+"""The `upgrade-protocol` operation: let a table support more, and say who is cut off by that.
+
+Changes the protocol and nothing else: a feature that is added is supported, not active. Tables of
+the drafts of 2023 may be converted in the same commit: their high-water mark of row IDs moves into
+the domain of today's row tracking, and maps that stand for a domain's text become that text. Row
+IDs that files have stay; `backfill-row-ids` gives them to the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+
+from delta_maintenance import clock
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.table_change import (
+    CutOff,
+    Decision,
+    PropertyChange,
+    ProtocolVersions,
+    Status,
+    carry_out,
+    decide_change,
+    essence_of,
+    require_changeable,
+)
+from delta_maintenance.protocol import row_tracking
+from delta_maintenance.protocol.actions import DomainMetadata
+from delta_maintenance.protocol.feature_enablement import ChangeRequest, TableChange
+from delta_maintenance.protocol.row_tracking_support import support_change
+from delta_maintenance.table.commit_gates import OtherWriters
+from delta_maintenance.table.row_id_backfill import sources_of
+from delta_maintenance.table.row_id_batches import audit_row_ids
+from delta_maintenance.table.snapshot import Snapshot
+from delta_maintenance.table.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeProtocolOptions(Record):
+    """What the table is to support."""
+
+    features: tuple[str, ...] = ()
+    """By the names of the protocol; what they require comes along."""
+    reader_version: int | None = None
+    """What it implies is to be supported."""
+    writer_version: int | None = None
+    """What it implies is to be supported."""
+    convert_draft: bool = False
+    """Whether what is left of a draft of row tracking of 2023 is converted to today's."""
+    other_writers: OtherWriters | None = None
+    """Who else commits to the table; has to be said of tables on S3."""
+    operation_id: str | None = None
+    """Of the task: run again, it ends as done. By default a new one for each plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeProtocolPlan(Record):
+    """What `apply` will change, and for whom."""
+
+    table: str
+    table_id: str | None
+    version: int
+    planned_at: datetime
+    operation_id: str
+    options: UpgradeProtocolOptions
+    is_noop: bool
+    """Whether `apply` would commit nothing."""
+    reason: str
+    """One sentence."""
+    protocol_before: ProtocolVersions
+    protocol_after: ProtocolVersions
+    added_features: tuple[str, ...]
+    """Those that were implied before are not among them."""
+    cut_off: tuple[CutOff, ...]
+    converted_domains: tuple[str, ...] = ()
+    """Domains that are written anew because a draft wrote them otherwise."""
+    changes: tuple[PropertyChange, ...] = ()
+    """Properties of a draft that would contradict what they mean today."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeProtocolResult(Record):
+    """What was changed."""
+
+    table: str
+    version: int
+    """Of the commit; where none was made, the newest one that was looked at."""
+    status: Status
+    attempts: int = 0
+    """Versions tried."""
+    protocol: ProtocolVersions | None = None
+    """In force since; None where nothing was committed."""
+    added_features: tuple[str, ...] = ()
+    converted_domains: tuple[str, ...] = ()
+    problem: str | None = None
+    """Why there is a conflict, and what to do."""
+    notes: tuple[str, ...] = ()
+
+
+def plan(
+    snapshot: Snapshot,
+    options: UpgradeProtocolOptions,
+    *,
+    now: datetime,
+    new_id: clock.NewId = clock.new_id,
+) -> UpgradeProtocolPlan:
+    """What the latest snapshot's protocol becomes. Writes nothing.
+
+    `InvalidRequestError` for a request that names nothing or versions that do not exist;
+    `UnsupportedFeatureError` and `RefusedError` where this table cannot have what is asked for.
+    """
+    options = UpgradeProtocolOptions.from_json(asdict(options))
+    operation_id = options.operation_id or new_id()
+    decision = _decide(snapshot, options, operation_id)
+    return UpgradeProtocolPlan(
+        table=snapshot.table,
+        table_id=snapshot.metadata.id,
+        version=snapshot.version,
+        planned_at=now,
+        operation_id=operation_id,
+        options=options,
+        is_noop=decision.is_noop,
+        reason=_reason(decision),
+        protocol_before=decision.protocol_before,
+        protocol_after=decision.protocol_after,
+        added_features=decision.added_features,
+        cut_off=decision.cut_off,
+        converted_domains=tuple(domain.domain for domain in decision.domains),
+        changes=decision.changes,
+        notes=(*decision.notes, *snapshot.warnings),
+    )
+
+
+def apply(
+    table: Table,
+    plan: UpgradeProtocolPlan,
+    *,
+    now: Callable[[], datetime] = clock.now,
+    new_id: clock.NewId = clock.new_id,
+    sleep: Callable[[float], None] = time.sleep,
+) -> UpgradeProtocolResult:
+    """Commits what was planned, if the table would still be changed in that way.
+
+    `RefusedError` where the table is another one, or must not be changed any more;
+    `CommitUnknownError` where nobody can tell whether the commit was made.
+    """
+    if plan.is_noop:
+        return UpgradeProtocolResult(
+            table=plan.table, version=plan.version, status="nothing-to-do", notes=(plan.reason,)
+        )
+    try:
+        ending = carry_out(
+            table,
+            lambda snapshot: _decide(snapshot, plan.options, plan.operation_id),
+            table_id=plan.table_id,
+            planned_version=plan.version,
+            planned=essence_of(plan.protocol_before, plan.protocol_after, plan.changes),
+            operation_id=plan.operation_id,
+            other_writers=plan.options.other_writers,
+            now=now,
+            new_id=new_id,
+            sleep=sleep,
+        )
+    except DeltaMaintenanceError as error:
+        raise error.located(table=table.uri) from error.__cause__
+    done = ending.status == "committed"
+    return UpgradeProtocolResult(
+        table=plan.table,
+        version=ending.version,
+        status=ending.status,
+        attempts=ending.attempts,
+        protocol=plan.protocol_after if done else None,
+        added_features=plan.added_features if done else (),
+        converted_domains=plan.converted_domains if done else (),
+        problem=ending.problem,
+        notes=plan.notes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Conversion:
+    """What becomes of the drafts in a table; nothing where it has none."""
+
+    base: TableChange
+    """Protocol and metadata without them."""
+    domains: tuple[DomainMetadata, ...] = ()
+    drops: tuple[str, ...] = ()
+    highest_row_id: int = row_tracking.NO_ROW_ID
+    notes: tuple[str, ...] = ()
+
+
+def _decide(snapshot: Snapshot, options: UpgradeProtocolOptions, operation_id: str) -> Decision:
+    asked = (options.features, options.reader_version, options.writer_version)
+    if asked == ((), None, None) and not options.convert_draft:
+        raise InvalidRequestError(
+            "nothing is asked for", remedy="name features or versions that the table is to support"
+        )
+    before = TableChange(protocol=snapshot.protocol, metadata=snapshot.metadata)
+    conversion = _conversion(snapshot) if options.convert_draft else _Conversion(base=before)
+    features = list(options.features)
+    if conversion.domains:
+        features.append("domainMetadata")
+    request = ChangeRequest(
+        features=tuple(features),
+        reader_version=options.reader_version,
+        writer_version=options.writer_version,
+    )
+    after = decide_change(
+        snapshot,
+        request,
+        operation_id=operation_id,
+        protocol=conversion.base.protocol,
+        metadata=conversion.base.metadata,
+    )
+    decision = Decision(
+        operation="UPGRADE PROTOCOL",
+        parameters={"newProtocol": _parameter(after)},
+        before=before,
+        after=after,
+        domains=conversion.domains,
+        drops=conversion.drops,
+        highest_row_id=conversion.highest_row_id,
+        notes=conversion.notes,
+    )
+    if not decision.is_noop:
+        require_changeable(snapshot, decision, other_writers=options.other_writers)
+    return decision
+
+
+def _conversion(snapshot: Snapshot) -> _Conversion:
+    try:
+        sources = sources_of(snapshot)
+        base = TableChange(protocol=snapshot.protocol, metadata=snapshot.metadata)
+        maps = tuple(
+            replace(domain, draft_map=False)
+            for name, domain in sorted(snapshot.state.domains.items())
+            if domain.draft_map and name != row_tracking.DOMAIN
+        )
+        notes = tuple(f"the domain {domain.domain!r} becomes text" for domain in maps)
+        if sources.draft is None:
+            return _Conversion(base=base, domains=maps, notes=notes)
+        change = support_change(sources, convert_draft=True, lift_suspension=False)
+        highest = audit_row_ids(snapshot).highest
+    except DeltaMaintenanceError as error:
+        raise error.located(table=snapshot.table, version=snapshot.version) from None
+    if change is None:
+        return _Conversion(base=base, domains=maps, notes=notes)
+    mark = max(sources.high_water_mark, highest)
+    domain = DomainMetadata(
+        domain=row_tracking.DOMAIN, configuration=row_tracking.render_domain_configuration(mark)
+    )
+    return _Conversion(
+        base=TableChange(
+            protocol=change.protocol or base.protocol, metadata=change.metadata or base.metadata
+        ),
+        domains=(domain, *maps),
+        drops=change.drops,
+        highest_row_id=mark,
+        notes=(
+            f"{sources.draft}, from a draft, gives way to today's row tracking with the "
+            f"high-water mark {mark}",
+            "files without row IDs get them from backfill-row-ids",
+            *notes,
+        ),
+    )
+
+
+def _parameter(after: TableChange) -> dict[str, object]:
+    protocol = after.protocol
+    return {"readerFeatures": None, "writerFeatures": None} | protocol.to_json()
+
+
+def _reason(decision: Decision) -> str:
+    if decision.is_noop:
+        return "the table supports all of it already"
+    if not decision.added_features:
+        return "the features are listed, or named as they are today; none is added"
+    return f"the table is to support {', '.join(decision.added_features)}"
