@@ -1,0 +1,125 @@
+"""What goes into the `drop-feature` operation and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, Field
+
+from delta_maintenance.operations.clean_log import CleanLogResult
+from delta_maintenance.operations.record import Record
+from delta_maintenance.table.commit_gates import OtherWriters
+
+Way = Literal["direct", "protect-history", "truncate-history"]
+"""What becomes of older versions. `direct`: clients without the feature may read them as they are.
+"""
+Status = Literal["dropped", "waiting", "nothing-to-do"]
+"""`waiting`: the feature is switched off, but history that used it is not old enough to go."""
+StepKind = Literal[
+    "remove-domains",
+    "switch-off",
+    "strip-files",
+    "keep-vector-files",
+    "barrier-checkpoints",
+    "cut-off-checkpoint",
+    "truncate-history",
+    "drop",
+    "checkpoint",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropFeatureOptions(Record):
+    """Which feature is to go, and how."""
+
+    feature: str
+    """Its name, exactly as the protocol of the table has it."""
+    truncate_history: bool = False
+    """Whether versions that used it are cleaned away, in two runs, instead of being protected by
+    `checkpointProtection`, which writers have to know from then on."""
+    other_writers: OtherWriters | None = None
+    """Who else commits to a table on S3. A retention of history below a day takes `none`."""
+    operation_id: str | None = None
+    """Names what is asked for, so that the same task does it once; by default the plan's own."""
+    files_per_commit: Annotated[int, Field(ge=1)] = 22_000
+    """How many files one commit adds again without what they have of the feature."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropStep(Record):
+    """One thing to be done."""
+
+    kind: StepKind
+    detail: str
+    """One clause: what it does, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropFeaturePlan(Record):
+    """What `apply` will do, and what it cannot do yet."""
+
+    table: str
+    version: int
+    """The latest version when the plan was made."""
+    planned_at: AwareDatetime
+    options: DropFeatureOptions
+    operation_id: str
+    way: Way | None
+    """None where there is nothing to do."""
+    steps: tuple[DropStep, ...]
+    """In their order."""
+    ends: Status
+    """What comes of it if nobody interferes."""
+    ready_at: AwareDatetime | None = None
+    """Where it ends in `waiting`: from when on another run can drop the feature; None where
+    nobody can tell."""
+    protocol_before: dict[str, Any]
+    """As the log has it."""
+    protocol_after: dict[str, Any]
+    """Once the feature is gone."""
+    history_traces: tuple[str, ...] = ()
+    """The first files of the log that use the feature, with what of them does, as far as that
+    matters."""
+    num_history_traces: int = 0
+    """How many there are."""
+    reason: str
+    """One sentence: why this way, or why there is nothing to do."""
+    notes: tuple[str, ...] = ()
+    """What stays, and who needs what from now on."""
+
+    @property
+    def is_noop(self) -> bool:
+        """Whether `apply` would change nothing."""
+        return self.ends == "nothing-to-do"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropCommit(Record):
+    """A version that was committed."""
+
+    kind: StepKind
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropFeatureResult(Record):
+    """What was done."""
+
+    table: str
+    feature: str
+    version: int
+    """That of the commit that dropped the feature, else the latest one seen."""
+    status: Status
+    way: Way | None = None
+    commits: tuple[DropCommit, ...] = ()
+    """In their order."""
+    checkpoints: tuple[int, ...] = ()
+    """Versions that have a checkpoint now because of this run."""
+    cleaned: CleanLogResult | None = None
+    """What became of the history, where it was truncated."""
+    protocol: dict[str, Any] | None = None
+    """The one without the feature, as the log has it, once that is dropped."""
+    ready_at: AwareDatetime | None = None
+    """Of `waiting`: from when on another run can drop the feature; None where nobody can tell."""
+    notes: tuple[str, ...] = ()

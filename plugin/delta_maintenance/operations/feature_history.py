@@ -1,0 +1,126 @@
+"""What stands in the way of a feature in the history of a table, and when it can be cleaned away.
+
+A version that used the feature goes like any other one, by `clean_log`; only the retention is that
+of the table property made for this, and the cut-off counts to the minute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.operations import clean_log
+from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan
+from delta_maintenance.protocol.feature_removal import FeatureRemoval
+from delta_maintenance.table.commit_gates import OtherWriters
+from delta_maintenance.table.feature_traces import (
+    HistoryTrace,
+    clean_checkpoint,
+    history_traces,
+    outdated,
+)
+from delta_maintenance.table.log_age import file_times
+from delta_maintenance.table.log_segment import list_log
+from delta_maintenance.table.snapshot import Snapshot
+from delta_maintenance.table.table import Table
+
+_RETENTION = "delta.dropFeatureTruncateHistory.retentionDuration"
+_LONGEST_TRANSACTION = timedelta(hours=24)
+"""A writer that has stalled for longer than the log goes back could write a version anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryOutlook:
+    """What becomes of the versions that used a feature."""
+
+    version: int
+    """Up to which the log was searched."""
+    traces: tuple[HistoryTrace, ...]
+    """Files of the log that use it."""
+    cleaning: CleanLogPlan | None = None
+    """Takes all of them away at once; None where there are none, or where it is too early."""
+    has_cut_off: bool = False
+    """Whether there is a checkpoint behind all of them, which only has to get old enough."""
+    ready_at: datetime | None = None
+    """When that checkpoint is old enough; None where nobody can tell."""
+    reason: str = ""
+    """Why nothing can be cleaned away yet."""
+
+
+def history_outlook(
+    table: Table,
+    snapshot: Snapshot,
+    removal: FeatureRemoval,
+    *,
+    other_writers: OtherWriters | None,
+    now: datetime,
+) -> HistoryOutlook:
+    """Searches the whole log. `RefusedError` where the table must not be truncated."""
+    cleaning = plan_truncation(snapshot, other_writers=other_writers, now=now)
+    traces = history_traces(snapshot, removal)
+    if not traces:
+        return HistoryOutlook(version=snapshot.version, traces=())
+    if cleaning.oldest_version is not None and outdated(traces, cleaning.oldest_version):
+        return HistoryOutlook(version=snapshot.version, traces=traces, cleaning=cleaning)
+    listing = list_log(snapshot.store)
+    cut_off = clean_checkpoint(listing, traces)
+    ready_at = None
+    if cut_off is not None:
+        # The younger of the two times of the commit counts, as it does for the clean-up.
+        times = [file_times(listing, now_ms=0)[cut_off.version]]
+        times.append(table.snapshot(version=cut_off.version).timestamp_ms or 0)
+        instant = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=max(times))
+        ready_at = ready_after(snapshot, instant)
+    return HistoryOutlook(
+        version=snapshot.version,
+        traces=traces,
+        has_cut_off=cut_off is not None,
+        ready_at=ready_at,
+        reason=cleaning.reason,
+    )
+
+
+def plan_truncation(
+    snapshot: Snapshot, *, other_writers: OtherWriters | None, now: datetime
+) -> CleanLogPlan:
+    """What of the history is old enough to go. `RefusedError` where none may go."""
+    properties = snapshot.properties
+    unread = [problem for problem in properties.problems if problem.startswith(_RETENTION)]
+    if unread:
+        raise _refused(snapshot, f"a property cannot be read: {unread[0]}", "correct the property")
+    if not properties.enable_expired_log_cleanup:
+        raise _refused(
+            snapshot,
+            "the table sets delta.enableExpiredLogCleanup to false, so that its history stays",
+            "set it to true first, or drop the feature without truncating history",
+        )
+    retention = properties.drop_feature_retention
+    if retention < _LONGEST_TRANSACTION and other_writers != "none":
+        raise _refused(
+            snapshot,
+            f"{_RETENTION} is {retention}, in which a stalled writer may come back",
+            "let it be 24 hours, or say that there are no other_writers",
+        )
+    options = CleanLogOptions(
+        log_retention=retention,
+        # Whoever asks for history to be truncated has said so.
+        allow_short_retention=True,
+        no_other_writers=True,
+        to_the_minute=True,
+    )
+    return clean_log.plan(snapshot, options, now=now)
+
+
+def ready_after(snapshot: Snapshot, instant: datetime) -> datetime | None:
+    """When a version committed at the instant is old enough for the log to be cut off there."""
+    whole = instant.replace(second=0, microsecond=0)
+    minute = whole if whole == instant else whole + timedelta(minutes=1)
+    try:
+        return minute + snapshot.properties.drop_feature_retention
+    except OverflowError:
+        return None
+
+
+def _refused(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:
+    return RefusedError(problem, table=snapshot.table, version=snapshot.version, remedy=remedy)

@@ -1,0 +1,258 @@
+"""The commits that take the traces of a feature out of a table before the feature itself goes.
+
+Each looks at the table anew and does what is left to do, so that a run after a crash goes on where
+the one before it stopped, and two at a time do no harm.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import pyarrow as pa
+
+from delta_maintenance.clock import NewId, epoch_millis
+from delta_maintenance.errors import CommitConflictError
+from delta_maintenance.protocol.actions import Metadata
+from delta_maintenance.protocol.conflicts import UNBACKFILL
+from delta_maintenance.protocol.feature_removal import FeatureRemoval
+from delta_maintenance.protocol.protocol_downgrade import feature_names
+from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.checkpoint_spec import layout_of
+from delta_maintenance.table.commit_gates import OtherWriters
+from delta_maintenance.table.commit_outcome import AlreadyDone, Landed
+from delta_maintenance.table.feature_traces import traced_files
+from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.snapshot import Snapshot
+from delta_maintenance.table.table import Table
+from delta_maintenance.table.transaction import Transaction
+from delta_maintenance.table.vector_tombstones import missing_vector_tombstones
+
+TRIES = 20
+"""How often a commit is made anew on a table that others change at the same time."""
+
+_MOST_ROUNDS = 3
+"""Batches for each that a quiet table would need, before files are taken to come back for ever."""
+
+
+class FeatureGoneError(Exception):
+    """Somebody else has dropped the feature meanwhile."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        """The newest one seen."""
+        super().__init__(version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committer:
+    """Commits to a table as long as it has a feature."""
+
+    table: Table
+    feature: str
+    """As the protocol spells it."""
+    other_writers: OtherWriters | None
+    now: Callable[[], datetime]
+    new_id: NewId
+
+    def snapshot(self) -> Snapshot:
+        """The latest version. `FeatureGoneError` where it has lost the feature."""
+        snapshot = self.table.snapshot()
+        if self.feature not in feature_names(snapshot.protocol):
+            raise FeatureGoneError(snapshot.version)
+        return snapshot
+
+    def begin(
+        self,
+        snapshot: Snapshot,
+        operation: str,
+        *,
+        parameters: dict[str, object] | None = None,
+        operation_id: str | None = None,
+        planned_version: int | None = None,
+    ) -> Transaction:
+        """A transaction on a snapshot of this table."""
+        return Transaction(
+            snapshot,
+            operation,
+            parameters=parameters,
+            operation_id=operation_id,
+            planned_version=planned_version,
+            other_writers=self.other_writers,
+            now=self.now,
+            new_id=self.new_id,
+        )
+
+    def commit(self, stage: Callable[[Snapshot], Transaction | None]) -> int | None:
+        """The version of what `stage` makes of the latest snapshot, None where it has nothing.
+
+        After a conflict it is asked again. `CommitConflictError` where others are always quicker.
+        """
+        for _ in range(TRIES):
+            transaction = stage(self.snapshot())
+            if transaction is None:
+                return None
+            outcome = transaction.commit()
+            if isinstance(outcome, Landed | AlreadyDone):
+                return outcome.version
+        raise CommitConflictError(
+            f"others committed first, {TRIES} times in a row",
+            table=self.table.uri,
+            remedy="run again when fewer writers are at work",
+        )
+
+
+def remove_domains(committer: Committer, removal: FeatureRemoval) -> int | None:
+    """Removes every domain where no feature is left that one could belong to."""
+
+    def stage(snapshot: Snapshot) -> Transaction | None:
+        names = sorted(snapshot.state.domains) if removal.leaked_domains else []
+        if not names:
+            return None
+        parameters: dict[str, object] = {"domainMetadataRemovedCount": len(names)}
+        transaction = committer.begin(snapshot, "DOMAIN METADATA CLEANUP", parameters=parameters)
+        for name in names:
+            transaction.remove_domain(name)
+        return transaction
+
+    return committer.commit(stage)
+
+
+def switch_off(committer: Committer, removal: FeatureRemoval) -> int | None:
+    """Changes the properties so that nobody begins to use the feature again."""
+
+    def stage(snapshot: Snapshot) -> Transaction | None:
+        before = snapshot.metadata
+        if removal.metadata_trace(before) is None:
+            return None
+        after = removal.prepared(before)
+        given, taken = property_changes(before, after)
+        if given:
+            properties = json.dumps(given, separators=(",", ":"))
+            operation, parameters = "SET TBLPROPERTIES", {"properties": properties}
+        else:
+            properties = json.dumps(taken, separators=(",", ":"))
+            operation = "UNSET TBLPROPERTIES"
+            parameters = {"properties": properties, "ifExists": "true"}
+        transaction = committer.begin(snapshot, operation, parameters={**parameters})
+        transaction.stage_metadata(after)
+        return transaction
+
+    return committer.commit(stage)
+
+
+def property_changes(before: Metadata, after: Metadata) -> tuple[dict[str, str], list[str]]:
+    """The properties that get another value, and those that go."""
+    given = {
+        key: value
+        for key, value in sorted(after.configuration.items())
+        if before.configuration.get(key) != value
+    }
+    return given, sorted(before.configuration.keys() - after.configuration.keys())
+
+
+def strip_files(
+    committer: Committer,
+    removal: FeatureRemoval,
+    *,
+    files_per_commit: int,
+    expected: int,
+    progress: Progress | None = None,
+) -> list[int]:
+    """Commits every file that has them again without the fields of the feature, in batches.
+
+    Returns their versions. `expected` is how many files there are to begin with.
+    `CommitConflictError` where writers keep adding such files.
+    """
+    versions: list[int] = []
+    most = _MOST_ROUNDS * (expected // files_per_commit + 1)
+    while len(versions) < most:
+
+        def stage(snapshot: Snapshot) -> Transaction | None:
+            files = _batch(snapshot, removal, files_per_commit)
+            if not files.num_rows:
+                return None
+            parameters: dict[str, object] = {"batchId": str(len(versions))}
+            transaction = committer.begin(snapshot, UNBACKFILL, parameters=parameters)
+            transaction.read_files(files)
+            transaction.stage_adds(_stripped(files, removal))
+            return transaction
+
+        version = committer.commit(stage)
+        if version is None:
+            return versions
+        versions.append(version)
+        if progress is not None:
+            done = min(len(versions) * files_per_commit, expected)
+            progress("strip-files", done, expected)
+    raise CommitConflictError(
+        f"writers keep adding files with {removal.file_fields[0]}",
+        table=committer.table.uri,
+        remedy="stop the writer that ignores that the feature is off, and run again",
+    )
+
+
+def keep_vector_files(
+    committer: Committer, removal: FeatureRemoval, *, retention: timedelta
+) -> int | None:
+    """Commits tombstones of the vector files that versions within the retention still need."""
+
+    def stage(snapshot: Snapshot) -> Transaction | None:
+        if "deletionVector" not in removal.file_fields:
+            return None
+        # Some ask for more years than the calendar has, to keep everything.
+        after = epoch_millis(committer.now()) - retention // timedelta(milliseconds=1)
+        removes = missing_vector_tombstones(snapshot, deleted_after_ms=after)
+        if not removes.num_rows:
+            return None
+        transaction = committer.begin(snapshot, "Deletion Vector Tombstones")
+        transaction.stage_removes(removes)
+        return transaction
+
+    return committer.commit(stage)
+
+
+def _batch(snapshot: Snapshot, removal: FeatureRemoval, most: int) -> pa.Table:
+    while True:
+        try:
+            return _first(snapshot, removal, most)
+        except UnusableCheckpointError as error:
+            snapshot = snapshot.avoiding(error)
+
+
+def _first(snapshot: Snapshot, removal: FeatureRemoval, most: int) -> pa.Table:
+    """Up to `most` files with traces, with their statistics as JSON."""
+    found: list[pa.Table] = []
+    rows = 0
+    for files in traced_files(snapshot, removal):
+        if files.num_rows:
+            found.append(_with_json_statistics(snapshot, files.slice(0, most - rows)))
+            rows += found[-1].num_rows
+        if rows == most:
+            break
+    if not found:
+        return pa.table({})
+    return pa.concat_tables(found, promote_options="permissive")
+
+
+def _with_json_statistics(snapshot: Snapshot, files: pa.Table) -> pa.Table:
+    """A checkpoint may hold statistics as structs only, which no commit can."""
+    if "stats_parsed" not in files.column_names:
+        return files
+    layout = replace(
+        layout_of(snapshot, zone=None),
+        stats_as_json=True,
+        statistics_type=None,
+        partition_types=None,
+    ).widened(files.schema, pa.schema([]))
+    rows = layout.adds(files).combine_chunks()
+    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows)])
+
+
+def _stripped(files: pa.Table, removal: FeatureRemoval) -> pa.Table:
+    kept = files.drop_columns([n for n in removal.file_fields if n in files.column_names])
+    at = kept.column_names.index("dataChange")
+    unchanged = pa.repeat(pa.scalar(False), kept.num_rows)
+    return kept.set_column(at, "dataChange", unchanged)
