@@ -25,6 +25,8 @@ VERBS = (
     "compact-log",
     "clean-log",
     "backfill-row-ids",
+    "upgrade-protocol",
+    "set-properties",
 )
 
 

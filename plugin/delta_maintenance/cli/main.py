@@ -23,6 +23,8 @@ from delta_maintenance.cli import (
     files,
     history,
     inspect,
+    set_properties,
+    upgrade_protocol,
 )
 from delta_maintenance.cli.arguments import ArgumentParser
 from delta_maintenance.cli.output import logging_to_stderr, say
@@ -110,6 +112,8 @@ def _parser() -> ArgumentParser:
         compact_log,
         clean_log,
         backfill_row_ids,
+        upgrade_protocol,
+        set_properties,
     ):
         verb.add_parser(verbs)
     return parser

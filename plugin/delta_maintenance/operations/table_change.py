@@ -179,8 +179,8 @@ def decide_change(
         )
         if change.needs_empty_table and snapshot.counts.num_files:
             raise RefusedError(
-                f"row tracking cannot be enabled at once on a table with "
-                f"{snapshot.counts.num_files} files: they need row IDs first",
+                "row tracking cannot be enabled at once on a table that has files, of which there "
+                f"are {snapshot.counts.num_files}: they need row IDs first",
                 remedy="use backfill-row-ids, which enables it in the end",
             )
     except DeltaMaintenanceError as error:

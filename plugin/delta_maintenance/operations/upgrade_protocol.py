@@ -270,8 +270,9 @@ def _conversion(snapshot: Snapshot) -> _Conversion:
 
 
 def _parameter(after: TableChange) -> dict[str, object]:
-    protocol = after.protocol
-    return {"readerFeatures": None, "writerFeatures": None} | protocol.to_json()
+    text = after.protocol.to_json()
+    names = ("minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures")
+    return {name: text.get(name) for name in names}
 
 
 def _reason(decision: Decision) -> str:
