@@ -1,0 +1,155 @@
+"""Everything that `fsck` looks at, in the order in which one finding explains another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.table.checkpoint_comparison import check_checkpoints, check_hint
+from delta_maintenance.table.checksum_comparison import check_checksums
+from delta_maintenance.table.file_contents import check_footers, check_vectors
+from delta_maintenance.table.file_presence import Presence, TableFiles, check_presence
+from delta_maintenance.table.findings import Findings
+from delta_maintenance.table.live_file_soundness import check_live_files, read_live_files
+from delta_maintenance.table.log_history import LogHistory, read_history
+from delta_maintenance.table.log_inventory import LogInventory, take_inventory
+from delta_maintenance.table.log_segment import latest_version
+from delta_maintenance.table.log_soundness import (
+    check_commits,
+    check_compactions,
+    check_gaps,
+    check_names,
+)
+from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.snapshot import Snapshot, VanishedFileError
+from delta_maintenance.table.state_soundness import check_state
+from delta_maintenance.table.table import Table
+
+_ATTEMPTS = 3
+"""Somebody may clean the log up while it is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """A table as it was found."""
+
+    version: int
+    """The newest one that the log lists."""
+    findings: Findings
+    inventory: LogInventory
+    history: LogHistory | None
+    """None where no version can be put together."""
+    snapshot: Snapshot | None
+    """None where the newest version does not open."""
+    presence: Presence | None
+    """None where the newest version does not open, or files were not asked for."""
+
+
+def examine(
+    table: Table,
+    *,
+    now: datetime,
+    files: bool = True,
+    deep: bool = False,
+    progress: Progress | None = None,
+) -> Examination:
+    """Reads the whole log and, with `files`, looks for every file; `deep` opens them too.
+
+    Changes nothing. `NotADeltaTableError` where there is no log at all, `UnsupportedFeatureError`
+    where this release cannot read it; whatever else is wrong is a finding.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _Look(table, now, progress).run(files=files, deep=deep)
+        except (FileNotFoundError, VanishedFileError) as error:
+            if attempt == _ATTEMPTS - 1:
+                raise CorruptTableError(
+                    "a file that the log lists cannot be found",
+                    table=table.uri,
+                    file=str(error.filename if isinstance(error, OSError) else error.file),
+                    remedy="look for another process that is deleting files of this log",
+                ) from error
+    raise AssertionError("the last attempt returns or raises")
+
+
+class _Look:
+    """One look at a table."""
+
+    def __init__(self, table: Table, now: datetime, progress: Progress | None) -> None:
+        self.table = table
+        self.now = now
+        self.progress = progress
+        self.findings = Findings()
+
+    def run(self, *, files: bool, deep: bool) -> Examination:
+        findings, store = self.findings, self.table.store
+        inventory = take_inventory(store)
+        listing = inventory.listing
+        last = latest_version(listing)
+        snapshot = self._open(last)
+        if last is None:
+            last = max(listing.commits, default=-1)
+        history = read_history(store, listing, last, findings, progress=self.progress)
+        check_gaps(listing, last, history, findings)
+        check_names(inventory, findings, now=self.now)
+        check_hint(store, inventory, findings)
+        if history is not None:
+            check_commits(history, findings, root=self.table.uri)
+        check_checkpoints(store, inventory, history, findings, progress=self.progress)
+        check_compactions(store, listing, findings)
+        check_checksums(store, inventory, last, history, findings)
+        presence = None
+        if snapshot is not None:
+            check_state(snapshot, findings)
+            if files:
+                presence = self._check_files(snapshot, deep=deep)
+        return Examination(
+            version=last,
+            findings=findings,
+            inventory=inventory,
+            history=history,
+            snapshot=snapshot,
+            presence=presence,
+        )
+
+    def _open(self, version: int | None) -> Snapshot | None:
+        try:
+            return self.table.snapshot(version=version)
+        except VanishedFileError:
+            raise
+        except CorruptTableError as error:
+            self.findings.add(
+                "unopenable",
+                error.problem,
+                version=error.version,
+                path=error.file,
+                remedy=error.remedy,
+            )
+            return None
+
+    def _check_files(self, snapshot: Snapshot, *, deep: bool) -> Presence:
+        findings, store, version = self.findings, self.table.store, snapshot.version
+        live = read_live_files(snapshot)
+        check_live_files(snapshot, live, findings)
+        # The listing comes after the snapshot: whatever the snapshot names was there before it.
+        presence = check_presence(
+            TableFiles(store),
+            live,
+            findings,
+            version=version,
+            kept_from_ms=self._kept_from(snapshot),
+        )
+        if deep:
+            check_footers(
+                store, presence.present, findings, version=version, progress=self.progress
+            )
+            check_vectors(store, live.adds, findings, version=version, progress=self.progress)
+        return presence
+
+    def _kept_from(self, snapshot: Snapshot) -> int:
+        try:
+            return epoch_millis(self.now - snapshot.properties.deleted_file_retention)
+        except OverflowError:
+            return 0
