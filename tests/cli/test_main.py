@@ -24,9 +24,11 @@ VERBS = (
     "checkpoint",
     "compact-log",
     "clean-log",
+    "vacuum",
     "backfill-row-ids",
     "upgrade-protocol",
     "set-properties",
+    "drop-feature",
 )
 
 
@@ -135,7 +137,8 @@ def test_a_table_that_cannot_be_opened_gives_one_line_and_its_status(
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_address_without_a_table_is_status_5(cli: Any, tmp_path: Path, verb: str) -> None:
-    outcome = cli(verb, tmp_path, "--json")
+    needed = {"drop-feature": ("--feature", "v2Checkpoint")}.get(verb, ())
+    outcome = cli(verb, tmp_path, *needed, "--json")
     assert (outcome.status, outcome.out) == (5, "")
     assert str(tmp_path) in outcome.err
 

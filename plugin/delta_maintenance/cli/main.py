@@ -20,11 +20,13 @@ from delta_maintenance.cli import (
     checkpoint,
     clean_log,
     compact_log,
+    drop_feature,
     files,
     history,
     inspect,
     set_properties,
     upgrade_protocol,
+    vacuum,
 )
 from delta_maintenance.cli.arguments import ArgumentParser
 from delta_maintenance.cli.output import logging_to_stderr, say
@@ -111,9 +113,11 @@ def _parser() -> ArgumentParser:
         checkpoint,
         compact_log,
         clean_log,
+        vacuum,
         backfill_row_ids,
         upgrade_protocol,
         set_properties,
+        drop_feature,
     ):
         verb.add_parser(verbs)
     return parser

@@ -52,7 +52,7 @@ def plan_fields(plan: UpgradeProtocolPlan | SetPropertiesPlan) -> dict[str, obje
             f"{change.name}: {_value(change.before)} → {_value(change.after)}"
             for change in plan.changes
         ],
-        "cut off": [_fate(cut) for cut in plan.cut_off],
+        "cut off": [cut_off_text(cut) for cut in plan.cut_off],
         "notes": plan.notes,
     }
 
@@ -83,7 +83,8 @@ def _value(text: str | None) -> str:
     return "(not set)" if text is None else text
 
 
-def _fate(cut: CutOff) -> str:
+def cut_off_text(cut: CutOff) -> str:
+    """`delta-rs 1.0: writing ends (checkpointProtection)`."""
     parts = [
         f"{what} {fate}"
         for what, fate in (("reading", cut.reading), ("writing", cut.writing))

@@ -52,6 +52,7 @@ from delta_maintenance.operations.feature_preparation import (
     strip_files,
     switch_off,
 )
+from delta_maintenance.operations.table_change import ProtocolVersions
 from delta_maintenance.protocol.commit_build import OPERATION_ID
 from delta_maintenance.protocol.feature_removal import removal_of
 from delta_maintenance.table.feature_traces import (
@@ -164,7 +165,7 @@ class _Dropping:
     def _run(self) -> DropFeatureResult:
         snapshot = self.committer.snapshot()
         again = require_droppable(snapshot, self.options, now=self.now())
-        if again.protocol.to_json() != self.planned.protocol_after:
+        if ProtocolVersions.of(again.protocol) != self.planned.protocol_after:
             raise RefusedError(
                 "the protocol of the table is not what it was when this was planned",
                 version=snapshot.version,
@@ -245,7 +246,7 @@ class _Dropping:
             self._checkpoint(version)
             ready_at = ready_after(snapshot, self.now())
         count = len(outlook.traces)
-        self.notes.append(f"{count} files of the log still use it, {outlook.traces[0]}")
+        self.notes.append(f"{count} files of the log are in the way, first {outlook.traces[0]}")
         return self._result(snapshot.version, "waiting", outlook.reason, ready_at=ready_at)
 
     def _commit_nothing(self, kind: StepKind) -> int:
@@ -293,7 +294,7 @@ class _Dropping:
                 self._require_clean_history(snapshot, searched + 1)
                 searched = snapshot.version
             down = downgrade(snapshot, self.removal, name, way)
-            if down.protocol.to_json() != self.planned.protocol_after:
+            if ProtocolVersions.of(down.protocol) != self.planned.protocol_after:
                 raise self._conflict("the protocol changed meanwhile", snapshot.version)
             transaction = self.committer.begin(
                 snapshot,

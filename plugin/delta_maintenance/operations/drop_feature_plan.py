@@ -25,7 +25,9 @@ from delta_maintenance.operations.feature_history import (
     ready_after,
 )
 from delta_maintenance.operations.feature_preparation import property_changes
+from delta_maintenance.operations.table_change import ProtocolVersions, cut_off_by
 from delta_maintenance.protocol.actions import Metadata, Protocol
+from delta_maintenance.protocol.client_support import impacts
 from delta_maintenance.protocol.feature_removal import (
     CHECKPOINT_PROTECTION,
     PROTECTED_BEFORE,
@@ -147,8 +149,14 @@ class _Decision:
             steps=tuple(steps),
             ends=ends,
             ready_at=ready_at,
-            protocol_before=snapshot.protocol.to_json(),
-            protocol_after=self.down.protocol.to_json(),
+            protocol_before=ProtocolVersions.of(snapshot.protocol),
+            protocol_after=ProtocolVersions.of(self.down.protocol),
+            opened_to=tuple(
+                # Whoever would lose by the way back gains by this one.
+                impact.client
+                for impact in impacts(self.down.protocol, snapshot.protocol)
+            ),
+            cut_off=cut_off_by(snapshot.protocol, self.down.protocol),
             history_traces=tuple(str(trace) for trace in traces[:_SHOWN_TRACES]),
             num_history_traces=len(traces),
             reason=self._reason(ends),
@@ -249,8 +257,8 @@ class _Decision:
         if ends == "dropped":
             return "no version that stays needs the feature to be read"
         if self.outlook is None:
-            return f"{name} is in use until now, and versions that used it stay for the retention"
-        return f"versions that used {name} cannot go yet: {self.outlook.reason}"
+            return f"{name} is in use until now, and versions that need it stay for the retention"
+        return f"versions that need {name} cannot go yet: {self.outlook.reason}"
 
     def _notes(self) -> Iterator[str]:
         before, after = self.snapshot.protocol, self.down.protocol
@@ -312,7 +320,7 @@ def _has_feature(snapshot: Snapshot, options: DropFeatureOptions, removal: Featu
 def _nothing(
     snapshot: Snapshot, options: DropFeatureOptions, now: datetime, operation_id: str
 ) -> DropFeaturePlan:
-    protocol = snapshot.protocol.to_json()
+    protocol = ProtocolVersions.of(snapshot.protocol)
     return DropFeaturePlan(
         table=snapshot.table,
         version=snapshot.version,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
 from delta_maintenance.operations.clean_log import CleanLogResult
 from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.table_change import CutOff, ProtocolVersions
 from delta_maintenance.table.commit_gates import OtherWriters
 
 Way = Literal["direct", "protect-history", "truncate-history"]
@@ -74,10 +75,13 @@ class DropFeaturePlan(Record):
     ready_at: AwareDatetime | None = None
     """Where it ends in `waiting`: from when on another run can drop the feature; None where
     nobody can tell."""
-    protocol_before: dict[str, Any]
-    """As the log has it."""
-    protocol_after: dict[str, Any]
+    protocol_before: ProtocolVersions
+    protocol_after: ProtocolVersions
     """Once the feature is gone."""
+    opened_to: tuple[str, ...] = ()
+    """Clients that can read or write the table then, and cannot, or may not, now."""
+    cut_off: tuple[CutOff, ...] = ()
+    """Clients that can do less then, or may."""
     history_traces: tuple[str, ...] = ()
     """The first files of the log that use the feature, with what of them does, as far as that
     matters."""
@@ -118,8 +122,8 @@ class DropFeatureResult(Record):
     """Versions that have a checkpoint now because of this run."""
     cleaned: CleanLogResult | None = None
     """What became of the history, where it was truncated."""
-    protocol: dict[str, Any] | None = None
-    """The one without the feature, as the log has it, once that is dropped."""
+    protocol: ProtocolVersions | None = None
+    """The one without the feature, once that is dropped."""
     ready_at: AwareDatetime | None = None
     """Of `waiting`: from when on another run can drop the feature; None where nobody can tell."""
     notes: tuple[str, ...] = ()

@@ -134,15 +134,7 @@ class Decision:
     @property
     def cut_off(self) -> tuple[CutOff, ...]:
         """Whom the change concerns, of the clients that are known."""
-        return tuple(
-            CutOff(
-                client=impact.client,
-                reading=_FATES[impact.reading[0].value, impact.reading[1].value],
-                writing=_FATES[impact.writing[0].value, impact.writing[1].value],
-                features=impact.features,
-            )
-            for impact in impacts(self.before.protocol, self.after.protocol)
-        )
+        return cut_off_by(self.before.protocol, self.after.protocol)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +147,19 @@ class Ending:
     attempts: int = 0
     problem: str | None = None
     """Of a conflict, with its remedy."""
+
+
+def cut_off_by(before: Protocol, after: Protocol) -> tuple[CutOff, ...]:
+    """The clients that can do less, or may, once one protocol gives way to the other."""
+    return tuple(
+        CutOff(
+            client=impact.client,
+            reading=_FATES[impact.reading[0].value, impact.reading[1].value],
+            writing=_FATES[impact.writing[0].value, impact.writing[1].value],
+            features=impact.features,
+        )
+        for impact in impacts(before, after)
+    )
 
 
 def decide_change(
