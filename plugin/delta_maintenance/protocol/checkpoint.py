@@ -263,6 +263,15 @@ def unexpired(
     """
     if deleted_after_ms is None or not tombstones.num_rows:
         return tombstones
+    times = deletion_times(tombstones, commit_times=commit_times)
+    return tombstones.filter(pc.fill_null(pc.greater(times, deleted_after_ms), False))
+
+
+def deletion_times(tombstones: pa.Table, *, commit_times: Mapping[int, int]) -> pa.ChunkedArray:
+    """When each file was removed, in milliseconds since 1970-01-01 UTC; null where unknown.
+
+    By its tombstone, else by the time of the commit that it comes from.
+    """
     times = (
         tombstones["deletionTimestamp"]
         if "deletionTimestamp" in tombstones.column_names
@@ -273,7 +282,7 @@ def unexpired(
         known, at = np.unique(versions, return_inverse=True)
         committed = pa.array([commit_times.get(int(version)) for version in known], pa.int64())
         times = pc.coalesce(times, committed.take(pa.array(at)))
-    return tombstones.filter(pc.fill_null(pc.greater(times, deleted_after_ms), False))
+    return times
 
 
 def kept_txns(txns: Iterable[Txn], *, updated_after_ms: int | None) -> list[Txn]:

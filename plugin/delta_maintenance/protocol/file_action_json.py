@@ -92,6 +92,8 @@ class ParsedFileActions:
     add_line: npt.NDArray[np.int64]
     """For each add, its position among all the lines, counted from 0."""
     remove_line: npt.NDArray[np.int64]
+    cdc_paths: pa.ChunkedArray
+    """Of change data files; complete where fields were asked for by name."""
 
 
 def parse_file_actions(
@@ -304,8 +306,14 @@ def _columns(
         found[action] = (batch, rows)
     (adds, add_line), (removes, remove_line) = found["add"], found["remove"]
     return ParsedFileActions(
-        adds, removes, source[add_line], source[remove_line], add_line, remove_line
+        adds, removes, source[add_line], source[remove_line], add_line, remove_line, _cdc(table)
     )
+
+
+def _cdc(table: pa.Table | None) -> pa.ChunkedArray:
+    if table is None or "cdc" not in table.column_names:
+        return pa.chunked_array([], pa.string())
+    return pc.struct_field(table["cdc"], "path").drop_null()
 
 
 def _is_text(inferred: pa.DataType) -> bool:

@@ -36,7 +36,7 @@ Skip = Callable[[str], bool]
 
 
 def tree_of(
-    paths: Sequence[str],
+    paths: Sequence[str] | pa.StringArray,
     kind: EntryKind,
     *,
     sizes: Sequence[int] | None = None,
@@ -46,7 +46,7 @@ def tree_of(
     rows = len(paths)
     unknown = pa.nulls(rows, pa.int64())
     columns = [
-        pa.array(paths, pa.string()),
+        paths if isinstance(paths, pa.Array) else pa.array(paths, pa.string()),
         unknown if sizes is None else pa.array(sizes, pa.int64()),
         unknown if times is None else pa.array(times, pa.int64()),
         pa.repeat(pa.scalar(int(kind), pa.uint8()), rows),

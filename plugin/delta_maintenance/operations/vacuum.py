@@ -1,0 +1,323 @@
+"""The `vacuum` operation: delete files that no version of the table within its retention needs.
+
+Implements "Add File and Remove File" as far as it says what may be physically deleted, and keeps
+more where Delta Spark does. The clock is read before the folder, the folder before the log, and the
+log again before every round of deletions; what cannot be told for certain stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from delta_maintenance.clock import NewId, new_id
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.vacuum_plan import (
+    DeadGroup,
+    KeptGroup,
+    SampleFile,
+    Settings,
+    Survey,
+    VacuumOptions,
+    VacuumPlan,
+    require_same_settings,
+    require_vacuumable,
+    survey,
+)
+from delta_maintenance.protocol.arrays import booleans
+from delta_maintenance.protocol.protected_paths import ProtectedPaths
+from delta_maintenance.protocol.vacuum_rules import Mask
+from delta_maintenance.storage.tree import STATUSES
+from delta_maintenance.table.commit_outcome import Conflicted
+from delta_maintenance.table.data_deletion import (
+    Deletion,
+    delete_data_files,
+    remove_empty_directories,
+)
+from delta_maintenance.table.dead_files import uses_any
+from delta_maintenance.table.log_deletion import require_same_clock
+from delta_maintenance.table.log_follower import advance
+from delta_maintenance.table.removed_files import record_vacuumed
+from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.snapshot import Snapshot
+from delta_maintenance.table.table import Table
+from delta_maintenance.table.transaction import Transaction
+
+__all__ = [
+    "DeadGroup",
+    "KeptGroup",
+    "SampleFile",
+    "Survey",
+    "VacuumOptions",
+    "VacuumPlan",
+    "VacuumResult",
+    "apply",
+    "plan",
+    "survey",
+]
+
+_PLAN_LIFE = timedelta(hours=1)
+_SHOWN_FAILURES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacuumResult(Record):
+    """What was deleted."""
+
+    table: str
+    version: int
+    """The latest version that was looked at."""
+    status: Literal["vacuumed", "partly", "nothing-to-do"]
+    """`partly`: something could not be deleted, or must not have been. See `failures`."""
+    deleted: int = 0
+    """Files that are gone, those that somebody else deleted first included."""
+    bytes: int = 0
+    directories: int = 0
+    """Empty directories that are gone."""
+    spared: int = 0
+    """Files that came into use after the plan was made."""
+    failures: tuple[str, ...] = ()
+    """The first files that may still be there, and why."""
+    failed: int = 0
+    """How many of them there are."""
+    stopped: str | None = None
+    """The error that ended it before the last file had its turn."""
+    lost: tuple[str, ...] = ()
+    """Files that somebody brought back into use right after they were deleted."""
+    start_version: int | None = None
+    """Of the commit VACUUM START."""
+    end_version: int | None = None
+    """Of the commit VACUUM END."""
+    notes: tuple[str, ...] = ()
+
+
+def plan(
+    snapshot: Snapshot,
+    options: VacuumOptions | None = None,
+    *,
+    now: datetime,
+    storage_options: Mapping[str, str] | None = None,
+) -> VacuumPlan:
+    """What may go. See `survey`, which has the exact list too."""
+    return survey(snapshot, options, now=now, storage_options=storage_options).plan
+
+
+def apply(
+    table: Table,
+    plan: VacuumPlan,
+    *,
+    now: datetime,
+    new_id: NewId = new_id,
+    progress: Progress | None = None,
+    surveyed: Survey | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> VacuumResult:
+    """Deletes what was planned, as far as it is still out of use. Two at a time do no harm.
+
+    Without the survey that made the plan the folder is listed anew, for the plan's own instant. A
+    plan holds for an hour. `RefusedError` where it is older, where it is too large for its options,
+    or where the clocks of this machine and of the store differ: nothing was deleted then.
+    """
+    try:
+        _require_young(plan, now)
+        if surveyed is None and not plan.is_noop:
+            snapshot = table.snapshot()
+            surveyed = survey(
+                snapshot, plan.options, now=plan.planned_at, storage_options=storage_options
+            )
+        if surveyed is None or surveyed.plan.is_noop:
+            made = plan if surveyed is None else surveyed.plan
+            if made.last_commit is not None:
+                record_vacuumed(table.store, made.last_commit)
+            return VacuumResult(
+                table=made.table,
+                version=made.version,
+                status="nothing-to-do",
+                notes=(made.reason, *made.notes),
+            )
+        return _Vacuuming(table, surveyed, now, new_id, progress).run()
+    except DeltaMaintenanceError as error:
+        raise error.located(table=table.uri) from error.__cause__
+
+
+class _Vacuuming:
+    """One run over a table's dead files."""
+
+    def __init__(
+        self,
+        table: Table,
+        surveyed: Survey,
+        now: datetime,
+        new_id: NewId,
+        progress: Progress | None,
+    ) -> None:
+        self.store = table.store
+        self.planned = surveyed.plan
+        self.dead = surveyed.dead
+        self.settings = Settings.of(surveyed.latest)
+        self.now = now
+        self.new_id = new_id
+        self.progress = progress
+        self.latest = surveyed.latest
+        self.added = ProtectedPaths(table.store.addresses)
+        """What others have added since the survey."""
+        self.removed = ProtectedPaths(table.store.addresses)
+        self.done = Deletion()
+        self.directories = 0
+        self.stopped: str | None = None
+        self.notes: list[str] = list(surveyed.plan.notes)
+
+    def run(self) -> VacuumResult:
+        planned = self.planned
+        if planned.large is not None and not planned.options.allow_large_delete:
+            raise RefusedError(
+                planned.large,
+                version=planned.version,
+                remedy="look at the dry run, then allow a large delete",
+            )
+        require_same_clock(self.store, self.now, new_id=self.new_id)
+        start = self._log(
+            "VACUUM START",
+            parameters=self._retention(),
+            metrics={"numFilesToDelete": planned.files, "sizeOfDataToDelete": planned.bytes},
+        )
+        finished = False
+        try:
+            finished = self._delete()
+        finally:
+            end = self._end(finished)
+        lost = self._lost()
+        if finished and not lost and planned.last_commit is not None:
+            record_vacuumed(self.store, planned.last_commit)
+        kept = self.done.kept
+        failures = tuple(f"{path}: {error.problem}" for path, error in kept.items())
+        return VacuumResult(
+            table=planned.table,
+            version=self.latest.version,
+            status="vacuumed" if finished and not lost else "partly",
+            deleted=self.done.deleted,
+            bytes=self.done.bytes,
+            directories=self.directories,
+            spared=len(self.done.spared),
+            failures=failures[:_SHOWN_FAILURES],
+            failed=len(kept),
+            stopped=self.stopped,
+            lost=tuple(lost[:_SHOWN_FAILURES]),
+            start_version=start,
+            end_version=end,
+            notes=tuple(self.notes),
+        )
+
+    def _delete(self) -> bool:
+        """Whether everything is gone that was still out of use when its turn came."""
+        files = self.dead.files.select(STATUSES.names)
+        try:
+            for done in delete_data_files(self.store, files, in_use=self._in_use):
+                self.done = done
+                if self.progress is not None:
+                    self.progress("files deleted", done.deleted, files.num_rows)
+        except DeltaMaintenanceError as error:
+            if not self.done.deleted:
+                raise
+            self.stopped = str(error)
+        if self.done.kept or self.stopped is not None:
+            return False
+        removed = remove_empty_directories(self.store, self.dead.directories)
+        self.directories = sum(removed)
+        return True
+
+    def _in_use(self, paths: pa.ChunkedArray) -> Mask:
+        self._follow()
+        return uses_any(self.added, paths) | uses_any(self.removed, paths)
+
+    def _follow(self) -> None:
+        """Takes in what others have committed since it was last asked."""
+        advanced = advance(self.latest)
+        self.latest = advanced.snapshot
+        for commit in advanced.commits:
+            self.added.offer(commit.adds)
+            self.removed.offer(commit.removes)
+        if advanced.commits:
+            require_vacuumable(advanced.snapshot)
+            require_same_settings(self.settings, advanced.snapshot)
+
+    def _lost(self) -> list[str]:
+        """Files that were deleted and then brought back, by a restore most likely.
+
+        A commit cannot be kept from naming a file between a look at the log and the deletion.
+        """
+        lost: list[str] = []
+        for paths in self.done.gone:
+            lost += paths.filter(booleans(uses_any(self.added, paths))).to_pylist()
+        if lost:
+            self.notes.append(
+                f"{len(lost)} files were brought back into use while they were being deleted: "
+                "restore them from a backup, or restore the table to a version without them"
+            )
+        return lost
+
+    def _log(self, operation: str, **told: Mapping[str, Any]) -> int | None:
+        """Commits nothing but what is going on, and gives the version."""
+        if not self.planned.logs_commits:
+            return None
+        transaction = Transaction(
+            self.latest,
+            operation,
+            parameters=told["parameters"],
+            other_writers=self.planned.options.other_writers,
+            new_id=self.new_id,
+        )
+        outcome = transaction.commit(metrics=told["metrics"])
+        if isinstance(outcome, Conflicted):
+            raise outcome.as_error(self.planned.table)
+        return outcome.version
+
+    def _end(self, finished: bool) -> int | None:
+        """What became of it, which must not hide why it ended."""
+        # What it finds forbids deletions, not to say how they went.
+        with suppress(DeltaMaintenanceError):
+            self._follow()
+        try:
+            return self._log(
+                "VACUUM END",
+                parameters={"status": "COMPLETED" if finished else "FAILED"},
+                metrics={
+                    "numDeletedFiles": self.done.deleted,
+                    "numVacuumedDirectories": self.directories,
+                },
+            )
+        except DeltaMaintenanceError as error:
+            self.notes.append(f"VACUUM END is not in the log: {error.problem}")
+            return None
+
+    def _retention(self) -> dict[str, Any]:
+        options = self.planned.options
+        told: dict[str, Any] = {
+            "retentionCheckEnabled": not (
+                options.allow_short_retention and options.no_other_writers
+            ),
+            "defaultRetentionMillis": _millis(self.settings.retention),
+        }
+        if options.retention is not None:
+            told["specifiedRetentionMillis"] = _millis(options.retention)
+        return told
+
+
+def _require_young(planned: VacuumPlan, now: datetime) -> None:
+    age = now - planned.planned_at
+    if not -_PLAN_LIFE < age <= _PLAN_LIFE:
+        raise RefusedError(
+            f"the plan was made {abs(age)} {'ago' if age > timedelta() else 'from now'}",
+            version=planned.version,
+            remedy="plan again: a plan holds for an hour",
+        )
+
+
+def _millis(length: timedelta) -> int:
+    return length // timedelta(milliseconds=1)
