@@ -25,6 +25,7 @@ VERBS = (
     "compact-log",
     "clean-log",
     "vacuum",
+    "fsck",
     "backfill-row-ids",
     "upgrade-protocol",
     "set-properties",

@@ -46,8 +46,13 @@ def check_checkpoints(
     findings: Findings,
     *,
     progress: Progress | None = None,
-) -> None:
-    """Reads every complete checkpoint, and compares those of versions that the history covers."""
+) -> dict[str, str]:
+    """Reads every complete checkpoint, and compares those of versions that the history covers.
+
+    Returns those that no reader should rest on, by the name of their first file, with the kind of
+    what was found.
+    """
+    bad: dict[str, str] = {}
     checkpoints = inventory.listing.checkpoints
     sizes = {entry.path: entry.status.size for entry in inventory.entries}
     referenced: set[str] = set()
@@ -60,9 +65,12 @@ def check_checkpoints(
         try:
             sidecars = Checkpoint(store, files, open_sidecars=False)
             referenced.update(sidecars.sidecar_paths)
-            if _sidecars_are_there(sidecars, sizes, findings):
-                _check(store, files, history, state, findings)
+            if not _sidecars_are_there(sidecars, sizes, findings):
+                bad[files.name] = "missing-sidecar"
+            elif not _is_sound(store, files, history, state, findings):
+                bad[files.name] = "checkpoint-differs"
         except UnusableCheckpointError as error:
+            bad[files.name] = "unreadable-checkpoint"
             findings.add(
                 "unreadable-checkpoint",
                 error.problem,
@@ -74,6 +82,7 @@ def check_checkpoints(
     for entry in inventory.entries:
         if entry.file.kind is LogFileKind.SIDECAR and entry.path not in referenced:
             findings.add("orphan-sidecar", "no checkpoint refers to it", path=entry.path)
+    return bad
 
 
 def check_hint(store: Store, inventory: LogInventory, findings: Findings) -> None:
@@ -105,13 +114,13 @@ def _sidecars_are_there(checkpoint: Checkpoint, sizes: dict[str, int], findings:
     return there
 
 
-def _check(
+def _is_sound(
     store: Store,
     files: CheckpointFiles,
     history: LogHistory | None,
     state: StateReplay | None,
     findings: Findings,
-) -> None:
+) -> bool:
     """Reads one checkpoint to its end, comparing what the history can tell."""
     checkpoint = Checkpoint(store, files)
     singles = checkpoint.singles
@@ -127,10 +136,12 @@ def _check(
         if comparison is not None:
             comparison.take(batch.adds, batch.removes)
     if comparison is None or state is None:
-        return
+        return True
     path = f"{LOG_DIRECTORY}/{files.name}"
-    for problem in (*_state_problems(singles, state), *comparison.problems()):
+    problems = [*_state_problems(singles, state), *comparison.problems()]
+    for problem in problems:
         findings.add("checkpoint-differs", problem, version=files.version, path=path)
+    return not problems
 
 
 class _Comparison:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -39,6 +40,9 @@ class Examination:
     """The newest one that the log lists."""
     findings: Findings
     inventory: LogInventory
+    bad_checkpoints: Mapping[str, str]
+    """Those that no reader should rest on, by the name of their first file, with the kind of what
+    was found."""
     history: LogHistory | None
     """None where no version can be put together."""
     snapshot: Snapshot | None
@@ -97,7 +101,7 @@ class _Look:
         check_hint(store, inventory, findings)
         if history is not None:
             check_commits(history, findings, root=self.table.uri)
-        check_checkpoints(store, inventory, history, findings, progress=self.progress)
+        bad = check_checkpoints(store, inventory, history, findings, progress=self.progress)
         check_compactions(store, listing, findings)
         check_checksums(store, inventory, last, history, findings)
         presence = None
@@ -109,6 +113,7 @@ class _Look:
             version=last,
             findings=findings,
             inventory=inventory,
+            bad_checkpoints=bad,
             history=history,
             snapshot=snapshot,
             presence=presence,

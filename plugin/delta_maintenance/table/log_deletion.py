@@ -57,10 +57,16 @@ def require_same_clock(store: Store, now: datetime, *, new_id: NewId) -> None:
 
 def lead_hint_to(store: Store, found: SoundCheckpoint) -> bool:
     """Points `_last_checkpoint` at a checkpoint if it points at an older one."""
-    files = found.checkpoint.files
     current = hinted_version(store)
-    if current is None or current >= files.version:
+    if current is None or current >= found.checkpoint.files.version:
         return False
+    put_hint(store, found)
+    return True
+
+
+def put_hint(store: Store, found: SoundCheckpoint) -> None:
+    """Points `_last_checkpoint` at a checkpoint, whatever it says now."""
+    files = found.checkpoint.files
     sidecars = found.checkpoint.sidecars
     top_level = sum(entry.status.size for entry in files.entries)
     entry = files.entries[0]
@@ -79,7 +85,6 @@ def lead_hint_to(store: Store, found: SoundCheckpoint) -> bool:
         v2_checkpoint=v2 if files.kind is LogFileKind.UUID_CHECKPOINT else None,
     )
     store.put(f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}", hint)
-    return True
 
 
 def _delete(store: Store, paths: list[str]) -> dict[str, StorageError]:

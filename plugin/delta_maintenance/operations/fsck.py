@@ -1,0 +1,191 @@
+"""The `fsck` operation: say whether a table is sound, and put right what can be without loss.
+
+Looking changes nothing, whatever is found. A repair is decided anew when it is carried out, and
+does only what would still be proposed then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+import pyarrow as pa
+
+from delta_maintenance import clock
+from delta_maintenance.clock import NewId
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations.fsck_records import (
+    FindingCount,
+    FsckOptions,
+    FsckPlan,
+    FsckResult,
+    Repair,
+    RepairAction,
+    RepairOutcome,
+    status_of,
+)
+from delta_maintenance.operations.fsck_repairs import Repairing, proposed_repairs
+from delta_maintenance.operations.report import write_rows
+from delta_maintenance.table.examination import Examination, examine
+from delta_maintenance.table.findings import KINDS, Finding, Findings
+from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.table import Table
+
+__all__ = [
+    "Finding",
+    "FindingCount",
+    "FsckOptions",
+    "FsckPlan",
+    "FsckResult",
+    "Repair",
+    "RepairAction",
+    "RepairOutcome",
+    "Survey",
+    "apply",
+    "plan",
+    "survey",
+]
+
+_SHOWN = 20
+"""Findings of each kind that a Plan and a Result hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A plan, with everything that was found on the way to it."""
+
+    plan: FsckPlan
+    found: Examination
+
+    @property
+    def findings(self) -> pa.Table:
+        """Every finding (`table.findings.FINDINGS`)."""
+        return self.found.findings.table()
+
+
+def plan(table: Table, options: FsckOptions | None = None, *, now: datetime) -> FsckPlan:
+    """What is wrong with a table, and what `apply` would do about it. Changes nothing.
+
+    Takes the table and not a snapshot, for it may have none. `NotADeltaTableError` where there is
+    no log at all, `UnsupportedFeatureError` where this release cannot read it; whatever else is
+    wrong is a finding.
+    """
+    return survey(table, options, now=now).plan
+
+
+def survey(
+    table: Table,
+    options: FsckOptions | None = None,
+    *,
+    now: datetime,
+    report: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Survey:
+    """Like `plan`, for who wants to have every finding.
+
+    `report` is the address of a new Parquet file for them, in any store and outside of the table.
+    """
+    options = FsckOptions.from_json(asdict(options or FsckOptions()))
+    try:
+        found = examine(table, now=now, deep=options.deep, progress=progress)
+        if report is not None:
+            rows = found.findings.table()
+            write_rows(rows, report, table=table.store, storage_options=storage_options)
+    except DeltaMaintenanceError as error:
+        raise error.located(table=table.uri) from error.__cause__
+    repairs, notes = proposed_repairs(found, options)
+    return Survey(
+        FsckPlan(
+            table=table.uri,
+            version=found.version,
+            planned_at=now,
+            options=options,
+            findings=found.findings.first(_SHOWN),
+            counts=_counts(found.findings),
+            report=report,
+            repairs=repairs,
+            notes=(*_notes(found), *notes),
+        ),
+        found,
+    )
+
+
+def apply(
+    table: Table,
+    plan: FsckPlan,
+    *,
+    now: datetime,
+    new_id: NewId = clock.new_id,
+    progress: Progress | None = None,
+    surveyed: Survey | None = None,
+) -> FsckResult:
+    """Carries out the repairs of a plan, then looks again. Two at a time do no harm.
+
+    A repair that fails is told in the Result, and the others are tried all the same. `surveyed` is
+    what the plan comes from, where it was made a moment ago: that saves looking first.
+    """
+    if plan.is_noop:
+        return _result(plan, plan.findings, plan.counts, report=plan.report)
+    try:
+        options = plan.options
+        surveyed = surveyed or survey(table, options, now=now, progress=progress)
+        wanted = {_key(repair) for repair in plan.repairs}
+        repairing = Repairing(
+            table=table, found=surveyed.found, options=options, now=now, new_id=new_id
+        )
+        outcomes = tuple(
+            repairing.run(repair) for repair in surveyed.plan.repairs if _key(repair) in wanted
+        )
+        after = survey(table, options, now=now, progress=progress).plan
+    except DeltaMaintenanceError as error:
+        raise error.located(table=table.uri) from error.__cause__
+    return _result(after, after.findings, after.counts, repairs=outcomes, report=plan.report)
+
+
+def _key(repair: Repair) -> tuple[str, str | None]:
+    return repair.action, repair.path
+
+
+def _result(
+    plan: FsckPlan,
+    findings: tuple[Finding, ...],
+    counts: tuple[FindingCount, ...],
+    *,
+    repairs: tuple[RepairOutcome, ...] = (),
+    report: str | None,
+) -> FsckResult:
+    return FsckResult(
+        table=plan.table,
+        version=plan.version,
+        status=status_of(counts),
+        findings=findings,
+        counts=counts,
+        report=report,
+        repairs=repairs,
+        notes=plan.notes,
+    )
+
+
+def _counts(findings: Findings) -> tuple[FindingCount, ...]:
+    return tuple(
+        FindingCount(kind=kind, severity=KINDS[kind].severity, count=count)
+        for kind, count in sorted(findings.counts.items())
+    )
+
+
+def _notes(found: Examination) -> tuple[str, ...]:
+    notes = []
+    if found.presence is not None and found.presence.external:
+        notes.append(
+            f"{found.presence.external} data files lie outside of the table's root; whether they "
+            "are there was not looked at"
+        )
+    history = found.history
+    if history is not None and history.base is not None:
+        notes.append(
+            f"the log goes back to the checkpoint of version {history.first}, against which "
+            "nothing older can be held"
+        )
+    return tuple(notes)
