@@ -143,6 +143,15 @@ def test_removing_properties() -> None:
     assert after.protocol is NEW
 
 
+@pytest.mark.conformance("META-01")
+@pytest.mark.parametrize("missing", ["id", "schema_string"])
+def test_metadata_without_its_essentials_is_not_written_anew(missing: str) -> None:
+    incomplete = replace(metadata(), **{missing: None})
+    with pytest.raises(RefusedError, match="the metadata of the table has no"):
+        changed(incomplete, checkpointInterval="5")
+    assert changed(incomplete, feature_domainMetadata="supported").metadata is not None
+
+
 @pytest.mark.conformance("FEAT-16")
 def test_keys_that_steer_the_protocol_are_consumed() -> None:
     after = changed(

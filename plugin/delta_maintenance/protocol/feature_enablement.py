@@ -122,12 +122,24 @@ def changed_table(
         writer_version=request.writer_version,
     )
     change = TableChange(protocol=after, metadata=replace(metadata, configuration=configuration))
+    if change.metadata != metadata:
+        _require_whole(metadata)
     asked = {*request.properties, *request.removed}
     _require_nothing_awakened(protocol, change, asked)
     for require in _RULES:
         require(change, asked)
     change = _with_column_mapping(protocol, metadata, change)
     return _with_row_tracking(protocol, metadata, change, new_id)
+
+
+def _require_whole(metadata: Metadata) -> None:
+    """Refuses to write metadata anew that lacks what every metadata must have."""
+    for name, value in (("id", metadata.id), ("schemaString", metadata.schema_string)):
+        if value is None:
+            raise RefusedError(
+                f"the metadata of the table has no {name}, and would have none when written anew",
+                remedy="repair it with the engine that wrote it",
+            )
 
 
 def _activated(protocol: Protocol, properties: Mapping[str, str]) -> list[str]:
@@ -180,11 +192,9 @@ def _with_column_mapping(protocol: Protocol, before: Metadata, change: TableChan
             "column mapping cannot go from none to id: the data files hold no ids",
             remedy="set it to name",
         )
-    if before.schema_string is None:
-        raise RefusedError("the table has no schema whose columns could be mapped")
     given = before.configuration.get(column_mapping.MAX_COLUMN_ID, "0")
     schema_string, highest = column_mapping.mapped_by_name(
-        before.schema_string, max_column_id=integer_parser(least=0)(given)
+        before.schema_string or "", max_column_id=integer_parser(least=0)(given)
     )
     configuration = {
         **change.metadata.configuration,
@@ -261,7 +271,7 @@ def _require_stats_columns(change: TableChange, asked: Collection[str]) -> None:
 
 
 def _schema(metadata: Metadata) -> StructType:
-    return parse_schema(metadata.schema_string or '{"type":"struct","fields":[]}')
+    return parse_schema(metadata.schema_string or "")
 
 
 _MANIFESTS = "delta.compatibility.symlinkFormatManifest.enabled"
