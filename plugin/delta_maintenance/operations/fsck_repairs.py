@@ -259,11 +259,11 @@ def _missing_files(found: Examination, options: FsckOptions, notes: list[str]) -
     count = presence.missing.num_rows
     if _is_append_only(snapshot) and not options.allow_append_only:
         notes.append(
-            f"{count} entries without a file stay: the table is append-only, which takes a second "
+            f"entries without a file stay ({count}): the table is append-only, which takes a second "
             "flag"
         )
         return
-    reason = f"the data files of {count} entries are gone, and their rows with them"
+    reason = f"entries whose data files are gone, and their rows with them: {count}"
     if snapshot.properties.enable_change_data_feed:
         notes.append("the change data feed will show the rows of the removed entries as deleted")
     yield Repair(
