@@ -87,7 +87,7 @@ class VacuumResult(Record):
     failed: int = 0
     """How many of them there are."""
     stopped: str | None = None
-    """The error that ended it before the last file had its turn."""
+    """Why it ended before the last file had its turn."""
     lost: tuple[str, ...] = ()
     """Files that somebody brought back into use right after they were deleted."""
     start_version: int | None = None
@@ -226,6 +226,8 @@ class _Vacuuming:
             if not self.done.deleted:
                 raise
             self.stopped = str(error)
+        if self.done.stopped:
+            self.stopped = "of the last files tried nothing could be deleted"
         if self.done.kept or self.stopped is not None:
             return False
         removed = remove_empty_directories(self.store, self.dead.directories)
