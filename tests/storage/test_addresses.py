@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage import Put, open_store
+from delta_maintenance.storage.azure import AzureStore
+from delta_maintenance.storage.gcs import GCSStore
 from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.storage.s3 import S3Store
@@ -89,10 +91,55 @@ def test_an_address_that_is_not_understood_is_refused_in_one_line(address: str) 
     assert "hunter2" not in str(got.value)
 
 
-@pytest.mark.parametrize("scheme", ["gs", "az", "abfs", "abfss"])
-def test_stores_without_an_adapter_are_refused_for_now(scheme: str) -> None:
-    with pytest.raises(RefusedError, match=f"{scheme}: are not supported yet"):
-        open_store(f"{scheme}://container/t")
+@pytest.mark.parametrize("scheme", ["gs", "gcs", "GS"])
+def test_the_schemes_of_gcs_mean_the_same(scheme: str) -> None:
+    server = {"endpoint_url": "http://127.0.0.1:9"}
+    store = open_store(f"{scheme}://bucket/a%20b/t/", server)
+    assert isinstance(store, GCSStore)
+    assert store.root == f"{scheme.lower()}://bucket/a%20b/t"
+    assert set(store.addresses) == {"gs://bucket/a%20b/t", "gcs://bucket/a%20b/t"}
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["abfss://data@acct.dfs.core.windows.net/a b/t", "az://data/a b/t", "abfs://data/a b/t"],
+)
+def test_the_addresses_of_azure_mean_the_same(address: str) -> None:
+    store = open_store(f"{address}/", {"account_name": "acct", "anon": "true"})
+    assert isinstance(store, AzureStore)
+    assert store.root == store.addresses[0] == address
+    assert {
+        "az://data/a b/t",
+        "abfss://data@acct.dfs.core.windows.net/a b/t",
+        "abfs://data@acct.dfs.core.windows.net/a b/t",
+        "wasbs://data@acct.blob.core.windows.net/a b/t",
+        "https://acct.blob.core.windows.net/data/a b/t",
+    } <= set(store.addresses)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "gs://",
+        "gs:///t",
+        "gs://user:hunter2@bucket/t",
+        "gs://bucket/a//b",
+        "az://",
+        "az://Data/t",
+        "az://data@hunter2/t",
+        "abfss://user:hunter2@acct.dfs.core.windows.net/t",
+        "abfss://data@acct.dfs.core.windows.net/../t",
+        "abfss://data@acct.s3.amazonaws.com/t",
+        "wasbs://data@acct.blob.core.windows.net/t",
+        "adl://acct.azuredatalakestore.net/t",
+    ],
+)
+def test_a_malformed_address_is_refused_without_repeating_it(address: str) -> None:
+    with pytest.raises(InvalidRequestError) as got:
+        open_store(address, {"account_name": "acct"} if address.startswith("a") else None)
+    assert got.value.remedy and "hunter2" not in str(got.value)
 
 
 @pytest.mark.parametrize("address", ["/t", "file:///t", "memory://n/t"])
@@ -103,18 +150,29 @@ def test_storage_options_that_nobody_reads_are_refused(address: str) -> None:
     open_store(address, {})
 
 
-def test_without_s3fs_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "s3fs", None)
+@pytest.mark.parametrize(
+    ("address", "package", "extra"),
+    [
+        ("s3://bucket/t", "s3fs", "s3"),
+        ("gs://bucket/t", "google.auth", "gcs"),
+        ("abfss://data@acct.dfs.core.windows.net/t", "azure.identity", "azure"),
+    ],
+)
+def test_without_its_package_one_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, address: str, package: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InvalidRequestError) as got:
-        open_store("s3://bucket/t")
-    assert str(got.value).endswith("install delta-maintenance[s3]")
+        open_store(address)
+    assert str(got.value).endswith(f"install delta-maintenance[{extra}]")
     assert open_store("/t").root == "/t"
 
 
-def test_opening_a_local_table_loads_no_s3_client() -> None:
+def test_opening_a_local_table_loads_no_client() -> None:
     program = (
         "import sys; from delta_maintenance.storage import open_store; open_store('/t')\n"
-        "print([name for name in ('s3fs', 'botocore', 'aiohttp', 'fsspec') if name in sys.modules])"
+        "clients = ('s3fs', 'botocore', 'aiohttp', 'fsspec', 'requests', 'google.auth', 'azure')\n"
+        "print([name for name in clients if name in sys.modules])"
     )
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert printed.stdout.strip() == b"[]"

@@ -1,34 +1,21 @@
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import pytest
 
-from delta_maintenance.storage.base import Store
+from delta_maintenance.storage.base import Put, Store
 from delta_maintenance.storage.gcs import GCSStore
-from delta_maintenance.testing.gcs_server import GCSServer, serve_gcs
-from delta_maintenance.testing.store_contract import StoreContract
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[GCSServer]:
-    with serve_gcs() as server:
-        yield server
-
-
-@pytest.fixture
-def gcs_bucket(server: GCSServer) -> str:
-    name = f"bucket-{uuid.uuid4()}"
-    server.make_bucket(name)
-    return name
+from delta_maintenance.testing.gcs_server import GCSServer
+from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
 
 
 class TestGCSStore(StoreContract):
     @pytest.fixture
-    def store(self, server: GCSServer, gcs_bucket: str) -> Iterator[GCSStore]:
-        self.server = server
-        self.opened = [GCSStore(f"gs://{gcs_bucket}/ware%20house/a b", server.storage_options)]
+    def store(self, gcs_server: GCSServer, gcs_bucket: str) -> Iterator[GCSStore]:
+        self.server = gcs_server
+        self.opened = [GCSStore(f"gs://{gcs_bucket}/ware%20house/a b", gcs_server.storage_options)]
         yield self.opened[0]
         for store in self.opened:
             store.close()
@@ -40,3 +27,7 @@ class TestGCSStore(StoreContract):
     def fill(self, store: Store, paths: Iterable[str]) -> None:
         bucket, _, prefix = store.root.removeprefix("gs://").partition("/")
         self.server.fill(bucket, [f"{prefix}/{path}" for path in paths])
+
+    def contend(self, store: Store, paths: Sequence[str]) -> list[list[Put]]:
+        options = self.server.storage_options
+        return contend_in_processes(partial(GCSStore, store.root, options), paths)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class TestLocalStore(StoreContract):
             file.touch()
 
     def contend(self, store: Store, paths: Sequence[str]) -> list[list[Put]]:
-        return contend_in_processes(store, paths)
+        return contend_in_processes(partial(LocalStore, store.root), paths)
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pickle
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +14,7 @@ from delta_maintenance.storage.base import Put, Store
 from delta_maintenance.storage.s3 import S3Store
 from delta_maintenance.storage.s3_options import S3Options
 from delta_maintenance.testing.s3_server import S3Server
-from delta_maintenance.testing.store_contract import StoreContract
+from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
 
 MIB = 1 << 20
 
@@ -41,6 +42,10 @@ class TestS3Store(StoreContract):
     def fill(self, store: Store, paths: Iterable[str]) -> None:
         bucket, _, prefix = store.root.removeprefix("s3a://").partition("/")
         self.server.fill(bucket, [f"{prefix}/{path}" for path in paths])
+
+    def contend(self, store: Store, paths: Sequence[str]) -> list[list[Put]]:
+        options = self.server.storage_options
+        return contend_in_processes(partial(S3Store, store.root, options), paths)
 
 
 def test_a_table_may_be_the_whole_bucket(s3_server: S3Server, s3_bucket: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.storage.azure import AzureStore
 from delta_maintenance.storage.base import Store
+from delta_maintenance.storage.gcs import GCSStore
 from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.storage.s3 import S3Store
@@ -20,10 +22,10 @@ def open_store(
 ) -> Store:
     """The store for a table's address.
 
-    A plain path is literal. A `file:` address is a URI, decoded once; `s3:`, `s3a:`, `s3n:` and
-    `memory:` addresses are literal from the bucket on. `storage_options` are for S3: see
-    `S3Options`. `InvalidRequestError` for an address or option that is not understood,
-    `RefusedError` for a store on which no safe commit has been shown yet.
+    A plain path is literal. A `file:` address is a URI, decoded once; all others are literal from
+    the bucket on. `storage_options` are for object stores: see `S3Options`, `GCSOptions` and
+    `AzureOptions`. `InvalidRequestError` for an address or option that is not understood: where
+    nobody has shown how to commit safely, no store is opened.
     """
     address = os.fspath(uri)
     if not address:
@@ -33,11 +35,7 @@ def open_store(
         _no_options(storage_options)
         return LocalStore(address)
     kind = scheme[1].lower()
-    if kind in _NOT_YET:
-        raise RefusedError(
-            f"tables on {kind}: are not supported yet", remedy=f"use one of {_SUPPORTED}"
-        )
-    if kind not in ("file", "memory", *_S3):
+    if kind not in ("file", "memory", *_OBJECT_STORES):
         raise InvalidRequestError(
             f"no store is known for addresses that begin with {kind}:",
             remedy=f"use one of {_SUPPORTED}, and ./ before a path that holds a colon",
@@ -51,8 +49,8 @@ def open_store(
             f"the table's address holds {unclear[0]!r}",
             remedy="give an address without query and fragment",
         )
-    if kind in _S3:
-        return S3Store(kind + address[len(kind) :], storage_options)
+    if (opened := _OBJECT_STORES.get(kind)) is not None:
+        return opened(kind + address[len(kind) :], storage_options)
     _no_options(storage_options)
     if kind == "memory":
         return MemoryStore(kind + address[len(kind) :])
@@ -84,6 +82,9 @@ def _no_options(storage_options: Mapping[str, str] | None) -> None:
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _UNCLEAR = re.compile(r"[?#]")
-_S3 = ("s3", "s3a", "s3n")
-_NOT_YET = ("gs", "gcs", "az", "abfs", "abfss", "adl", "wasb", "wasbs")
-_SUPPORTED = "a local path, file:, s3:, s3a:, s3n:, memory:"
+_OBJECT_STORES: dict[str, Callable[[str, Mapping[str, str] | None], Store]] = {
+    **dict.fromkeys(("s3", "s3a", "s3n"), S3Store),
+    **dict.fromkeys(("gs", "gcs"), GCSStore),
+    **dict.fromkeys(("abfss", "abfs", "az"), AzureStore),
+}
+_SUPPORTED = f"a local path, file:, memory:, {', '.join(f'{kind}:' for kind in _OBJECT_STORES)}"

@@ -41,7 +41,9 @@ class GCSStore(ObjectStore):
         if client is None:
             client = GCSClient(GCSOptions.parse(storage_options, os.environ), bucket)
         creator = GCSPut(client, new_id=new_id, multipart_size=multipart_size, part_size=part_size)
-        super().__init__(root, _GCSBucket(client), prefix, creator)
+        place = root.partition("://")[2]
+        aliases = (f"gs://{place}", f"gcs://{place}")
+        super().__init__(root, _GCSBucket(client), prefix, creator, aliases=aliases)
 
 
 class _GCSBucket(Bucket):
@@ -55,12 +57,13 @@ class _GCSBucket(Bucket):
     def __init__(self, client: GCSClient) -> None:
         self._client = client
 
-    def page(self, prefix: str, *, start: str, token: str) -> Page:
+    def page(self, prefix: str, *, deep: bool, start: str, token: str) -> Page:
         query: dict[str, object] = {
             "prefix": prefix,
-            "delimiter": "/",
             "fields": f"nextPageToken,items({_FIELDS})",
         }
+        if not deep:
+            query["delimiter"] = "/"
         if start:
             query["startOffset"] = prefix + start
         if token:
@@ -95,7 +98,9 @@ class _GCSBucket(Bucket):
             body=data,
         )
 
-    def delete(self, keys: Sequence[str]) -> dict[str, RequestFailure]:
+    def delete(
+        self, keys: Sequence[str], *, times: Sequence[int] | None = None
+    ) -> dict[str, RequestFailure]:
         return delete_objects(self._client, keys)
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ class HttpSession:
         # Without an `auth` of its own, a session would replace our header by one from ~/.netrc.
         self._session.auth = _as_it_is
         # Every retry is the caller's: what is sent again, and after what, decides who won a commit.
-        adapter = HTTPAdapter(pool_maxsize=CONNECTIONS, max_retries=0)
+        adapter = HTTPAdapter(pool_maxsize=_CONNECTIONS, max_retries=0, pool_block=True)
         self._session.mount("https://", adapter)
         self._session.mount("http://", adapter)
 
@@ -103,5 +103,5 @@ def _reason(error: BaseException) -> str:
     return ""
 
 
-CONNECTIONS = 16
-"""Requests that may be under way at once without opening further connections."""
+# Under way at once; whoever comes then waits.
+_CONNECTIONS = 32

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, ClassVar, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn
 
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance.storage.base import FileStatus, Put, Store
@@ -18,6 +18,11 @@ from delta_maintenance.storage.paths import check_directory, check_path, check_s
 from delta_maintenance.storage.ranged_reader import open_ranges
 from delta_maintenance.storage.request_failure import RequestFailure, storage_error
 from delta_maintenance.storage.sinks import open_sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_maintenance.storage.tree import Skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +56,12 @@ class Bucket(ABC):
     """What the backend calls the right to `read`, `list`, `write` and `delete`."""
 
     @abstractmethod
-    def page(self, prefix: str, *, start: str, token: str) -> Page:
-        """Objects whose key is `prefix` and a name without slash, those before `prefix + start`
-        left out where the backend can; in no order that may be relied on."""
+    def page(self, prefix: str, *, deep: bool, start: str, token: str) -> Page:
+        """Objects whose key begins with `prefix`, in no order that may be relied on.
+
+        Unless `deep`, the rest of the key has no slash. Those before `prefix + start` are left out
+        where the backend can.
+        """
 
     @abstractmethod
     def head(self, key: str) -> ObjectStatus:
@@ -71,8 +79,14 @@ class Bucket(ABC):
         """Writes an object, replacing an existing one."""
 
     @abstractmethod
-    def delete(self, keys: Sequence[str]) -> dict[str, RequestFailure]:
-        """Deletes exactly these objects. Returns what keeps each that may still be there."""
+    def delete(
+        self, keys: Sequence[str], *, times: Sequence[int] | None = None
+    ) -> dict[str, RequestFailure]:
+        """Deletes exactly these objects. Returns what keeps each that may still be there.
+
+        `times` are those at which they were modified, in milliseconds since 1970-01-01 UTC: where
+        the backend can tell, one modified later stays, and its failure is `refuted`.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -85,11 +99,24 @@ class ObjectStore(Store):
     A file created as a stream is kept in a local temporary file until its block ends.
     """
 
-    def __init__(self, root: str, bucket: Bucket, prefix: str, creator: ConditionalPut) -> None:
+    def __init__(
+        self,
+        root: str,
+        bucket: Bucket,
+        prefix: str,
+        creator: ConditionalPut,
+        *,
+        aliases: Iterable[str] = (),
+    ) -> None:
         self.root = root
+        self._addresses = tuple(dict.fromkeys((root, *aliases)))
         self._bucket = bucket
         self._prefix = prefix
         self._creator = creator
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self._addresses
 
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
         within = check_directory(directory)
@@ -137,14 +164,25 @@ class ObjectStore(Store):
             raise error
 
     def delete_many(self, paths: Iterable[str]) -> dict[str, StorageError]:
-        path_of = {self._key(path): path for path in paths}
-        kept = self._bucket.delete(list(path_of)) if path_of else {}
-        return {
-            path_of[key]: storage_error(
-                failure, permission=self._bucket.permissions["delete"], file=path_of[key]
+        return self._delete({self._key(path): path for path in paths})
+
+    def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
+        path_of = {self._key(path): path for path in files["path"].to_pylist()}
+        return self._delete(path_of, files["modified_ms"].to_pylist())
+
+    def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
+        # Here: who lists no tree need not load pyarrow.
+        from delta_maintenance.storage.tree import EntryKind, tree_of
+
+        within = check_directory(directory)
+        prefix = f"{self._prefix}{within}/" if within else self._prefix
+        for objects in self._pages(prefix, deep=True):
+            yield tree_of(
+                [one.key[len(self._prefix) :] for one in objects],
+                EntryKind.FILE,
+                sizes=[one.size for one in objects],
+                times=[one.modified_ms for one in objects],
             )
-            for key, failure in kept.items()
-        }
 
     def close(self) -> None:
         self._bucket.close()
@@ -182,25 +220,48 @@ class ObjectStore(Store):
     def _list(self, within: str, start: str) -> Iterator[FileStatus]:
         prefix = self._prefix + within
         # In full before the first is given: of two backends one promises no order.
-        found: list[ObjectStatus] = []
-        token = ""
-        while True:
-            try:
-                page = self._bucket.page(prefix, start=start, token=token)
-            except RequestFailure as failure:
-                raise storage_error(
-                    failure, permission=self._bucket.permissions["list"], file=within or None
-                ) from failure
-            # The key that is the prefix itself marks a folder in some consoles.
-            found += (one for one in page.objects if one.key != prefix)
-            if not page.next:
-                break
-            if page.next == token:
-                raise StorageError("the store repeats a page of its listing", file=within or None)
-            token = page.next
+        found = [one for page in self._pages(prefix, start=start) for one in page]
         for one in sorted(found, key=lambda one: one.key):
             if one.key[len(prefix) :] >= start:
                 yield self._status(one)
+
+    def _pages(
+        self, prefix: str, *, deep: bool = False, start: str = ""
+    ) -> Iterator[list[ObjectStatus]]:
+        """Every page of a listing, or an error."""
+        token = ""
+        file = prefix[len(self._prefix) :] or None
+        while True:
+            try:
+                page = self._bucket.page(prefix, deep=deep, start=start, token=token)
+            except RequestFailure as failure:
+                permission = self._bucket.permissions["list"]
+                raise storage_error(failure, permission=permission, file=file) from failure
+            # The key that is the prefix itself marks a folder in some consoles.
+            yield [one for one in page.objects if one.key != prefix]
+            if not page.next:
+                return
+            if page.next == token:
+                raise StorageError(
+                    "the store repeats a page of its listing", file=file, remedy="run again"
+                )
+            token = page.next
+
+    def _delete(
+        self, path_of: dict[str, str], times: Sequence[int] | None = None
+    ) -> dict[str, StorageError]:
+        kept = {}
+        failures = self._bucket.delete(list(path_of), times=times) if path_of else {}
+        for key, failure in failures.items():
+            file = path_of[key]
+            if failure.refuted:
+                kept[file] = StorageError(
+                    "the file was replaced since it was listed", file=file, remedy="run again"
+                )
+            else:
+                permission = self._bucket.permissions["delete"]
+                kept[file] = storage_error(failure, permission=permission, file=file)
+        return kept
 
     def _fail(self, failure: RequestFailure, path: str, right: str) -> NoReturn:
         if failure.missing:

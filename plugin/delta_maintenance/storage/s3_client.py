@@ -59,9 +59,15 @@ class S3Failure(RequestFailure):
 
 
 class S3Client:
-    """Sends S3 requests. Thread-safe; `sleep` takes seconds."""
+    """Sends S3 requests. Thread-safe; `sleep` takes seconds, `read_timeout` is in seconds."""
 
-    def __init__(self, options: S3Options, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        options: S3Options,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        read_timeout: float = 60,
+    ) -> None:
         try:
             # Here, since it costs half a second that tables on other stores need not pay.
             import s3fs
@@ -83,7 +89,7 @@ class S3Client:
             client_kwargs={"region_name": options.region} if options.region else {},
             config_kwargs={
                 "connect_timeout": 5,
-                "read_timeout": 60,
+                "read_timeout": read_timeout,
                 # Every retry is ours: what is sent again, and after what, decides who won a commit.
                 "retries": {"mode": "standard", "total_max_attempts": 1},
             },

@@ -1,0 +1,233 @@
+"""What a store behind a network has to show when requests and answers get lost, as pytest tests.
+
+Derive a test class from `FaultContract` and give it a `proxy` fixture and `open_through`. It needs
+`pytest`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from delta_maintenance.errors import CommitUnknownError, StorageAccessError, StorageError
+from delta_maintenance.storage.base import Put, Store
+from delta_maintenance.testing.fault_proxy import FaultProxy, HttpFault
+from delta_maintenance.testing.loopback import Request
+
+PATH = "_delta_log/00000000000000000007.json"
+PATIENCE = 0.5
+"""Seconds that a client under test should wait for an answer."""
+QUICK = [fault for fault in HttpFault if "silence" not in fault.value]
+APPLIED = [fault for fault in HttpFault if "after" in fault.value]
+
+
+class FaultContract:
+    """Nothing acknowledged is lost, and nobody is told wrongly who won."""
+
+    @pytest.fixture
+    def proxy(self) -> Iterator[FaultProxy]:
+        """A proxy without faults before the server of the store. To be overridden."""
+        raise NotImplementedError("derive a class with a fixture named proxy")
+
+    def open_through(self, proxy: FaultProxy) -> Store:
+        """Another store over one root for the whole test, with a patience of `PATIENCE`.
+
+        Its files go up in parts if they are larger than 1 MiB. It need not wait between attempts.
+        """
+        raise NotImplementedError("derive a class with a method open_through")
+
+    @pytest.fixture
+    def open_one(self, proxy: FaultProxy) -> Iterator[Callable[[], Store]]:
+        opened: list[Store] = []
+
+        def open_one() -> Store:
+            opened.append(self.open_through(proxy))
+            # Whatever the store does once is done before the faults come.
+            opened[-1].put_if_absent("warm-up", b"")
+            return opened[-1]
+
+        yield open_one
+        proxy.choose = lambda request: None
+        for store in opened:
+            store.close()
+
+    @pytest.mark.parametrize("fault", HttpFault, ids=lambda fault: fault.value)
+    def test_a_lost_answer_changes_neither_winner_nor_content(
+        self, proxy: FaultProxy, open_one: Callable[[], Store], fault: HttpFault
+    ) -> None:
+        ours, theirs = open_one(), open_one()
+        proxy.choose = once(fault)
+        assert ours.put_if_absent(PATH, b"ours!!") is Put.DONE
+        assert proxy.injected == [fault]
+        assert theirs.put_if_absent(PATH, b"theirs") is Put.EXISTS
+        assert theirs.read(PATH) == b"ours!!"
+
+    @pytest.mark.parametrize("fault", HttpFault, ids=lambda fault: fault.value)
+    def test_who_lost_is_not_told_to_have_won_whatever_its_answer(
+        self, proxy: FaultProxy, open_one: Callable[[], Store], fault: HttpFault
+    ) -> None:
+        ours, theirs = open_one(), open_one()
+        # The very same bytes: only a mark of the call tells them apart.
+        assert theirs.put_if_absent(PATH, b"same") is Put.DONE
+        proxy.choose = once(fault)
+        assert ours.put_if_absent(PATH, b"same") is Put.EXISTS
+        assert proxy.injected == [fault]
+
+    @pytest.mark.parametrize("fault", QUICK, ids=lambda fault: fault.value)
+    def test_without_any_answer_the_outcome_is_the_true_one_or_unknown(
+        self, proxy: FaultProxy, open_one: Callable[[], Store], fault: HttpFault
+    ) -> None:
+        ours, theirs = open_one(), open_one()
+        proxy.choose = lambda request: fault if writes(request) else None
+        if fault in APPLIED:
+            assert ours.put_if_absent(PATH, b"ours") is Put.DONE
+        else:
+            with pytest.raises(CommitUnknownError):
+                ours.put_if_absent(PATH, b"ours")
+        proxy.choose = lambda request: None
+        assert (theirs.stat(PATH) is not None) == (fault in APPLIED)
+
+    def test_a_server_that_goes_away_for_good_leaves_the_outcome_unknown(
+        self, proxy: FaultProxy, open_one: Callable[[], Store]
+    ) -> None:
+        ours, theirs = open_one(), open_one()
+        gone = threading.Event()
+
+        def choose(request: Request) -> HttpFault | None:
+            if writes(request) and not gone.is_set():
+                gone.set()
+                return HttpFault.CUT_AFTER
+            return HttpFault.CUT_BEFORE if gone.is_set() else None
+
+        proxy.choose = choose
+        with pytest.raises(CommitUnknownError):
+            ours.put_if_absent(PATH, b"ours")
+        proxy.choose = lambda request: None
+        assert theirs.read(PATH) == b"ours"
+
+    def test_under_random_faults_whoever_is_told_to_have_won_has_won(
+        self, proxy: FaultProxy, open_one: Callable[[], Store]
+    ) -> None:
+        seed = int(os.environ.get("SEED", time.time_ns()))
+        print(f"SEED={seed}")
+        dice, lock = random.Random(seed), threading.Lock()
+
+        def choose(request: Request) -> HttpFault | None:
+            with lock:
+                return dice.choice(QUICK) if dice.random() < 0.4 else None
+
+        stores = [open_one() for _ in range(4)]
+        names = [f"_delta_log/{version:020}.json" for version in range(8)]
+        proxy.choose = choose
+        told: dict[str, list[Put | None]] = {}
+        with ThreadPoolExecutor(4) as pool:
+            for name in names:
+                tasks = [pool.submit(attempt, stores[n], name, b"%d" % n) for n in range(4)]
+                told[name] = [task.result() for task in tasks]
+        proxy.choose = lambda request: None
+        assert len(proxy.injected) > 10
+        for name, outcomes in told.items():
+            assert outcomes.count(Put.DONE) <= 1, name
+            if stores[0].stat(name) is None:
+                assert Put.DONE not in outcomes and Put.EXISTS not in outcomes
+                continue
+            winner = int(stores[0].read(name))
+            assert outcomes[winner] is not Put.EXISTS
+            assert Put.DONE not in outcomes or outcomes[winner] is Put.DONE
+        assert sum(Put.DONE in outcomes for outcomes in told.values()) >= len(names) // 2
+
+    @pytest.mark.parametrize("fault", HttpFault, ids=lambda fault: fault.value)
+    def test_a_large_stream_survives_the_loss_of_any_answer(
+        self, proxy: FaultProxy, open_one: Callable[[], Store], fault: HttpFault
+    ) -> None:
+        store = open_one()
+        data = os.urandom(3 << 20)
+        hits = 0
+
+        def choose(request: Request) -> HttpFault | None:
+            # Every other one, so that its repetition is let through, and not without end: where the
+            # last request is lost, all the parts come again.
+            nonlocal hits
+            hits += writes(request)
+            return fault if writes(request) and hits % 2 and hits < 8 else None
+
+        proxy.choose = choose
+        with store.create("large") as file:
+            file.write(data)
+        assert len(proxy.injected) >= 3
+        proxy.choose = lambda request: None
+        assert store.read("large") == data
+        with pytest.raises(FileExistsError), store.create("large") as file:
+            file.write(data[::-1])
+        assert store.read("large") == data
+
+    @pytest.mark.parametrize("fault", HttpFault, ids=lambda fault: fault.value)
+    def test_a_listing_is_complete_or_an_error(
+        self, proxy: FaultProxy, open_one: Callable[[], Store], fault: HttpFault
+    ) -> None:
+        store = open_one()
+        names = [f"d/{number}" for number in range(3)]
+        for name in names:
+            store.put(name, b"")
+        proxy.choose = once(fault, of=lambda request: request.method == "GET")
+        assert [status.path for status in store.list_from("d")] == names
+        assert proxy.injected == [fault]
+        if fault in QUICK:
+            proxy.choose = lambda request: fault
+            with pytest.raises(StorageError) as got:
+                list(store.list_from("d"))
+            assert not isinstance(got.value, StorageAccessError)
+            with pytest.raises(StorageError):
+                store.stat(names[0])
+            with pytest.raises(StorageError):
+                store.read(names[0])
+
+    @pytest.mark.parametrize("fault", QUICK, ids=lambda fault: fault.value)
+    def test_a_delete_without_an_answer_is_no_success(
+        self, proxy: FaultProxy, open_one: Callable[[], Store], fault: HttpFault
+    ) -> None:
+        store = open_one()
+        names = ["d/a", "d/b", "d/c"]
+        for name in names:
+            store.put(name, b"")
+        proxy.choose = once(fault, of=lambda request: request.method in ("DELETE", "POST"))
+        assert store.delete_many(names[:2]) == {}
+        assert [status.path for status in store.list_from("d")] == names[2:]
+        if fault not in APPLIED:
+            proxy.choose = lambda request: fault
+            assert list(store.delete_many(names[2:])) == names[2:]
+            proxy.choose = lambda request: None
+            assert [status.path for status in store.list_from("d")] == names[2:]
+
+
+def once(
+    fault: HttpFault, *, of: Callable[[Request], bool] | None = None
+) -> Callable[[Request], HttpFault | None]:
+    """The fault for the first request of a kind, by default one that writes."""
+    left = [fault]
+    lock = threading.Lock()
+
+    def choose(request: Request) -> HttpFault | None:
+        with lock:
+            return left.pop() if left and (of or writes)(request) else None
+
+    return choose
+
+
+def writes(request: Request) -> bool:
+    """Whether the request would create a file."""
+    return request.method in ("PUT", "POST")
+
+
+def attempt(store: Store, path: str, data: bytes) -> Put | None:
+    """How a put ended, None where nobody knows or nothing was written."""
+    try:
+        return store.put_if_absent(path, data)
+    except (CommitUnknownError, StorageError):
+        return None
