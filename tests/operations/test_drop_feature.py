@@ -285,7 +285,7 @@ def test_vector_files_that_older_versions_need_get_tombstones(clock: Clock) -> N
     assert sorted(remove["path"] for remove in removes) == [absolute, f"x%20y/{name}"]
     for remove in removes:
         assert remove["dataChange"] is False and "deletionVector" not in remove
-        assert remove["deletionTimestamp"] == EPOCH_MS + 1000 * (86_400 * 6 + 3600)
+        assert remove["deletionTimestamp"] == EPOCH_MS + 1000 * (86_400 * 6 + 3630)
 
 
 @pytest.mark.conformance("ICT-01", "ICT-02")

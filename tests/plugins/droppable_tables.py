@@ -28,9 +28,9 @@ STATS = '{"numRecords":10}'
 
 
 class Clock:
-    """The time of a test, the same for the store and for the library."""
+    """The time of a test, for the store and for the library."""
 
-    def __init__(self, instant: datetime = START + timedelta(hours=1)) -> None:
+    def __init__(self, instant: datetime = START + timedelta(hours=1, seconds=30)) -> None:
         self.instant = instant
 
     def __call__(self) -> datetime:

@@ -42,7 +42,7 @@ from delta_maintenance.operations.drop_feature_records import (
 from delta_maintenance.operations.feature_history import (
     HistoryOutlook,
     history_outlook,
-    ready_after,
+    ready_at,
 )
 from delta_maintenance.operations.feature_preparation import (
     Committer,
@@ -238,16 +238,16 @@ class _Dropping:
 
     def _waiting(self, outlook: HistoryOutlook) -> DropFeatureResult:
         snapshot = self.committer.snapshot()
-        ready_at = outlook.ready_at
+        instant = outlook.ready_at
         if not outlook.has_cut_off:
             version = snapshot.version
             if not outdated(outlook.traces, version):
                 version = self._commit_nothing("cut-off-checkpoint")
             self._checkpoint(version)
-            ready_at = ready_after(snapshot, self.now())
+            instant = ready_at(self.table, snapshot, version)
         count = len(outlook.traces)
         self.notes.append(f"{count} files of the log are in the way, first {outlook.traces[0]}")
-        return self._result(snapshot.version, "waiting", outlook.reason, ready_at=ready_at)
+        return self._result(snapshot.version, "waiting", outlook.reason, ready_at=instant)
 
     def _commit_nothing(self, kind: StepKind) -> int:
         """A version of its own for a checkpoint that holds nothing of the feature."""

@@ -65,18 +65,11 @@ def history_outlook(
         return HistoryOutlook(version=snapshot.version, traces=traces, cleaning=cleaning)
     listing = list_log(snapshot.store)
     cut_off = clean_checkpoint(listing, traces)
-    ready_at = None
-    if cut_off is not None:
-        # The younger of the two times of the commit counts, as it does for the clean-up.
-        times = [file_times(listing, now_ms=0)[cut_off.version]]
-        times.append(table.snapshot(version=cut_off.version).timestamp_ms or 0)
-        instant = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=max(times))
-        ready_at = ready_after(snapshot, instant)
     return HistoryOutlook(
         version=snapshot.version,
         traces=traces,
         has_cut_off=cut_off is not None,
-        ready_at=ready_at,
+        ready_at=None if cut_off is None else ready_at(table, snapshot, cut_off.version),
         reason=cleaning.reason,
     )
 
@@ -110,6 +103,15 @@ def plan_truncation(
         to_the_minute=True,
     )
     return clean_log.plan(snapshot, options, now=now)
+
+
+def ready_at(table: Table, snapshot: Snapshot, version: int) -> datetime | None:
+    """When the log can be cut off at a version; None where nobody can tell."""
+    # The younger of the two times of the commit counts, as it does for the clean-up.
+    times = [file_times(list_log(table.store), now_ms=0)[version]]
+    times.append(table.snapshot(version=version).timestamp_ms or 0)
+    instant = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=max(times))
+    return ready_after(snapshot, instant)
 
 
 def ready_after(snapshot: Snapshot, instant: datetime) -> datetime | None:

@@ -39,7 +39,7 @@ def _missing(snapshot: Snapshot, deleted_after_ms: int) -> pa.Table:
     named: list[pa.Array] = []
     for batch in snapshot.scan(fields=_FIELDS):
         tombstones = batch.tombstones
-        if not tombstones.num_rows or "deletionVector" not in tombstones.column_names:
+        if "deletionVector" not in tombstones.column_names:
             tombstones = tombstones.append_column(
                 "deletionVector", pa.nulls(tombstones.num_rows, REMOVE_TYPES["deletionVector"])
             )
