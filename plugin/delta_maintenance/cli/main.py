@@ -31,6 +31,7 @@ from delta_maintenance.cli import (
 )
 from delta_maintenance.cli.arguments import ArgumentParser
 from delta_maintenance.cli.output import logging_to_stderr, say
+from delta_maintenance.cli.process import own_the_process
 from delta_maintenance.errors import DeltaMaintenanceError
 
 _FAILED = 1
@@ -52,6 +53,8 @@ stdout carries the result alone; warnings, progress and errors go to stderr."""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line, by default that of the process, and returns its exit status."""
+    if argv is None:
+        own_the_process()
     try:
         arguments = _parser().parse_args(argv)
     except SystemExit as ended:

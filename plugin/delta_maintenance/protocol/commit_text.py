@@ -231,7 +231,8 @@ def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
     words: npt.NDArray[np.uint64] = np.ndarray(
         (len(data) - 7,), np.dtype("<u8"), data, strides=(1,)
     )
-    if not np.isin(words[lines[:-1]], _FILE_WORDS).all():
+    starts = words[lines[:-1]]
+    if not np.logical_or.reduce([starts == word for word in _FILE_WORDS]).all():
         return None
     if thorough and _holds_single_action(data, start, end):
         return None

@@ -37,7 +37,7 @@ from delta_maintenance.protocol.file_actions import (
     normalise,
 )
 
-_BLOCK = 1 << 22
+_BLOCK = 1 << 24
 _CDC_FIELDS = ("path", "partitionValues", "size", "dataChange", "tags")
 _USUAL_FIELDS = (
     ("add", "path"),
@@ -94,6 +94,8 @@ class ParsedFileActions:
     remove_line: npt.NDArray[np.int64]
     cdc_paths: pa.ChunkedArray
     """Of change data files; complete where fields were asked for by name."""
+    sparse: bool = False
+    """Whether `adds` has a row for every line, nulls where it is no add."""
 
 
 def parse_file_actions(
@@ -101,18 +103,21 @@ def parse_file_actions(
     *,
     keys: MapKeys,
     fields: Mapping[str, Collection[str]] | None = None,
+    sparse: bool = False,
 ) -> ParsedFileActions:
     """Parses the lines of all sources at once.
 
     `keys` are the keys of maps met so far; new ones are added to it. With `fields`, by action, only
     these fields are read, and of the partition values only those of the table's partition columns;
-    without, every field, unknown ones included. `CorruptTableError` names the file and what is
-    wrong with it; `RefusedError` is for unknown fields that no column can hold.
+    without, every field, unknown ones included. `sparse` allows rows among the adds that are none:
+    for a caller who will leave out some rows himself, and copy the others once instead of twice.
+    `CorruptTableError` names the file and what is wrong with it; `RefusedError` is for unknown
+    fields that no column can hold.
     """
     data = b"".join(piece for source in sources for piece in source.pieces)
     counts = np.array([source.count for source in sources], np.int64)
     if not data:
-        return _columns(None, np.empty(0, np.int64), keys, fields)
+        return _columns(None, np.empty(0, np.int64), keys, fields, sparse)
     try:
         table = _read_columns(data, keys, fields)
         if table.num_rows != counts.sum():
@@ -123,13 +128,17 @@ def parse_file_actions(
             table = _read_columns(tidy, keys, fields)
         except pa.ArrowInvalid as error:
             raise _refusal(sources, keys, error) from None
-    parsed = _columns(table, np.repeat(np.arange(len(sources)), counts), keys, fields)
-    for batch, source in ((parsed.adds, parsed.add_source), (parsed.removes, parsed.remove_source)):
+    source_of_line = np.repeat(np.arange(len(sources)), counts)
+    parsed = _columns(table, source_of_line, keys, fields, sparse)
+    for batch, lines in ((parsed.adds, parsed.add_line), (parsed.removes, parsed.remove_line)):
         keyless = keyless_rows(batch)
+        if len(keyless):
+            row_is_line = batch.num_rows > len(lines)
+            keyless = np.intersect1d(keyless, lines) if row_is_line else lines[keyless]
         if len(keyless):
             raise CorruptTableError(
                 "an add or remove lacks its path, or its deletion vector's storageType or path",
-                file=sources[source[keyless[0]]].name,
+                file=sources[source_of_line[keyless[0]]].name,
             )
     return parsed
 
@@ -284,6 +293,7 @@ def _columns(
     source: npt.NDArray[np.int64],
     keys: MapKeys,
     fields: Mapping[str, Collection[str]] | None,
+    sparse: bool,
 ) -> ParsedFileActions:
     found: dict[str, tuple[pa.Table, npt.NDArray[np.int64]]] = {}
     none = np.empty(0, np.int64)
@@ -296,7 +306,7 @@ def _columns(
         column = table[action]
         present = pc.is_valid(column)
         rows = np.flatnonzero(present.to_numpy())
-        if len(rows) < len(column):
+        if len(rows) < len(column) and not (sparse and _leaves_gaps(action, rows, column)):
             column = column.filter(present)
         flat = pa.Table.from_batches(
             [pa.RecordBatch.from_struct_array(chunk) for chunk in column.chunks],
@@ -306,7 +316,14 @@ def _columns(
         found[action] = (batch, rows)
     (adds, add_line), (removes, remove_line) = found["add"], found["remove"]
     return ParsedFileActions(
-        adds, removes, source[add_line], source[remove_line], add_line, remove_line, _cdc(table)
+        adds,
+        removes,
+        source[add_line],
+        source[remove_line],
+        add_line,
+        remove_line,
+        _cdc(table),
+        sparse=adds.num_rows > len(add_line),
     )
 
 
@@ -314,6 +331,10 @@ def _cdc(table: pa.Table | None) -> pa.ChunkedArray:
     if table is None or "cdc" not in table.column_names:
         return pa.chunked_array([], pa.string())
     return pc.struct_field(table["cdc"], "path").drop_null()
+
+
+def _leaves_gaps(action: str, rows: npt.NDArray[np.int64], column: pa.ChunkedArray) -> bool:
+    return action == "add" and 2 * len(rows) >= len(column)
 
 
 def _is_text(inferred: pa.DataType) -> bool:

@@ -6,12 +6,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+Hashes = npt.NDArray[np.uint64]
+
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _FINAL = np.uint64(0xD6E8FEB86659FD93)
 _ROWS = 1 << 15  # what is in flight at once stays in the processor's cache
 
 
-def hash_texts(texts: pa.StringArray) -> npt.NDArray[np.uint64]:
+def hash_texts(texts: pa.StringArray) -> Hashes:
     """Equal texts give equal hashes, the same in every process; the reverse is likely, not sure.
 
     Each text is read as little-endian words of eight bytes, the last one filled up with zeros: a
@@ -24,7 +26,7 @@ def hash_texts(texts: pa.StringArray) -> npt.NDArray[np.uint64]:
     return hashes
 
 
-def _hash_piece(texts: pa.StringArray) -> npt.NDArray[np.uint64]:
+def _hash_piece(texts: pa.StringArray) -> Hashes:
     width = np.dtype(np.int64 if pa.types.is_large_string(texts.type) else np.int32)
     offsets = np.frombuffer(
         texts.buffers()[1], width, len(texts) + 1, texts.offset * width.itemsize
@@ -59,7 +61,7 @@ def _hash_piece(texts: pa.StringArray) -> npt.NDArray[np.uint64]:
     return hashes ^ (hashes >> np.uint64(32))
 
 
-def _mix(hashes: npt.NDArray[np.uint64], words: npt.NDArray[np.uint64]) -> None:
+def _mix(hashes: Hashes, words: npt.NDArray[np.uint64]) -> None:
     hashes ^= words
     hashes *= _MULTIPLIER
     hashes ^= hashes >> np.uint64(29)

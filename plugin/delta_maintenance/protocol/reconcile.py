@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
 from delta_maintenance.protocol.arrays import integers
-from delta_maintenance.protocol.key_hash import hash_texts
+from delta_maintenance.protocol.key_hash import Hashes, hash_texts
 
-Hashes = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 
 
@@ -78,18 +77,26 @@ class FileReplay:
         """How many keys have been remembered."""
         return sum(len(hashes) for hashes, _ in self._levels) + len(self._exact or ())
 
-    def offer(self, keys: pa.StringArray, *, order: Positions, remember: bool = True) -> Positions:
+    def offer(
+        self,
+        keys: pa.StringArray,
+        *,
+        order: Positions,
+        hashes: Hashes | None = None,
+        remember: bool = True,
+    ) -> Positions:
         """The positions, in no particular order, of the rows of a batch that stand.
 
-        `order` lists the rows from the newest to the oldest. `remember=False` for the last batch of
-        a log, whose keys nothing older will ask for.
+        `order` lists the rows from the newest to the oldest. `hashes` are those of the keys, where
+        they are at hand. `remember=False` for the last batch of a log, whose keys nothing older
+        will ask for.
         """
         if len(keys) == 0:
             return np.empty(0, np.int64)
         if self._exact is not None:
             return self._offer_exactly(keys, order, remember)
         newest_first = order
-        hashes = self._hash_keys(keys)[order]
+        hashes = (self._hash_keys(keys) if hashes is None else hashes)[order]
         by_hash = np.argsort(hashes, kind="stable")
         order, ordered = order[by_hash], hashes[by_hash]
         repeats = np.append(False, ordered[1:] == ordered[:-1])
@@ -132,13 +139,17 @@ class FileReplay:
     def _same_as_remembered(
         self, keys: pa.StringArray, rows: Positions, remembered: Positions
     ) -> bool:
-        chunk = np.searchsorted(self._starts, remembered, side="right") - 1
-        for index in np.unique(chunk):
-            mine = chunk == index
-            local = remembered[mine] - self._starts[index]
-            if not _same_texts(keys, rows[mine], self._keys[index], local):
-                return False
-        return True
+        ascending = np.argsort(remembered)
+        rows, remembered = rows[ascending], remembered[ascending]
+        bounds = [*np.searchsorted(remembered, self._starts), len(remembered)]
+        texts = [
+            chunk.take(integers(remembered[first:last] - start))
+            for chunk, start, first, last in zip(
+                self._keys, self._starts, bounds[:-1], bounds[1:], strict=True
+            )
+            if last > first
+        ]
+        return bool(pc.all(pc.equal(pa.concat_arrays(texts), keys.take(integers(rows)))).as_py())
 
     def _switch_to_exact(self, keys: pa.StringArray, order: Positions, remember: bool) -> Positions:
         remembered = [positions for _, positions in self._levels]

@@ -52,6 +52,9 @@ class Store(ABC):
     root: str
     """The address the user gave, without a trailing slash; for messages."""
 
+    parallel_reads: int = 16
+    """How many whole files at once are worth reading: as many as hide the time of a request."""
+
     @abstractmethod
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
         """The files directly in `directory` whose bare name is `>= start`, by ascending name.

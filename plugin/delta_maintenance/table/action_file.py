@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.checkpoint import FileActionLayout
 from delta_maintenance.protocol.file_actions import logical_file_keys
-from delta_maintenance.protocol.key_hash import hash_texts
+from delta_maintenance.protocol.key_hash import Hashes, hash_texts
 
 _ROW_GROUP_ROWS = 1 << 17
 _WRITES_IN_FLIGHT = 2
@@ -74,15 +74,23 @@ class Tally:
     keys: int = 0
     """Sum of the hashes of all logical file keys, modulo 2^64, tombstones told apart from adds."""
 
-    def include(self, adds: pa.Table, tombstones: pa.Table) -> None:
-        """Counts a batch."""
+    @classmethod
+    def of(cls, adds: pa.Table, tombstones: pa.Table) -> Self:
+        """The tally of one batch."""
+        tally = cls()
+        tally.include(adds, tombstones)
+        return tally
+
+    def include(
+        self, adds: pa.Table, tombstones: pa.Table, *, add_hashes: Hashes | None = None
+    ) -> None:
+        """Counts a batch. `add_hashes` are those of the keys of its adds, where at hand."""
         self.adds += adds.num_rows
         self.tombstones += tombstones.num_rows
         self.size += pc.sum(adds["size"]).as_py() or 0 if adds.num_rows else 0
-        for batch, weight in ((adds, 1), (tombstones, 3)):
-            for chunk in logical_file_keys(batch).chunks if batch.num_rows else ():
-                total = int(np.add.reduce(hash_texts(chunk), dtype=np.uint64))
-                self.keys = (self.keys + weight * total) % 2**64
+        for batch, weight, hashes in ((adds, 1, add_hashes), (tombstones, 3, None)):
+            total = _sum(hashes) if hashes is not None else _sum_of_keys(batch)
+            self.keys = (self.keys + weight * total) % 2**64
 
     def add(self, other: Tally) -> None:
         """Counts what another tally counted."""
@@ -90,6 +98,16 @@ class Tally:
         self.tombstones += other.tombstones
         self.size += other.size
         self.keys = (self.keys + other.keys) % 2**64
+
+
+def _sum_of_keys(batch: pa.Table) -> int:
+    if not batch.num_rows:
+        return 0
+    return sum(_sum(hash_texts(chunk)) for chunk in logical_file_keys(batch).chunks)
+
+
+def _sum(hashes: Hashes) -> int:
+    return int(np.add.reduce(hashes, dtype=np.uint64))
 
 
 class ActionFile:
@@ -147,9 +165,11 @@ class ActionFile:
         self._thread.shutdown()
         self._writer.close()
 
-    def write_files(self, adds: pa.Table, tombstones: pa.Table) -> None:
+    def write_files(
+        self, adds: pa.Table, tombstones: pa.Table, *, add_hashes: Hashes | None = None
+    ) -> None:
         """Appends file actions, in the columns of a snapshot's scan."""
-        self.tally.include(adds, tombstones)
+        self.tally.include(adds, tombstones, add_hashes=add_hashes)
         if adds.num_rows:
             self._put("add", self._layout.adds(adds))
         if tombstones.num_rows:

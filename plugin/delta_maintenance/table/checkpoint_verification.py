@@ -25,6 +25,7 @@ from delta_maintenance.table.checkpoint_reader import (
     UnusableCheckpointError,
 )
 from delta_maintenance.table.log_segment import LOG_DIRECTORY, CheckpointFiles
+from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.staging import Staging
 
 _FIELDS = ("path", "size", "deletionVector")
@@ -68,8 +69,9 @@ def verify_checkpoint(
         if inline is not None:
             fields = {action: _FIELDS for action in FILE_COLUMNS}
             keys = MapKeys(partition_columns=frozenset())
-            for batch in checkpoint.file_actions(keys=keys, fields=fields):
-                found.include(batch.adds, batch.removes)
+            batches = checkpoint.file_actions(keys=keys, fields=fields)
+            for tally in in_parallel(lambda batch: Tally.of(batch.adds, batch.removes), batches):
+                found.add(tally)
     _require_files(entry.path, found, inline or Tally())
     _require_actions(entry.path, _actions_of(checkpoint), actions)
 

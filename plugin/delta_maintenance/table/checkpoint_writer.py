@@ -164,7 +164,7 @@ class _Writing:
             if self._inlines:
                 for batch, expired in standing(self.snapshot, self.spec, self.progress):
                     self.expired += expired
-                    file.write_files(batch.adds, batch.tombstones)
+                    file.write_files(batch.adds, batch.tombstones, add_hashes=batch.add_hashes)
             file.write_singles(singles)
         self.inline = file.tally
 

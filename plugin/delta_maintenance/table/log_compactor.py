@@ -139,7 +139,9 @@ def _read_back(file: BinaryIO, path: str, *, plain: bool = False) -> tuple[Range
 def _commit_batches(store: Store, commits: Sequence[LogEntry]) -> Iterator[list[LogText]]:
     batch: list[LogText] = []
     size = 0
-    for entry, data in read_ahead(commits, lambda entry: store.read(entry.path)):
+    for entry, data in read_ahead(
+        commits, lambda entry: store.read(entry.path), store.parallel_reads
+    ):
         batch.append(LogText(entry.path, data))
         size += len(data)
         if size >= _BATCH_BYTES:

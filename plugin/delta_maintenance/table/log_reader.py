@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.arrays import integers
 from delta_maintenance.protocol.commit_text import (
     CommitText,
     FileBlock,
@@ -22,6 +23,7 @@ from delta_maintenance.protocol.file_action_json import FileLines, MapKeys, pars
 from delta_maintenance.protocol.file_actions import COMMIT_VERSION
 from delta_maintenance.storage.base import Store
 from delta_maintenance.table.log_segment import LogEntry
+from delta_maintenance.table.parallel import in_parallel
 
 T = TypeVar("T")
 
@@ -37,10 +39,13 @@ class TailBatch:
     """File actions of some adjacent commits, in columns, with the version of each."""
 
     adds: pa.Table
+    """With rows of nulls in between where `add_rows` is set."""
     removes: pa.Table
     add_order: np.ndarray
-    """Ascending from the newest commit of the batch to its oldest."""
+    """For each add, ascending from the newest commit of the batch to its oldest."""
     remove_order: np.ndarray
+    add_rows: np.ndarray | None
+    """The rows of `adds` that are adds, where not all of them are."""
 
 
 class LogTail:
@@ -61,7 +66,7 @@ class LogTail:
         `CorruptTableError` names the file; one that is gone since the listing raises
         `FileNotFoundError`, upon which the caller lists again.
         """
-        for entry, text in read_ahead(self.entries, self._read):
+        for entry, text in read_ahead(self.entries, self._read, self._store.parallel_reads):
             if text.block is not None:
                 self._blocks[entry.path] = text.block
             yield entry, text
@@ -78,16 +83,9 @@ class LogTail:
     def batches(
         self, *, keys: MapKeys, fields: Mapping[str, Collection[str]] | None = None
     ) -> Iterator[TailBatch]:
-        """The file actions in batches of bounded size, the next one parsed meanwhile."""
-        with ThreadPoolExecutor(1) as thread:
-            parsing: Future[TailBatch] | None = None
-            for sources, versions in self._sources():
-                following = thread.submit(_parse, sources, versions, keys, fields)
-                if parsing is not None:
-                    yield parsing.result()
-                parsing = following
-            if parsing is not None:
-                yield parsing.result()
+        """The file actions in batches of bounded size, the next ones parsed meanwhile."""
+        # Keys that one batch meets reach the other too late at worst, and are met again there.
+        return in_parallel(lambda lines: _parse(*lines, keys, fields), self._sources())
 
     def _sources(self) -> Iterator[tuple[list[FileLines], list[int]]]:
         sources: list[FileLines] = []
@@ -109,7 +107,7 @@ class LogTail:
 
 
 def read_ahead(
-    entries: Sequence[LogEntry], read: Callable[[LogEntry], T]
+    entries: Sequence[LogEntry], read: Callable[[LogEntry], T], parallel: int
 ) -> Iterator[tuple[LogEntry, T]]:
     """What `read` gives for the entries from the last to the first, some of it ahead of time.
 
@@ -118,9 +116,9 @@ def read_ahead(
     waiting: deque[tuple[LogEntry, Future[T]]] = deque()
     ahead = 0
     upcoming = list(entries)
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+    with ThreadPoolExecutor(parallel) as pool:
         while upcoming or waiting:
-            while upcoming and len(waiting) < _PARALLEL_READS and ahead < _READ_AHEAD_BYTES:
+            while upcoming and len(waiting) < parallel and ahead < _READ_AHEAD_BYTES:
                 entry = upcoming.pop()
                 waiting.append((entry, pool.submit(read, entry)))
                 ahead += entry.status.size
@@ -140,11 +138,17 @@ def _parse(
     keys: MapKeys,
     fields: Mapping[str, Collection[str]] | None,
 ) -> TailBatch:
-    parsed = parse_file_actions(sources, keys=keys, fields=fields)
+    parsed = parse_file_actions(sources, keys=keys, fields=fields, sparse=True)
     of_source = np.array(versions, np.int64)
+    if parsed.sparse:
+        of_add = np.repeat(of_source, [source.count for source in sources])
+    else:
+        of_add = of_source[parsed.add_source]
+    of_remove = of_source[parsed.remove_source]
     return TailBatch(
-        parsed.adds.append_column(COMMIT_VERSION, pa.array(of_source[parsed.add_source])),
-        parsed.removes.append_column(COMMIT_VERSION, pa.array(of_source[parsed.remove_source])),
+        parsed.adds.append_column(COMMIT_VERSION, integers(of_add)),
+        parsed.removes.append_column(COMMIT_VERSION, integers(of_remove)),
         parsed.add_source,
         parsed.remove_source,
+        parsed.add_line if parsed.sparse else None,
     )

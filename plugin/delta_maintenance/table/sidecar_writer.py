@@ -7,7 +7,7 @@ under names of their own; nothing refers to them before the top-level file does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -99,39 +99,57 @@ def roll_sidecars(
 
 
 class RollingSidecars:
-    """Sidecars under way: each is staged and verified, all are published together."""
+    """Sidecars under way: each is staged and verified, all are published together.
+
+    A full one is completed and read back in a thread of its own while the next one fills up.
+    """
 
     def __init__(self, staged: Staging, spec: CheckpointSpec, new_id: NewId) -> None:
         self._staged = staged
         self._spec = spec
         self._new_id = new_id
-        self._done: list[tuple[str, Tally]] = []
+        self._thread = ThreadPoolExecutor(1)
+        self._done: list[tuple[str, Tally, Future[None]]] = []
         self._name = ""
         self._file: ActionFile | None = None
         self._room = 0
 
     def write(self, batch: StandingFiles) -> None:
         """Appends file actions, starting new sidecars as they fill up."""
-        adds, tombstones = batch.adds, batch.tombstones
+        adds, tombstones, hashes = batch.adds, batch.tombstones, batch.add_hashes
         while adds.num_rows + tombstones.num_rows:
             if self._file is None:
                 self._begin()
             assert self._file is not None
             first = min(adds.num_rows, self._room)
             second = min(tombstones.num_rows, self._room - first)
-            self._file.write_files(adds.slice(0, first), tombstones.slice(0, second))
+            self._file.write_files(
+                adds.slice(0, first),
+                tombstones.slice(0, second),
+                add_hashes=hashes[:first] if hashes is not None else None,
+            )
             adds, tombstones = adds.slice(first), tombstones.slice(second)
+            hashes = hashes[first:] if hashes is not None else None
             self._room -= first + second
             if not self._room:
-                self.finish()
+                self._complete()
 
     def finish(self) -> None:
-        """Completes and verifies the sidecar under way, if there is one."""
+        """Completes the last sidecar and waits until all are verified."""
+        self._complete()
+        self._wait()
+        self._thread.shutdown()
+
+    def _complete(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            file.close()
-            verify_sidecar(self._staged, self._name, file.tally)
-            self._done.append((self._name, file.tally))
+            self._wait()
+            verified = self._thread.submit(_close_and_verify, file, self._staged, self._name)
+            self._done.append((self._name, file.tally, verified))
+
+    def _wait(self) -> None:
+        if self._done:
+            self._done[-1][-1].result()
 
     def publish(self, store: Store) -> tuple[SidecarReport, ...]:
         """Makes all of them visible; nothing refers to them yet."""
@@ -141,11 +159,12 @@ class RollingSidecars:
             )
         return tuple(
             SidecarReport(sidecar=_sidecar(status), tally=tally)
-            for status, (_, tally) in zip(statuses, self._done, strict=True)
+            for status, (_, tally, _) in zip(statuses, self._done, strict=True)
         )
 
     def abandon(self) -> None:
-        """Lets go of the sidecar under way."""
+        """Lets go of the sidecars under way."""
+        self._thread.shutdown()
         file, self._file = self._file, None
         if file is not None:
             file.abandon()
@@ -156,6 +175,11 @@ class RollingSidecars:
         schema = pa.schema([("add", layout.add_type), ("remove", layout.remove_type)])
         self._file = ActionFile(self._staged.path(self._name), schema, layout, self._spec.style)
         self._room = self._spec.actions_per_sidecar
+
+
+def _close_and_verify(file: ActionFile, staged: Staging, name: str) -> None:
+    file.close()
+    verify_sidecar(staged, name, file.tally)
 
 
 def standing(
@@ -197,7 +221,7 @@ def kept(
             batch.tombstones, deleted_after_ms=deleted_after_ms, commit_times=commit_times
         )
         expired = batch.tombstones.num_rows - unexpired_ones.num_rows
-        yield StandingFiles(batch.adds, unexpired_ones), expired
+        yield StandingFiles(batch.adds, unexpired_ones, batch.add_hashes), expired
     problem = audit.problem()
     if problem is not None:
         raise RefusedError(

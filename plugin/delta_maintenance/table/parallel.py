@@ -1,0 +1,28 @@
+"""Work on the items of a stream, a few at a time, with the results in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+_THREADS = 2
+
+
+def in_parallel(work: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
+    """What `work` makes of each item; the next two are under way while the caller looks at one.
+
+    Two, because Arrow and NumPy use the other cores within an item, and items are large.
+    """
+    with ThreadPoolExecutor(_THREADS) as pool:
+        under_way: deque[Future[Made]] = deque()
+        for item in items:
+            under_way.append(pool.submit(work, item))
+            if len(under_way) > _THREADS:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
