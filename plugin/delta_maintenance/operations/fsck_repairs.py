@@ -259,8 +259,8 @@ def _missing_files(found: Examination, options: FsckOptions, notes: list[str]) -
     count = presence.missing.num_rows
     if _is_append_only(snapshot) and not options.allow_append_only:
         notes.append(
-            f"entries without a file stay ({count}): the table is append-only, which takes a second "
-            "flag"
+            f"{count} entries without their files stay: the table is append-only, which takes a "
+            "second flag"
         )
         return
     reason = f"entries whose data files are gone, and their rows with them: {count}"

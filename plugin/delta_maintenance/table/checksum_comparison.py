@@ -43,7 +43,9 @@ def check_checksums(
     """Reads every checksum, and compares those of versions that the history covers."""
     entries = [entry for entry in inventory.entries if entry.file.kind is LogFileKind.CHECKSUM]
     stated: dict[int, tuple[LogEntry, VersionChecksum]] = {}
-    for entry, data in read_ahead(entries, lambda entry: store.read(entry.path)):
+    for entry, data in read_ahead(
+        entries, lambda entry: store.read(entry.path), store.parallel_reads
+    ):
         version = entry.file.version
         assert version is not None
         if version > last:

@@ -138,7 +138,9 @@ class _Piece:
 
 def _pieces(store: Store, entries: Sequence[LogEntry], findings: Findings) -> Iterator[_Piece]:
     piece, lines, size = _Piece([], [], []), dict[LogEntry, FileLines](), 0
-    for entry, data in read_ahead(entries, lambda entry: store.read(entry.path)):
+    for entry, data in read_ahead(
+        entries, lambda entry: store.read(entry.path), store.parallel_reads
+    ):
         version = _version(entry)
         try:
             text = split(entry.path, data)
