@@ -61,7 +61,8 @@ def _read(snapshot: Snapshot, entries: Sequence[LogEntry]) -> tuple[WinningCommi
         return read_winner(snapshot.store, entry, partition_columns=columns)
 
     try:
-        return tuple(commit for _, commit in read_ahead(entries, read))[::-1]
+        commits = read_ahead(entries, read, snapshot.store.parallel_reads)
+        return tuple(commit for _, commit in commits)[::-1]
     except FileNotFoundError as error:
         raise _vanished(snapshot, f"{error.filename} is gone") from None
 
