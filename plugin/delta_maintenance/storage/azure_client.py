@@ -9,7 +9,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from email.utils import format_datetime
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from delta_maintenance import clock
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.azure_options import AzureOptions
 from delta_maintenance.storage.http_session import Answer, HttpSession, NoAnswer
+from delta_maintenance.storage.option_values import redacted
 from delta_maintenance.storage.request_failure import RequestFailure, patiently
 
 
@@ -127,7 +128,11 @@ class AzureClient:
         else:
             if 200 <= answer.status < 300:
                 return answer
-            failure = _failure_of(answer)
+            # A proxy may answer with what it was sent.
+            token = given.get("Authorization", "").rpartition(" ")[2]
+            signature = _SIGNATURE.search(options.sas_token or "")
+            secrets = (token, options.sas_token, signature[2] if signature else None)
+            failure = _failure_of(answer, secrets)
         raise failure
 
     def close(self) -> None:
@@ -203,9 +208,9 @@ def _signature(
     return f"SharedKey {account}:{mac}"
 
 
-def _failure_of(answer: Answer) -> AzureFailure:
+def _failure_of(answer: Answer, secrets: Iterable[str | None]) -> AzureFailure:
     """What an answer without success says."""
-    text = answer.body.decode(errors="replace")
+    text = redacted(answer.body.decode(errors="replace"), secrets)
     # By name, as the rest of a refusal may repeat what was signed.
     code = answer.headers.get("x-ms-error-code", "")
     named = re.search(r"<Code>([^<]*)</Code>", text)
@@ -235,4 +240,4 @@ _HOSTS = (
     ".blob.core.usgovcloudapi.net",
     ".blob.storage.azure.net",
 )
-_SIGNATURE = re.compile(r"\b(sig=)[^&\s\"]+")
+_SIGNATURE = re.compile(r"\b(sig=)([^&\s\"]+)")

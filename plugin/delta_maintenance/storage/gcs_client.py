@@ -101,7 +101,7 @@ class GCSClient:
         given = dict(headers or {})
         if path.startswith("/"):
             url = self.endpoint + path
-            self._authorization.add(given)
+            self._authorization.add(method, url, given)
         else:
             url = path
         if query:
@@ -113,7 +113,10 @@ class GCSClient:
         else:
             if answer.status in _SUCCESS:
                 return answer
-            failure = failure_of(answer.status, answer.body)
+            # A proxy may answer with what it was sent.
+            token = given.get("authorization", "").rpartition(" ")[2]
+            body = answer.body.replace(token.encode(), b"***") if token else answer.body
+            failure = failure_of(answer.status, body)
         raise failure
 
     def close(self) -> None:
@@ -135,8 +138,8 @@ class _Authorization:
         self._credentials: Any = None
         self._request: Any = None
 
-    def add(self, headers: dict[str, str]) -> None:
-        """Adds what shows who is asking. `GCSFailure` where nobody can be shown."""
+    def add(self, method: str, url: str, headers: dict[str, str]) -> None:
+        """Adds to a request what shows who is asking. `GCSFailure` where nobody can be shown."""
         if self._anonymous:
             return
         import google.auth.exceptions
@@ -147,7 +150,7 @@ class _Authorization:
                 if self._credentials is None:
                     self._request = Request()
                     self._credentials = self._look_up()
-                self._credentials.before_request(self._request, "", "", headers)
+                self._credentials.before_request(self._request, method, url, headers)
             return
         except google.auth.exceptions.TransportError:
             failure = GCSFailure(status=None, code="TransportError", said="no token could be had")

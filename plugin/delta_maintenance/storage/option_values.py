@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from delta_maintenance.errors import InvalidRequestError
@@ -42,6 +42,14 @@ def flag(value: str | None, name: str) -> bool | None:
     raise InvalidRequestError(
         f"the storage option {name} is neither true nor false", remedy="write true or false"
     )
+
+
+def redacted(text: str, secrets: Iterable[str | None]) -> str:
+    """The text without any of the secrets."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, "***")
+    return text
 
 
 def check_endpoint(url: str, name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.storage.option_values import check_endpoint, flag, named_values
+from delta_maintenance.storage.option_values import check_endpoint, flag, named_values, redacted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +47,7 @@ class S3Options:
 
     def redacted(self, text: str) -> str:
         """The text without any of the secrets."""
-        for secret in (self.secret_access_key, self.session_token, self.access_key_id):
-            if secret:
-                text = text.replace(secret, "***")
-        return text
+        return redacted(text, (self.secret_access_key, self.session_token, self.access_key_id))
 
 
 _NAMES = {

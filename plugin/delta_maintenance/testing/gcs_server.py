@@ -19,12 +19,16 @@ from delta_maintenance.testing.loopback import Reply, Request, serve
 
 @dataclass(slots=True, kw_only=True)
 class GCSServer:
-    """A running server. It gives credentials to whoever asks and wants none."""
+    """A running server. It asks nobody for credentials, and gives `token` to whoever signs in."""
 
     url: str = ""
     requests: list[str] = field(default_factory=list)
     """One line per request so far, `METHOD TARGET`; clear it to count anew."""
+    tokens: list[str] = field(default_factory=list)
+    """What each request so far had to show."""
+    token: str = "token"
     honours_conditions: bool = True
+    location_type: str = "region"
     denied: set[str] = field(default_factory=set)
     """Names of objects that nobody may delete."""
     page_size: int = 1000
@@ -56,6 +60,7 @@ def serve_gcs() -> Iterator[GCSServer]:
 
     def handle(request: Request) -> Reply:
         server.requests.append(f"{request.method} {request.target}")
+        server.tokens.append(request.headers.get("Authorization", ""))
         with server.lock:
             try:
                 return _route(server, request)
@@ -106,6 +111,8 @@ class _Refusal(Exception):
 def _route(server: GCSServer, request: Request) -> Reply:
     parts = urlsplit(request.target)
     query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    if parts.path == "/token":
+        return _json({"access_token": server.token, "expires_in": 3600, "token_type": "Bearer"})
     if parts.path == "/batch/storage/v1":
         return _batch(server, request)
     if "upload_id" in query:
@@ -122,7 +129,7 @@ def _route(server: GCSServer, request: Request) -> Reply:
     if found[1]:
         return _upload(server, request, bucket, query)
     if found[3] == "storageLayout":
-        return _json({"locationType": "region"})
+        return _json({"locationType": server.location_type})
     if found[4] is None:
         return _list(server, bucket, query)
     name = unquote(found[4])
