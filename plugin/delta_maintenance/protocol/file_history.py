@@ -160,7 +160,9 @@ class FileHistory:
         yield from self._grouped("added-and-removed", np.flatnonzero(both) + 1)
         absent = committed & ~self._is_add & ~self._was_live
         yield from self._grouped("remove-of-absent-file", np.flatnonzero(absent))
-        yield from self._grouped("two-live-vectors", self._second_vectors(places))
+        # Two spellings of a path are told apart here, for they need no vectors to be two.
+        written = _encoded(self._paths)
+        yield from self._grouped("two-live-vectors", self._second_vectors(written))
 
     @cached_property
     def _was_live(self) -> Bools:
@@ -189,17 +191,17 @@ class FileHistory:
         repeats[order[1:]] = (versions[1:] == versions[:-1]) & (ordered[1:] == ordered[:-1])
         return repeats
 
-    def _second_vectors(self, places: Ints) -> Ints:
+    def _second_vectors(self, paths: Ints) -> Ints:
         """The actions after which one path is live more than once."""
-        keys_per_place = np.bincount(places, minlength=1)
-        rows = np.flatnonzero(keys_per_place[places[self._codes]] > 1)
+        keys_per_path = np.bincount(paths, minlength=1)
+        rows = np.flatnonzero(keys_per_path[paths[self._codes]] > 1)
         if not len(rows):
             return rows
         change = self._is_add[rows].astype(np.int64) - self._was_live[rows]
         # Within a commit removes come first, for its actions have no order.
-        order = np.lexsort((change, self._versions[rows], places[self._codes[rows]]))
+        order = np.lexsort((change, self._versions[rows], paths[self._codes[rows]]))
         rows, change = rows[order], change[order]
-        of_rows = places[self._codes[rows]]
+        of_rows = paths[self._codes[rows]]
         running = np.cumsum(change)
         starts = np.flatnonzero(np.append(True, of_rows[1:] != of_rows[:-1]))
         offsets = np.repeat(running[starts] - change[starts], np.diff(np.append(starts, len(rows))))
@@ -268,4 +270,8 @@ def _take_paths(columns: Sequence[pa.ChunkedArray], rows: Ints) -> pa.Array:
 
 def _places(paths: pa.StringArray, root: str) -> Ints:
     """A number for each path, the same for two spellings of one place."""
-    return np.asarray(locations(paths, root=root).dictionary_encode().indices.to_numpy(), np.int64)
+    return _encoded(locations(paths, root=root))
+
+
+def _encoded(texts: pa.Array) -> Ints:
+    return np.asarray(texts.dictionary_encode().indices.to_numpy(), np.int64)

@@ -81,7 +81,7 @@ def _compare(
             metadata=state.metadata,
             txns=tuple(state.txns.values()),
             domains=tuple(state.present_domains().values()),
-            in_commit_timestamp=times.get(version),
+            in_commit_timestamp=times.get(version) if _has_times(state) else None,
         )
         problems = list(differences(checksum, found))
         if checksum.in_commit_timestamp is not None and not _has_times(state):

@@ -125,18 +125,28 @@ class _Look:
         except VanishedFileError:
             raise
         except CorruptTableError as error:
-            self.findings.add(
-                "unopenable",
-                error.problem,
-                version=error.version,
-                path=error.file,
-                remedy=error.remedy,
-            )
+            self._unopenable(error)
             return None
 
-    def _check_files(self, snapshot: Snapshot, *, deep: bool) -> Presence:
+    def _unopenable(self, error: CorruptTableError) -> None:
+        self.findings.add(
+            "unopenable",
+            error.problem,
+            version=error.version,
+            path=error.file,
+            remedy=error.remedy,
+        )
+
+    def _check_files(self, snapshot: Snapshot, *, deep: bool) -> Presence | None:
         findings, store, version = self.findings, self.table.store, snapshot.version
-        live = read_live_files(snapshot)
+        try:
+            live = read_live_files(snapshot)
+        except VanishedFileError:
+            raise
+        except CorruptTableError as error:
+            # File actions are read last, and may be all that is damaged.
+            self._unopenable(error)
+            return None
         check_live_files(snapshot, live, findings)
         # The listing comes after the snapshot: whatever the snapshot names was there before it.
         presence = check_presence(
