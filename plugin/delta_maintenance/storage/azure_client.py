@@ -36,6 +36,11 @@ class AzureFailure(RequestFailure):
         return self.status == 412 or self.code in taken
 
     @property
+    def changed(self) -> bool:
+        # Leases are told by the same status.
+        return self.status == 412 and self.code == "ConditionNotMet"
+
+    @property
     def conflict(self) -> bool:
         # Of all that Azure calls a conflict, none passes within seconds.
         return False

@@ -71,7 +71,7 @@ class Bucket(ABC):
     def get(self, key: str, *, span: tuple[int, int] | None = None, tag: str = "") -> bytes:
         """An object, or the `span` of it from one byte to another, the last included.
 
-        A failure that is `refuted` where a `tag` is given and is not that of the object.
+        A failure that is `changed` where a `tag` is given and is not that of the object.
         """
 
     @abstractmethod
@@ -85,7 +85,7 @@ class Bucket(ABC):
         """Deletes exactly these objects. Returns what keeps each that may still be there.
 
         `times` are those at which they were modified, in milliseconds since 1970-01-01 UTC: where
-        the backend can tell, one modified later stays, and its failure is `refuted`.
+        the backend can tell, one modified later stays, and its failure is `changed`.
         """
 
     @abstractmethod
@@ -204,7 +204,7 @@ class ObjectStore(Store):
         try:
             return self._bucket.get(self._key(path), span=span, tag=tag)
         except RequestFailure as failure:
-            if failure.refuted and tag:
+            if failure.changed and tag:
                 raise StorageError(
                     "the file was replaced while it was read", file=path, remedy="run again"
                 ) from failure
@@ -254,7 +254,7 @@ class ObjectStore(Store):
         failures = self._bucket.delete(list(path_of), times=times) if path_of else {}
         for key, failure in failures.items():
             file = path_of[key]
-            if failure.refuted:
+            if failure.changed and times is not None:
                 kept[file] = StorageError(
                     "the file was replaced since it was listed", file=file, remedy="run again"
                 )

@@ -41,6 +41,11 @@ class RequestFailure(Exception):
         return self.status == 412
 
     @property
+    def changed(self) -> bool:
+        """The object is another one than the request meant."""
+        return self.status == 412
+
+    @property
     def conflict(self) -> bool:
         """Another request for the same key was under way; this one had no effect."""
         return self.status == 409
