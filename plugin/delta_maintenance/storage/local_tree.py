@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TypeVar
 
 import pyarrow as pa
 
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
-from delta_maintenance.storage.tree import STATUSES, TREE, EntryKind, Skip, tree_of
+from delta_maintenance.storage.tree import STATUSES, EntryKind, Skip, tree_of
 
 Answer = TypeVar("Answer")
 Enter = Callable[[str], AbstractContextManager[int]]
@@ -29,19 +30,25 @@ The block's errors come out as errors of this library. `FileNotFoundError` where
 
 _PARALLEL = 8
 _FILES_PER_TASK = 512
+_FILES_PER_BATCH = 1 << 15
 
 
 def list_tree(enter: Enter, directory: str, skip: Skip | None) -> Iterator[pa.Table]:
     """See `Store.list_tree`. A directory that is gone when its turn comes has nothing in it."""
-    pending, running = deque([directory]), deque[Future[tuple[pa.Table, list[str]]]]()
+    pending, running = deque([directory]), deque[Future[_Listing]]()
+    found = _Listing()
     pool = ThreadPoolExecutor(_PARALLEL)
     try:
         while pending or running:
             while pending and len(running) < _PARALLEL:
                 running.append(pool.submit(_scan, enter, pending.popleft(), skip))
-            table, below = running.popleft().result()
-            pending.extend(below)
-            yield table
+            listing = running.popleft().result()
+            pending.extend(listing.below)
+            found.take(listing)
+            if len(found.files) >= _FILES_PER_BATCH:
+                yield found.table()
+                found = _Listing()
+        yield found.table()
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -107,40 +114,63 @@ def _all_kept(
     return {within + name: StorageError(error.problem, file=within + name) for name in names}
 
 
-def _scan(enter: Enter, directory: str, skip: Skip | None) -> tuple[pa.Table, list[str]]:
-    """What is directly in a directory, itself included, and the directories to go on with."""
+@dataclass(slots=True)
+class _Listing:
+    """What some directories hold, by full paths."""
+
+    files: list[str] = field(default_factory=list)
+    entered: list[str] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    """Of the directories that were entered."""
+    skipped: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    below: list[str] = field(default_factory=list)
+    """Directories that are still to be entered."""
+
+    def take(self, other: _Listing) -> None:
+        self.files += other.files
+        self.entered += other.entered
+        self.times += other.times
+        self.skipped += other.skipped
+        self.others += other.others
+
+    def table(self) -> pa.Table:
+        names = [os.fsencode(path).decode(errors="backslashreplace") for path in self.others]
+        return pa.concat_tables(
+            [
+                tree_of(self.files, EntryKind.FILE),
+                tree_of(self.entered, EntryKind.DIRECTORY, times=self.times),
+                tree_of(self.skipped, EntryKind.DIRECTORY),
+                tree_of(names, EntryKind.OTHER),
+            ]
+        )
+
+
+def _scan(enter: Enter, directory: str, skip: Skip | None) -> _Listing:
     within = f"{directory}/" if directory else ""
-    files: list[str] = []
-    below: list[str] = []
-    skipped: list[str] = []
-    others: list[str] = []
+    found = _Listing()
     try:
         with enter(directory) as here:
             with os.scandir(here) as entries:
                 for entry in entries:
+                    path = within + entry.name
                     if entry.is_file(follow_symlinks=False):
-                        files.append(within + entry.name)
-                    elif entry.is_dir(follow_symlinks=False):
-                        path = within + entry.name
-                        passed = skip is not None and _is_text(path) and skip(path)
-                        (skipped if passed else below).append(path)
+                        found.files.append(path)
+                    elif not entry.is_dir(follow_symlinks=False):
+                        found.others.append(path)
+                    elif skip is not None and _is_text(path) and skip(path):
+                        found.skipped.append(path)
                     else:
-                        others.append(within + entry.name)
-            times = [_millis(os.fstat(here))]
+                        found.below.append(path)
+            if directory:
+                found.entered, found.times = [directory], [_millis(os.fstat(here))]
     except FileNotFoundError:
-        return TREE.empty_table(), []
-    if not _is_text("".join((*files, *below))):
-        others += [path for path in (*files, *below) if not _is_text(path)]
-        files, below = list(filter(_is_text, files)), list(filter(_is_text, below))
-    names = [os.fsencode(path).decode(errors="backslashreplace") for path in others]
-    tables = [
-        tree_of(files, EntryKind.FILE),
-        tree_of(skipped, EntryKind.DIRECTORY),
-        tree_of(names, EntryKind.OTHER),
-    ]
-    if directory:
-        tables.append(tree_of([directory], EntryKind.DIRECTORY, times=times))
-    return pa.concat_tables(tables), below
+        return _Listing()
+    if not _is_text("".join((*found.files, *found.below))):
+        found.others += [path for path in (*found.files, *found.below) if not _is_text(path)]
+        found.files = list(filter(_is_text, found.files))
+        found.below = list(filter(_is_text, found.below))
+    return found
 
 
 def _by_directory(

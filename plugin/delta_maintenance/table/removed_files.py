@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import RefusedError
+from delta_maintenance.errors import RefusedError, StorageError
 from delta_maintenance.protocol.commit_text import parse_other_lines
 from delta_maintenance.protocol.file_action_json import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.path_audit import ABSOLUTE, locations
@@ -77,8 +77,17 @@ def removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
     """The data files, deletion vectors and change data files that commits removed or wrote.
 
     Relative to the root and decoded, each once; those that lie elsewhere or are no UTF-8 are left
-    out. `FileNotFoundError` where a commit is gone.
+    out. `StorageError` where a commit is gone since it was listed.
     """
+    try:
+        return _removed_paths(store, entries)
+    except FileNotFoundError as error:
+        raise StorageError(
+            "a commit is gone since it was listed", file=error.filename, remedy="run again"
+        ) from None
+
+
+def _removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
     found: list[pa.BinaryArray] = []
     waiting: list[FileLines] = []
     size = 0

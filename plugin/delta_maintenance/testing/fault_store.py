@@ -19,11 +19,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import BinaryIO, Literal, TypeVar
 
+import pyarrow as pa
+
 from delta_maintenance.errors import CommitUnknownError, StorageError
 from delta_maintenance.storage.base import FileStatus, Put, Store
+from delta_maintenance.storage.tree import Skip
 
 Answer = TypeVar("Answer")
-StepKind = Literal["list_from", "stat", "read", "open", "put_if_absent", "put", "create", "delete"]
+StepKind = Literal[
+    "list_from", "list_tree", "stat", "read", "open", "put_if_absent", "put", "create", "delete"
+]
 
 _READS = ("read", "open")
 _CREATES = ("put_if_absent", "create")
@@ -130,6 +135,10 @@ class FaultStore(Store):
 
     def delete(self, path: str) -> None:
         self._take(Step("delete", path), lambda: self._store.delete(path))
+
+    def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
+        batches = self._store.list_tree(directory, skip=skip)
+        yield from self._take(Step("list_tree", directory), lambda: list(batches))
 
     def close(self) -> None:
         self._store.close()
