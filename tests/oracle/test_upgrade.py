@@ -1,0 +1,207 @@
+"""Delta Spark reads and writes what we upgraded, and would have made the same of it itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta_spark import DeltaSpark
+from delta_spark_tables import copy
+
+from delta_maintenance import clock, open_table
+from delta_maintenance.operations import set_properties, upgrade_protocol
+from delta_maintenance.operations.set_properties import SetPropertiesOptions
+from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
+
+pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+
+PROPERTIES: dict[str, dict[str, str]] = {
+    "columnMapping": {"delta.columnMapping.mode": "name"},
+    "deletionVectors": {"delta.enableDeletionVectors": "true"},
+    "v2Checkpoint": {"delta.checkpointPolicy": "v2"},
+    "inCommitTimestamp": {"delta.enableInCommitTimestamps": "true"},
+    "changeDataFeed": {"delta.enableChangeDataFeed": "true"},
+    "typeWidening": {"delta.enableTypeWidening": "true"},
+    "retention": {"delta.logRetentionDuration": "interval 60 days", "team": "lake"},
+    "versions": {"delta.minReaderVersion": "2", "delta.minWriterVersion": "5"},
+    "implied": {
+        "delta.feature.generatedColumns": "supported",
+        "delta.feature.changeDataFeed": "supported",
+        "delta.feature.checkConstraints": "supported",
+    },
+    "rowTracking": {"delta.feature.rowTracking": "supported"},
+}
+FEATURES = (
+    ("columnMapping",),
+    ("deletionVectors",),
+    ("icebergCompatV1",),
+    ("inCommitTimestamp",),
+    ("rowTracking",),
+    ("v2Checkpoint",),
+    (
+        "allowColumnDefaults",
+        "checkpointProtection",
+        "domainMetadata",
+        "materializePartitionColumns",
+    ),
+    ("timestampNtz", "typeWidening", "vacuumProtocolCheck", "variantShredding"),
+)
+"""What is added to one table each; those in one row have nothing to do with one another."""
+VOLATILE = (
+    "delta.inCommitTimestampEnablementTimestamp",
+    # Made by Delta Spark with the feature, by us when row tracking is enabled.
+    "delta.rowTracking.materializedRowIdColumnName",
+    "delta.rowTracking.materializedRowCommitVersionColumnName",
+)
+
+
+@pytest.fixture(scope="module")
+def legacy(delta_spark: DeltaSpark, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A partitioned table of versions (1, 2) with nested columns and two files."""
+    path = tmp_path_factory.mktemp("upgrade") / "legacy"
+    delta_spark.sql(
+        f"CREATE TABLE delta.`{path}` (id BIGINT, part STRING, s STRUCT<x: INT, y: ARRAY<STRUCT<"
+        "z: INT>>>, m MAP<STRING, STRUCT<v: INT>>) USING delta PARTITIONED BY (part) "
+        "TBLPROPERTIES ('delta.minReaderVersion' = '1', 'delta.minWriterVersion' = '2')"
+    )
+    delta_spark.sql(f"INSERT INTO delta.`{path}` {row(1, 'a')} UNION ALL {row(2, 'b')}")
+    return path
+
+
+def row(number: int, part: str) -> str:
+    return (
+        f"SELECT CAST({number} AS BIGINT) AS id, '{part}' AS part, named_struct('x', {number}, "
+        f"'y', array(named_struct('z', {number}))) AS s, map('k', named_struct('v', {number})) AS m"
+    )
+
+
+def set_ours(path: Path, properties: dict[str, str]) -> None:
+    table = open_table(str(path))
+    options = SetPropertiesOptions(properties=properties)
+    plan = set_properties.plan(table.snapshot(), options, now=clock.now())
+    assert set_properties.apply(table, plan).status == "committed"
+
+
+def upgrade_ours(path: Path, *features: str) -> None:
+    table = open_table(str(path))
+    options = UpgradeProtocolOptions(features=features)
+    plan = upgrade_protocol.plan(table.snapshot(), options, now=clock.now())
+    assert upgrade_protocol.apply(table, plan).status == "committed"
+
+
+def essence(path: Path) -> dict[str, Any]:
+    """What an ALTER TABLE changes, but for the order of lists and what no two runs share."""
+    snapshot = open_table(str(path)).snapshot()
+    protocol, metadata = snapshot.protocol, snapshot.metadata
+    return {
+        "versions": (protocol.min_reader_version, protocol.min_writer_version),
+        "readers": sorted(protocol.reader_features or ()),
+        "writers": sorted(protocol.writer_features or ()),
+        "schema": json.loads(metadata.schema_string or ""),
+        "configuration": {
+            name: value for name, value in metadata.configuration.items() if name not in VOLATILE
+        },
+    }
+
+
+def ids(spark: DeltaSpark, path: Path) -> list[int]:
+    spark.forget()
+    lines = spark.rows(f"SELECT id, s.y[0].z AS z, m['k'].v AS v FROM delta.`{path}`")
+    rows = [json.loads(line) for line in lines]
+    assert all(item["id"] == item["z"] == item["v"] for item in rows)
+    return [item["id"] for item in rows]
+
+
+@pytest.mark.conformance("FEAT-06", "FEAT-09", "FEAT-12", "CM-09", "ICT-04")
+@pytest.mark.parametrize("case", PROPERTIES)
+def test_delta_spark_would_have_made_the_same_of_it(
+    delta_spark: DeltaSpark, legacy: Path, tmp_path: Path, case: str
+) -> None:
+    ours, theirs = copy(legacy, tmp_path / "ours"), copy(legacy, tmp_path / "theirs")
+    set_ours(ours, PROPERTIES[case])
+    pairs = ", ".join(f"'{name}' = '{value}'" for name, value in PROPERTIES[case].items())
+    delta_spark.sql(f"ALTER TABLE delta.`{theirs}` SET TBLPROPERTIES ({pairs})")
+    assert essence(ours) == essence(theirs)
+
+
+@pytest.mark.conformance("FEAT-05")
+@pytest.mark.parametrize("features", FEATURES, ids=lambda features: features[0])
+def test_delta_spark_reads_and_writes_with_every_feature(
+    delta_spark: DeltaSpark, legacy: Path, tmp_path: Path, features: tuple[str, ...]
+) -> None:
+    path = copy(legacy, tmp_path / "table")
+    upgrade_ours(path, *features)
+    if features[0] in PROPERTIES and features != ("rowTracking",):
+        set_ours(path, PROPERTIES[features[0]])
+    delta_spark.forget()
+    delta_spark.sql(f"INSERT INTO delta.`{path}` {row(3, 'a')}")
+    assert ids(delta_spark, path) == [1, 2, 3]
+    if features == ("deletionVectors",):
+        delta_spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 1")
+        assert ids(delta_spark, path) == [2, 3]
+
+
+@pytest.mark.conformance("CM-03", "CM-04", "CM-10")
+def test_delta_spark_renames_and_drops_columns_that_we_mapped(
+    delta_spark: DeltaSpark, legacy: Path, tmp_path: Path
+) -> None:
+    path = copy(legacy, tmp_path / "mapped")
+    set_ours(path, PROPERTIES["columnMapping"])
+    delta_spark.forget()
+    delta_spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN part TO region")
+    delta_spark.sql(f"ALTER TABLE delta.`{path}` DROP COLUMN s.x")
+    delta_spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMN new INT")
+    rows = delta_spark.rows(f"SELECT id, region, s, new FROM delta.`{path}` WHERE region = 'a'")
+    assert rows == ['{"id":1,"region":"a","s":{"y":[{"z":1}]}}']
+    highest = open_table(str(path)).snapshot().metadata.configuration
+    assert highest["delta.columnMapping.maxColumnId"] == "9"
+
+
+@pytest.mark.conformance("CONS-02", "FEAT-06")
+def test_delta_spark_enforces_a_constraint_as_before(
+    delta_spark: DeltaSpark, legacy: Path, tmp_path: Path
+) -> None:
+    path = copy(legacy, tmp_path / "constrained")
+    delta_spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT positive CHECK (id > 0)")
+    upgrade_ours(path, "changeDataFeed")
+    delta_spark.forget()
+    with pytest.raises(Exception, match="(?i)check constraint positive"):
+        delta_spark.sql(f"INSERT INTO delta.`{path}` {row(-1, 'a')}")
+    delta_spark.sql(f"INSERT INTO delta.`{path}` {row(3, 'a')}")
+    assert ids(delta_spark, path) == [1, 2, 3]
+
+
+@pytest.mark.conformance("RT-09", "RT-10")
+def test_delta_spark_tracks_rows_where_we_enabled_it_on_an_empty_table(
+    delta_spark: DeltaSpark, tmp_path: Path
+) -> None:
+    path = tmp_path / "tracked"
+    delta_spark.sql(f"CREATE TABLE delta.`{path}` (id BIGINT) USING delta")
+    set_ours(path, {"delta.enableRowTracking": "true"})
+    delta_spark.forget()
+    delta_spark.sql(f"INSERT INTO delta.`{path}` SELECT id FROM range(3)")
+    delta_spark.sql(f"UPDATE delta.`{path}` SET id = 7 WHERE id = 1")
+    rows = delta_spark.rows(
+        f"SELECT _metadata.row_id AS r, _metadata.row_commit_version AS v FROM delta.`{path}`"
+    )
+    found = [json.loads(line) for line in rows]
+    assert sorted(item["r"] for item in found) == [0, 1, 2]
+    assert sorted(item["v"] for item in found) == [2, 2, 3]
+
+
+@pytest.mark.conformance("ICT-02", "ICT-03", "ICT-04", "TXN-10")
+def test_delta_spark_goes_by_the_times_that_we_began_to_write(
+    delta_spark: DeltaSpark, legacy: Path, tmp_path: Path
+) -> None:
+    path = copy(legacy, tmp_path / "timed")
+    set_ours(path, PROPERTIES["inCommitTimestamp"])
+    set_ours(path, {"delta.checkpointInterval": "20"})
+    delta_spark.forget()
+    delta_spark.sql(f"INSERT INTO delta.`{path}` {row(3, 'a')}")
+    ours = {entry.version: entry.timestamp_ms for entry in open_table(str(path)).history()}
+    theirs = delta_spark.history(path)
+    assert {entry["version"]: entry["ms"] for entry in theirs} == ours
+    assert [entry["operation"] for entry in theirs[:2]] == ["WRITE", "SET TBLPROPERTIES"]
+    assert sorted(ours.values(), key=lambda ms: ms or 0) == [ours[v] for v in sorted(ours)]
