@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.protocol.path_audit import locations
+from delta_maintenance.protocol.path_audit import ABSOLUTE, below_root, locations
 from delta_maintenance.storage.base import Store
 from delta_maintenance.storage.paths import check_path
 
@@ -41,7 +42,10 @@ def count_rows(store: Store, paths: pa.StringArray, *, threads: int = PARALLEL_R
     A file that is gone, damaged or outside of the root is a problem of that file. What keeps the
     store from answering is raised.
     """
-    places = locations(paths, root=store.root).to_pylist()
+    elsewhere = pc.and_(
+        pc.match_substring_regex(paths, ABSOLUTE), pc.is_null(below_root(paths, root=store.root))
+    )
+    places = pc.if_else(elsewhere, None, locations(paths, root=store.root)).to_pylist()
     with ThreadPoolExecutor(threads) as pool:
         found = list(pool.map(lambda place: _rows(store, place), places))
     return RowCounts(
@@ -50,9 +54,9 @@ def count_rows(store: Store, paths: pa.StringArray, *, threads: int = PARALLEL_R
     )
 
 
-def _rows(store: Store, place: bytes) -> int | str:
+def _rows(store: Store, place: bytes | None) -> int | str:
     try:
-        path = check_path(place.decode())
+        path = check_path((place or b"").decode())
     except (UnicodeDecodeError, InvalidRequestError):
         return "it is not below the table's root"
     try:
