@@ -18,6 +18,7 @@ import pytest
 from delta_maintenance.cli.spark_launcher import JOB, find_spark_home, split_secrets
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
+from delta_maintenance.storage.addresses import parse_options
 
 SUBMIT = """\
 #!{python}
@@ -179,12 +180,13 @@ def test_the_pyspark_of_this_python_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_secrets_travel_in_the_environment_alone() -> None:
     public, secrets = split_secrets(
+        "s3://bucket/t",
         {
             "AWS_ACCESS_KEY_ID": "id",
             "secret": "hush",
             "endpoint_url": "http://localhost:9000",
             "AWS_REGION": "eu-west-1",
-        }
+        },
     )
     assert public == {"endpoint_url": "http://localhost:9000", "region": "eu-west-1"}
     # A session token of the environment belongs to another key, and must not be inherited.
@@ -193,10 +195,34 @@ def test_secrets_travel_in_the_environment_alone() -> None:
         "AWS_SECRET_ACCESS_KEY": "hush",
         "AWS_SESSION_TOKEN": None,
     }
-    assert split_secrets({}) == ({}, {})
-    assert split_secrets({"anon": "true"}) == ({"anon": "true"}, {})
+    assert split_secrets("s3://bucket/t", {}) == ({}, {})
+    assert split_secrets("s3://bucket/t", {"anon": "true"}) == ({"anon": "true"}, {})
     with pytest.raises(InvalidRequestError):
-        split_secrets({"password": "hush"})
+        split_secrets("s3://bucket/t", {"password": "hush"})
+
+
+@pytest.mark.parametrize(
+    ("table", "given"),
+    [
+        ("gs://bucket/t", {"token": '{"private_key": "hush"}'}),
+        ("az://data/t", {"account_name": "a", "account_key": "hush"}),
+        ("abfss://data@a.dfs.core.windows.net/t", {"sas_token": "sig=hush"}),
+        (
+            "abfss://data@a.dfs.core.windows.net/t",
+            {"client_secret": "hush", "tenant_id": "t", "client_id": "c"},
+        ),
+    ],
+)
+def test_what_the_driver_finds_in_its_environment_means_what_was_given(
+    table: str, given: dict[str, str]
+) -> None:
+    public, secrets = split_secrets(table, given)
+    assert "hush" not in json.dumps(public) and "hush" in json.dumps(secrets)
+    inherited = {"AZURE_STORAGE_ACCOUNT_KEY": "b2xk", "AZURE_STORAGE_CONNECTION_STRING": "old"}
+    environment = {k: v for k, v in {**inherited, **secrets}.items() if v is not None}
+    if table.startswith("gs:"):
+        environment = {k: v for k, v in secrets.items() if v is not None}
+    assert parse_options(table, public, environment) == parse_options(table, given)
 
 
 def test_a_command_that_is_told_to_end_takes_its_job_along(spark: FakeSpark, v2_table: str) -> None:

@@ -180,6 +180,24 @@ def test_executors_get_the_credentials_of_the_driver() -> None:
     assert executor_options("s3://b/t", None, {"AWS_ACCESS_KEY_ID": "half"}) == {}
 
 
+def test_executors_are_told_what_the_driver_knows_of_google_and_azure() -> None:
+    environment = {
+        "GOOGLE_SERVICE_ACCOUNT_KEY": "{}",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/only/on/the/driver.json",
+        "AZURE_STORAGE_ACCOUNT_NAME": "acct",
+        "AZURE_STORAGE_SAS_TOKEN": "sig=x",
+    }
+    assert executor_options("gs://b/t", None, environment) == {"GOOGLE_SERVICE_ACCOUNT_KEY": "{}"}
+    endpoint = {"account_name": "acct", "endpoint": "https://acct.blob.core.windows.net"}
+    told = executor_options("az://data/t", None, environment)
+    assert told == {**endpoint, "AZURE_STORAGE_SAS_TOKEN": "sig=x"}
+    chosen = executor_options("az://data/t", {"account_key": "S2V5"}, environment)
+    assert chosen == {**endpoint, "AZURE_STORAGE_ACCOUNT_KEY": "S2V5"}
+    principal = {"AZURE_TENANT_ID": "t", "AZURE_CLIENT_ID": "c", "AZURE_CLIENT_SECRET": "s"}
+    told = executor_options("abfss://data@acct.dfs.core.windows.net/t", None, principal)
+    assert told == endpoint | principal
+
+
 @pytest.mark.parametrize(
     "given", [{"key": "k", "secret": "s"}, {"AWS_PROFILE": "work"}, {"anon": "true"}]
 )

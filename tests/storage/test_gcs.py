@@ -335,7 +335,7 @@ def test_an_emulator_named_by_the_environment_is_asked() -> None:
     ("options", "message"),
     [
         ({"tokne": "hunter2"}, "no storage option 'tokne'"),
-        ({"token": "hunter2", "access_token": "x"}, "several credentials"),
+        ({"token": "hunter2", "GOOGLE_SERVICE_ACCOUNT_KEY": "{}"}, "several credentials"),
         ({"token": "anon", "GOOGLE_SERVICE_ACCOUNT_KEY": "hunter2"}, "several credentials"),
         ({"endpoint_url": "https://me:hunter2@e"}, "not an address"),
         ({"GOOGLE_SKIP_SIGNATURE": "hunter2"}, "neither true nor false"),

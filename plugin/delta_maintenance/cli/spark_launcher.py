@@ -38,11 +38,6 @@ JOB = Path(__file__).resolve().parent.parent / "spark" / "job.py"
 _OWN_LINE = "delta-maintenance: "
 """How the lines begin that the job means for the user; all others are Spark's own."""
 _GRACE_SECONDS = 10
-_SECRETS = {
-    "AWS_ACCESS_KEY_ID": "access_key_id",
-    "AWS_SECRET_ACCESS_KEY": "secret_access_key",
-    "AWS_SESSION_TOKEN": "session_token",
-}
 
 
 def run_spark_job(
@@ -55,7 +50,7 @@ def run_spark_job(
     without a report; `InvalidRequestError` where there is no Spark to submit to.
     """
     spark_home = find_spark_home()
-    options, secrets = split_secrets(dict(arguments.storage_options))
+    options, secrets = split_secrets(arguments.table, dict(arguments.storage_options))
     spec = {
         "operation": operation,
         "table": _absolute(arguments.table),
@@ -94,27 +89,20 @@ def find_spark_home() -> Path:
     return home
 
 
-def split_secrets(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str | None]]:
+def split_secrets(
+    table: str, given: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str | None]]:
     """Storage options without their secrets, and the environment variables that carry those.
 
-    None stands for a variable that must not be inherited: a token belongs to its own key.
+    None stands for a variable that must not be inherited: it belongs to other credentials.
     """
     if not given:
         return {}, {}
-    # Loads botocore's neighbourhood, which only a table on S3 needs.
-    from delta_maintenance.storage.s3_options import S3Options
+    # Loads what speaks to object stores, which only a table on one needs.
+    from delta_maintenance.storage.addresses import parse_options
 
-    options = S3Options.parse(given)
-    secrets: dict[str, str | None] = {}
-    if options.access_key_id is not None:
-        secrets = {variable: getattr(options, field) for variable, field in _SECRETS.items()}
-    public = {
-        "endpoint_url": options.endpoint_url,
-        "region": options.region,
-        "profile": options.profile,
-        "anon": "true" if options.anonymous else None,
-    }
-    return {name: value for name, value in public.items() if value is not None}, secrets
+    options = parse_options(table, given)
+    return (options.public(), options.secrets()) if options is not None else (dict(given), {})
 
 
 def _absolute(table: str) -> str:

@@ -18,12 +18,17 @@ def executor_options(
     they make. A role or profile is not looked up: whoever relies on it gives executors the same.
     """
     given = dict(storage_options or {})
-    if uri.partition(":")[0].lower() not in ("s3", "s3a", "s3n"):
-        return given
-    # Loads botocore's neighbourhood, which only a table on S3 needs.
+    # Loads what speaks to object stores, which a driver of local tables does without.
+    from delta_maintenance.storage.addresses import parse_options
     from delta_maintenance.storage.s3_options import S3Options
 
-    options = S3Options.parse(given)
+    options = parse_options(uri, given, environment)
+    if options is None:
+        return given
+    if not isinstance(options, S3Options):
+        # The names of their variables are names of options too.
+        secrets = {name: value for name, value in options.secrets().items() if value is not None}
+        return options.public() | secrets
     chosen = options.access_key_id or options.profile or options.anonymous
     if not chosen and all(environment.get(name) for name in _KEY):
         names = (*_KEY, _TOKEN)

@@ -10,11 +10,14 @@ from urllib.parse import unquote, urlsplit
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.azure import AzureStore
+from delta_maintenance.storage.azure_options import AzureAddress, AzureOptions
 from delta_maintenance.storage.base import Store
 from delta_maintenance.storage.gcs import GCSStore
+from delta_maintenance.storage.gcs_options import GCSOptions
 from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.storage.s3 import S3Store
+from delta_maintenance.storage.s3_options import S3Options
 
 
 def open_store(
@@ -55,6 +58,28 @@ def open_store(
     if kind == "memory":
         return MemoryStore(kind + address[len(kind) :])
     return LocalStore(_path_of(address))
+
+
+def parse_options(
+    uri: str,
+    storage_options: Mapping[str, str] | None,
+    environment: Mapping[str, str] | None = None,
+) -> S3Options | GCSOptions | AzureOptions | None:
+    """What storage options mean for the store at an address; None for one that takes none.
+
+    `environment` completes those of Google and Azure, as the store itself would do.
+    """
+    kind, _, rest = uri.partition(":")
+    match _OBJECT_STORES.get(kind.lower()):
+        case store if store is S3Store:
+            return S3Options.parse(storage_options)
+        case store if store is GCSStore:
+            return GCSOptions.parse(storage_options, environment)
+        case store if store is AzureStore:
+            address = AzureAddress.parse(f"{kind.lower()}:{rest}".rstrip("/"))
+            return AzureOptions.parse(storage_options, address, environment)
+        case _:
+            return None
 
 
 def _path_of(address: str) -> str:

@@ -101,13 +101,7 @@ class AzureOptions:
         """
         values = _expanded(named_values(given, _NAMES, store="Azure"))
         anonymous = bool(flag(values.pop("anonymous", None), "AZURE_SKIP_SIGNATURE"))
-        around = _expanded(
-            {
-                meaning: value
-                for name, meaning in _NAMES.items()
-                if name in _ENVIRONMENT and (value := (environment or {}).get(name))
-            }
-        )
+        around = _surroundings(environment or {})
         account = values.get("account") or address.account or around.get("account")
         if account is None:
             raise InvalidRequestError(
@@ -130,6 +124,34 @@ class AzureOptions:
             secret["sas_token"] = secret["sas_token"].removeprefix("?")
         return cls(account=account, endpoint=endpoint.rstrip("/"), anonymous=anonymous, **secret)
 
+    def public(self) -> dict[str, str]:
+        """The options that are no secrets, as they may be given again."""
+        values = {
+            "account_name": self.account,
+            "endpoint": self.endpoint,
+            "anon": "true" if self.anonymous else None,
+        }
+        if self.client_secret is None:
+            values |= {"tenant_id": self.tenant_id, "client_id": self.client_id}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def secrets(self) -> dict[str, str | None]:
+        """The environment variables that mean the others.
+
+        None stands for a variable that must not be inherited: one kind of credentials counts.
+        """
+        values = {
+            "AZURE_STORAGE_ACCOUNT_KEY": self.account_key,
+            "AZURE_STORAGE_SAS_TOKEN": self.sas_token,
+            "AZURE_STORAGE_TOKEN": self.bearer_token,
+            "AZURE_CLIENT_SECRET": self.client_secret,
+        }
+        if not any(values.values()):
+            return {}
+        if self.client_secret is not None:
+            values |= {"AZURE_TENANT_ID": self.tenant_id, "AZURE_CLIENT_ID": self.client_id}
+        return {**values, "AZURE_STORAGE_CONNECTION_STRING": None}
+
 
 def _expanded(values: dict[str, str]) -> dict[str, str]:
     """The values with those that a connection string holds; what is given by itself wins."""
@@ -146,6 +168,22 @@ def _expanded(values: dict[str, str]) -> dict[str, str]:
     return held | values
 
 
+def _surroundings(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the environment says, of the credentials those of one kind."""
+    values = _expanded(
+        {
+            meaning: environment[name]
+            for name, meaning in _NAMES.items()
+            if name in _ENVIRONMENT and environment.get(name)
+        }
+    )
+    kinds = [name for name in _ALONE if name in values]
+    principal = {name: environment.get(variable) for name, variable in _PRINCIPAL.items()}
+    if not kinds and all(principal.values()):
+        values |= {name: value for name, value in principal.items() if value}
+    return {name: value for name, value in values.items() if name not in kinds[1:]}
+
+
 def _check_credentials(secret: Mapping[str, str], *, anonymous: bool) -> None:
     principal = {"tenant_id", "client_id", "client_secret"} & secret.keys()
     if "client_secret" in secret and len(principal) < 3:
@@ -153,7 +191,7 @@ def _check_credentials(secret: Mapping[str, str], *, anonymous: bool) -> None:
             "a client secret needs tenant and client",
             remedy="give AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
         )
-    kinds = [name for name in ("account_key", "sas_token", "bearer_token") if name in secret]
+    kinds = [name for name in _ALONE if name in secret]
     kinds += ["client_secret"] if "client_secret" in secret else []
     if len(kinds) + anonymous > 1:
         raise InvalidRequestError(
@@ -201,10 +239,17 @@ _ENVIRONMENT = frozenset(
         "AZURE_STORAGE_ACCOUNT_NAME",
         "AZURE_STORAGE_ACCOUNT_KEY",
         "AZURE_STORAGE_SAS_TOKEN",
+        "AZURE_STORAGE_TOKEN",
         "AZURE_STORAGE_CONNECTION_STRING",
         "AZURE_STORAGE_ENDPOINT",
     )
 )
+_ALONE = ("account_key", "sas_token", "bearer_token")
+_PRINCIPAL = {
+    "tenant_id": "AZURE_TENANT_ID",
+    "client_id": "AZURE_CLIENT_ID",
+    "client_secret": "AZURE_CLIENT_SECRET",
+}
 _CREDENTIALS = frozenset(
     ("account_key", "sas_token", "bearer_token", "tenant_id", "client_id", "client_secret")
 )

@@ -124,8 +124,7 @@ class GCSClient:
         self._session.close()
 
     def _is_emulator(self, options: GCSOptions) -> bool:
-        chosen = options.key_file or options.key or options.access_token
-        return not chosen and self.endpoint.startswith("http:")
+        return not (options.key_file or options.key) and self.endpoint.startswith("http:")
 
 
 class _Authorization:
@@ -168,14 +167,10 @@ class _Authorization:
 
     def _look_up(self) -> Any:
         import google.auth
-        import google.oauth2.credentials
 
         options = self._options
         # Only in parts of them are these typed.
         load: Any = google.auth
-        if options.access_token is not None:
-            oauth: Any = google.oauth2.credentials
-            return oauth.Credentials(token=options.access_token)
         with warnings.catch_warnings():
             # They warn of files from strangers; these come from whoever runs this.
             warnings.simplefilter("ignore", DeprecationWarning)

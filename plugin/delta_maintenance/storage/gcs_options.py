@@ -13,8 +13,9 @@ from delta_maintenance.storage.option_values import check_endpoint, flag, named_
 class GCSOptions:
     """How to reach Google Cloud Storage.
 
-    Without any credentials Google's usual ones are looked up (`GOOGLE_APPLICATION_CREDENTIALS`,
-    those of the gcloud command, those of the machine), except for a server without TLS, which is
+    Without any credentials `GOOGLE_SERVICE_ACCOUNT_KEY` of the environment counts, then Google's
+    usual ones are looked up (`GOOGLE_APPLICATION_CREDENTIALS`, those of the gcloud command, those
+    of the machine), except for a server without TLS, which is
     asked anonymously: it must be an emulator.
     """
 
@@ -22,8 +23,6 @@ class GCSOptions:
     """The path of a file with credentials of any kind that Google issues."""
     key: str | None = field(default=None, repr=False)
     """The content of such a file, JSON."""
-    access_token: str | None = field(default=None, repr=False)
-    """An OAuth token, used as it is until it expires."""
     anonymous: bool = False
     endpoint_url: str | None = None
 
@@ -45,29 +44,45 @@ class GCSOptions:
             values.setdefault("key", token)
         elif token is not None and token not in ("google_default", "cloud"):
             values.setdefault("key_file", token)
-        emulator = (environment or {}).get("STORAGE_EMULATOR_HOST")
+        chosen = [name for name in ("key_file", "key") if name in values]
+        if len(chosen) + bool(anonymous) > 1:
+            raise InvalidRequestError(
+                "the storage options name several credentials for GCS",
+                remedy="give one of token, a service account, or anonymous access",
+            )
+        around = environment or {}
+        if not chosen and not anonymous and token is None and around.get(_KEY):
+            values["key"] = around[_KEY]
+        emulator = around.get("STORAGE_EMULATOR_HOST")
         if "endpoint_url" not in values and emulator:
             with_scheme = emulator if "://" in emulator else f"http://{emulator}"
             values["endpoint_url"] = with_scheme
         if "endpoint_url" in values:
             check_endpoint(values["endpoint_url"], "endpoint_url")
             values["endpoint_url"] = values["endpoint_url"].rstrip("/")
-        chosen = [name for name in ("key_file", "key", "access_token") if name in values]
-        if len(chosen) + bool(anonymous) > 1:
-            raise InvalidRequestError(
-                "the storage options name several credentials for GCS",
-                remedy="give one of token, access_token, a service account, or anonymous access",
-            )
         return cls(anonymous=bool(anonymous), **values)
 
+    def public(self) -> dict[str, str]:
+        """The options that are no secrets, as they may be given again."""
+        values = {
+            "endpoint_url": self.endpoint_url,
+            "GOOGLE_APPLICATION_CREDENTIALS": self.key_file,
+            "GOOGLE_SKIP_SIGNATURE": "true" if self.anonymous else None,
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
+    def secrets(self) -> dict[str, str | None]:
+        """The environment variables that mean the others."""
+        return {_KEY: self.key} if self.key is not None else {}
+
+
+_KEY = "GOOGLE_SERVICE_ACCOUNT_KEY"
 _NAMES = {
     "token": "token",
-    "access_token": "access_token",
     "endpoint_url": "endpoint_url",
     "GOOGLE_APPLICATION_CREDENTIALS": "key_file",
     "GOOGLE_SERVICE_ACCOUNT": "key_file",
     "GOOGLE_SERVICE_ACCOUNT_PATH": "key_file",
-    "GOOGLE_SERVICE_ACCOUNT_KEY": "key",
+    _KEY: "key",
     "GOOGLE_SKIP_SIGNATURE": "anonymous",
 }

@@ -45,6 +45,29 @@ class S3Options:
             )
         return cls(anonymous=bool(anonymous), **values)
 
+    def public(self) -> dict[str, str]:
+        """The options that are no secrets, as they may be given again."""
+        values = {
+            "endpoint_url": self.endpoint_url,
+            "region": self.region,
+            "profile": self.profile,
+            "anon": "true" if self.anonymous else None,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    def secrets(self) -> dict[str, str | None]:
+        """The environment variables that mean the others.
+
+        None stands for a variable that must not be inherited: a token belongs to its own key.
+        """
+        if self.access_key_id is None:
+            return {}
+        return {
+            "AWS_ACCESS_KEY_ID": self.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
+            "AWS_SESSION_TOKEN": self.session_token,
+        }
+
     def redacted(self, text: str) -> str:
         """The text without any of the secrets."""
         return redacted(text, (self.secret_access_key, self.session_token, self.access_key_id))
