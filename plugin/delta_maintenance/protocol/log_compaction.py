@@ -19,7 +19,7 @@ from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.arrays import booleans, integers, to_bools
 from delta_maintenance.protocol.commit_text import parse_line
 from delta_maintenance.protocol.file_action_lines import FileActionLines, LogText, SingleLines
-from delta_maintenance.protocol.key_hash import hash_texts
+from delta_maintenance.protocol.key_hash import Hashes, hash_texts
 from delta_maintenance.protocol.reconcile import FileReplay
 
 
@@ -70,25 +70,26 @@ class RangeReplay:
                     self.content.singles[key] = _value(text)
         order = np.argsort(lines.source, kind="stable")
         stands = np.zeros(len(order), bool)
-        stands[self._replay.offer(lines.keys, order=order)] = True
+        hashes = hash_texts(lines.keys)
+        stands[self._replay.offer(lines.keys, order=order, hashes=hashes)] = True
         if not stands.all():
             _require_single(lines, stands, files)
             self.superseded += int((~stands).sum())
         standing = lines.filter(stands)
         self.plain &= lines.plain
-        self._count(standing)
+        self._count(standing, hashes[stands])
         return standing
 
     def single_text(self) -> bytes:
         """The newest of every other action, a line each."""
         return b"".join(self._single_texts.values())
 
-    def _count(self, lines: FileActionLines) -> None:
+    def _count(self, lines: FileActionLines, hashes: Hashes) -> None:
         removes = int(lines.is_remove.sum())
         self.content.removes += removes
         self.content.adds += len(lines.is_remove) - removes
         weights = np.where(lines.is_remove, np.uint64(3), np.uint64(1))
-        total = np.add.reduce(hash_texts(lines.keys) * weights, dtype=np.uint64)
+        total = np.add.reduce(hashes * weights, dtype=np.uint64)
         self.content.keys = (self.content.keys + int(total)) % 2**64
 
 

@@ -7,20 +7,26 @@ do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 from zlib import crc32
 
 from delta_maintenance.errors import CorruptTableError, RefusedError, VerificationError
-from delta_maintenance.protocol.file_action_lines import LogText, read_lines
+from delta_maintenance.protocol.file_action_lines import (
+    FileActionLines,
+    LogText,
+    SingleLines,
+    read_lines,
+)
 from delta_maintenance.protocol.log_compaction import RangeContent, RangeReplay
 from delta_maintenance.storage.base import Store
 from delta_maintenance.table.log_reader import read_ahead
 from delta_maintenance.table.log_segment import LOG_DIRECTORY, LogEntry
+from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.staging import Staging, publish, staging
 
-_BATCH_BYTES = 1 << 20
+_BATCH_BYTES = 1 << 21
 """Read at a time: what is small enough for the processor's cache needs little memory, too."""
 
 
@@ -56,8 +62,8 @@ def write_compaction(
 def compare_compaction(store: Store, commits: Sequence[LogEntry], name: str) -> str | None:
     """Why the compaction that is there does not do what its commits do; None where it does."""
     expected = RangeReplay()
-    for batch in _commit_batches(store, commits):
-        expected.offer(batch, *read_lines(batch))
+    for batch, lines, singles in _parsed(_commit_batches(store, commits)):
+        expected.offer(batch, lines, singles)
     path = f"{LOG_DIRECTORY}/{name}"
     try:
         with store.open(path) as file:
@@ -72,8 +78,8 @@ def _stage(
 ) -> tuple[RangeReplay, int]:
     replay, checksum = RangeReplay(), 0
     with staged.path(name).open("wb") as file:
-        for batch in _commit_batches(store, commits):
-            text = replay.offer(batch, *read_lines(batch)).text()
+        for batch, lines, singles in _parsed(_commit_batches(store, commits)):
+            text = replay.offer(batch, lines, singles).text()
             file.write(text)
             checksum = crc32(text, checksum)
         others = replay.single_text()
@@ -123,17 +129,36 @@ def _difference(found: RangeReplay, expected: RangeReplay) -> str | None:
 
 
 def _read_back(file: BinaryIO, path: str, *, plain: bool = False) -> tuple[RangeReplay, int]:
-    replay, checksum, rest = RangeReplay(), 0, b""
-    while block := file.read(_BATCH_BYTES):
-        checksum = crc32(block, checksum)
-        lines, newline, rest = (rest + block).rpartition(b"\n")
-        if newline:
-            batch = [LogText(path, lines + newline)]
-            replay.offer(batch, *read_lines(batch, plain=plain))
-    if rest:
-        batch = [LogText(path, rest)]
-        replay.offer(batch, *read_lines(batch, plain=plain))
-    return replay, checksum
+    replay = RangeReplay()
+    source = _Blocks(file, path)
+    for batch, lines, singles in _parsed(source, plain=plain):
+        replay.offer(batch, lines, singles)
+    return replay, source.checksum
+
+
+class _Blocks:
+    """A file in pieces of whole lines, and the checksum of what has been read of it."""
+
+    def __init__(self, file: BinaryIO, path: str) -> None:
+        self._file = file
+        self._path = path
+        self.checksum = 0
+
+    def __iter__(self) -> Iterator[list[LogText]]:
+        rest = b""
+        while block := self._file.read(_BATCH_BYTES):
+            self.checksum = crc32(block, self.checksum)
+            lines, newline, rest = (rest + block).rpartition(b"\n")
+            if newline:
+                yield [LogText(self._path, lines + newline)]
+        if rest:
+            yield [LogText(self._path, rest)]
+
+
+def _parsed(
+    batches: Iterable[list[LogText]], *, plain: bool = False
+) -> Iterator[tuple[list[LogText], FileActionLines, list[SingleLines]]]:
+    return in_parallel(lambda batch: (batch, *read_lines(batch, plain=plain)), batches)
 
 
 def _commit_batches(store: Store, commits: Sequence[LogEntry]) -> Iterator[list[LogText]]:

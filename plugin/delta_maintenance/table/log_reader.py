@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 _PARALLEL_READS = 16
 _READ_AHEAD_BYTES = 8 << 20
+_GROUPS_PER_THREAD = 32
+_GROUP_BYTES = 1 << 20
 # Small enough for the allocator to use the same room again, batch after batch.
 _BATCH_BYTES = 12 << 20
 _THOROUGH_BYTES = 32 << 20
@@ -113,23 +115,52 @@ def read_ahead(
 
     `FileNotFoundError` names a file that is gone.
     """
-    waiting: deque[tuple[LogEntry, Future[T]]] = deque()
+
+    def read_all(group: Sequence[LogEntry]) -> list[T]:
+        return [_named(read, entry) for entry in group]
+
+    waiting: deque[tuple[Sequence[LogEntry], int, Future[list[T]]]] = deque()
     ahead = 0
-    upcoming = list(entries)
+    upcoming = _groups(entries, parallel)
     with ThreadPoolExecutor(parallel) as pool:
-        while upcoming or waiting:
-            while upcoming and len(waiting) < parallel and ahead < _READ_AHEAD_BYTES:
-                entry = upcoming.pop()
-                waiting.append((entry, pool.submit(read, entry)))
-                ahead += entry.status.size
-            entry, future = waiting.popleft()
-            ahead -= entry.status.size
-            try:
-                yield entry, future.result()
-            except FileNotFoundError as error:
-                # A store may have told the bare name only.
-                error.filename = entry.path
-                raise
+        while True:
+            while len(waiting) < parallel and ahead < _READ_AHEAD_BYTES:
+                group = next(upcoming, None)
+                if group is None:
+                    break
+                size = sum(entry.status.size for entry in group)
+                waiting.append((group, size, pool.submit(read_all, group)))
+                ahead += size
+            if not waiting:
+                return
+            group, size, future = waiting.popleft()
+            ahead -= size
+            yield from zip(group, future.result(), strict=True)
+
+
+def _groups(entries: Sequence[LogEntry], parallel: int) -> Iterator[Sequence[LogEntry]]:
+    """The entries from the last to the first, small ones of a long log several at a time: handing
+    one to a thread takes as long as reading it."""
+    most = 1 + len(entries) // (_GROUPS_PER_THREAD * parallel)
+    group: list[LogEntry] = []
+    size = 0
+    for entry in reversed(entries):
+        if group and (len(group) == most or size + entry.status.size > _GROUP_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(entry)
+        size += entry.status.size
+    if group:
+        yield group
+
+
+def _named(read: Callable[[LogEntry], T], entry: LogEntry) -> T:
+    try:
+        return read(entry)
+    except FileNotFoundError as error:
+        # A store may have told the bare name only.
+        error.filename = entry.path
+        raise
 
 
 def _parse(
