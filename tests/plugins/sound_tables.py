@@ -88,7 +88,7 @@ class SoundTable(TableBuilder):
         """A commit with the time and the transaction id that it must have."""
         version = self.version + 1
         time = EPOCH_MS + version * MINUTE_MS
-        standard = {"inCommitTimestamp": time, "txnId": f"txn-{version}"}
+        standard: dict[str, Any] = {"inCommitTimestamp": time, "txnId": f"txn-{version}"}
         return self.commit([log.commit_info(**(standard | info)), *actions])
 
     def data(self, path: str, **fields: Any) -> log.Action:

@@ -27,6 +27,7 @@ from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
 from delta_maintenance.operations.fsck_records import FsckOptions, Repair, RepairOutcome
 from delta_maintenance.protocol.actions import Metadata
+from delta_maintenance.protocol.conflicts import IsolationLevel
 from delta_maintenance.protocol.features import Operation, require_supported, supports
 from delta_maintenance.protocol.last_checkpoint import parse_hint
 from delta_maintenance.protocol.log_files import LAST_CHECKPOINT, LogFileKind
@@ -196,6 +197,8 @@ class Repairing:
             OPERATION,
             parameters=parameters,
             other_writers=self.options.other_writers,
+            # What is gone is gone, whatever others append meanwhile.
+            isolation=IsolationLevel.SNAPSHOT_ISOLATION,
             now=lambda: self.now,
             new_id=self.new_id,
         )
