@@ -126,7 +126,10 @@ def enabled(metadata: Metadata, *, new_id: Callable[[], str]) -> Metadata:
     column of the table, whatever the case. `RefusedError` where the schema cannot be read.
     """
     if metadata.schema_string is None:
-        raise RefusedError("the table has no schema, so that no column name is known to be free")
+        raise RefusedError(
+            "the table has no schema, so that no column name is known to be free",
+            remedy="repair the metadata with the engine that wrote it",
+        )
     configuration = {**metadata.configuration, row_tracking.ENABLED_PROPERTY: "true"}
     taken = _column_names(metadata.schema_string)
     for key, prefix in _MATERIALISED.items():
