@@ -187,6 +187,9 @@ class ObjectStore(Store):
     def close(self) -> None:
         self._bucket.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a store holds credentials and is not to be pickled: open another one")
+
     def _key(self, path: str) -> str:
         return self._prefix + check_path(path)
 

@@ -1,0 +1,120 @@
+"""Nothing that a store says, shows or logs holds a secret, whatever goes wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import socket
+import traceback
+from collections.abc import Callable
+from urllib.parse import unquote
+
+import pytest
+
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.storage import conditional_put, open_store, request_failure
+from delta_maintenance.storage.base import Store
+from delta_maintenance.testing.loopback import Hangup, Reply, Request, serve
+
+SECRET = "Y2FuYXJ5LWluLXRoZS1jb2FsLW1pbmU="
+ADDRESSES: dict[str, tuple[str, Callable[[str], dict[str, str]]]] = {
+    "s3": (
+        "s3://bucket/t",
+        lambda url: {"key": "K", "secret": SECRET, "token": SECRET, "endpoint_url": url},
+    ),
+    "gcs": (
+        "gs://bucket/t",
+        lambda url: {
+            "endpoint_url": url,
+            "token": json.dumps(
+                {
+                    "type": "authorized_user",
+                    "client_id": "me",
+                    "client_secret": SECRET,
+                    "refresh_token": SECRET,
+                }
+            ),
+        },
+    ),
+    "azure-key": (
+        "az://data/t",
+        lambda url: {"account_name": "a", "account_key": SECRET, "endpoint": url},
+    ),
+    "azure-signature": (
+        "az://data/t",
+        lambda url: {"account_name": "a", "sas_token": f"sv=1&sig={SECRET}", "endpoint": url},
+    ),
+    "azure-token": (
+        "az://data/t",
+        lambda url: {"account_name": "a", "bearer_token": SECRET, "endpoint": url},
+    ),
+}
+
+
+def echo(request: Request) -> Reply:
+    """What a badly made proxy answers: the request."""
+    said = f"{request.target} {dict(request.headers.items())}"
+    body = json.dumps({"error": {"message": said, "errors": [{"reason": "forbidden"}]}})
+    xml = f"<Error><Code>AccessDenied</Code><Message>{said}</Message></Error>"
+    return Reply(status=403, body=(xml if "xml" in request.target else body + xml).encode())
+
+
+def hang_up(request: Request) -> Reply:
+    raise Hangup
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets no client try a second time."""
+    for module in (request_failure, conditional_put):
+        monkeypatch.setattr(module, "PAUSES", ())
+
+
+@pytest.mark.parametrize("kind", ADDRESSES)
+@pytest.mark.parametrize("server", [echo, hang_up, None])
+def test_a_secret_stays_in_no_error_text_representation_or_log(
+    kind: str,
+    server: Callable[[Request], Reply] | None,
+    impatient: None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    address, options = ADDRESSES[kind]
+    caplog.set_level(logging.DEBUG)
+    # Only this library's own clients: SDKs that log what they sign are not turned on by us.
+    logging.getLogger("botocore").setLevel(logging.INFO)
+    texts = []
+
+    def try_everything(url: str) -> None:
+        store = open_store(address, options(url))
+        texts.extend((repr(store), str(store), str(store.addresses)))
+        calls: list[Callable[[Store], object]] = [
+            lambda store: store.read("x"),
+            lambda store: store.stat("x"),
+            lambda store: store.put("x", b"1"),
+            lambda store: store.put_if_absent("x", b"1"),
+            lambda store: list(store.list_from("d")),
+            lambda store: store.delete("x"),
+        ]
+        for call in calls:
+            with pytest.raises(DeltaMaintenanceError) as got:
+                call(store)
+            texts.append(repr(got.value))
+            texts.append("".join(traceback.format_exception(got.value)))
+            assert "\n" not in str(got.value)
+        with pytest.raises(TypeError, match="pickle"):
+            pickle.dumps(store)
+        store.close()
+
+    if server is None:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            try_everything(f"http://127.0.0.1:{unused.getsockname()[1]}")
+    else:
+        with serve(server) as url:
+            monkeypatch.setattr("google.oauth2.credentials._GOOGLE_OAUTH2_TOKEN_ENDPOINT", url)
+            try_everything(url)
+    shown = unquote("\n".join([*texts, caplog.text]))
+    assert len(texts) > 10
+    assert SECRET not in shown and SECRET.rstrip("=") not in shown
