@@ -62,6 +62,16 @@ def test_those_who_go_on_are_not(feature: str, client: str) -> None:
     assert client not in of(feature)
 
 
+@pytest.mark.conformance("FEAT-18")
+def test_a_version_alone_cuts_off_those_who_do_not_know_it() -> None:
+    after = upgraded_protocol(NEW, reader_version=3)
+    found = {impact.client: impact for impact in impacts(NEW, after)}
+    assert found.keys() == {"Delta Spark 2.0 to 2.2", "Databricks Runtime 10.4 LTS"}
+    for impact in found.values():
+        assert (impact.reading[1], impact.writing[1]) == (Access.NO, Access.NO)
+        assert impact.features == ()
+
+
 def test_nobody_is_cut_off_from_what_was_closed_already() -> None:
     before = upgraded_protocol(NEW, features=["typeWidening"])
     assert "Polars 2.1" in of("typeWidening")

@@ -24,7 +24,6 @@ from delta_maintenance.protocol.feature_enablement import (
     changed_table,
 )
 from delta_maintenance.protocol.protocol_upgrade import added_features
-from delta_maintenance.protocol.row_tracking import NO_ROW_ID
 from delta_maintenance.protocol.staged_actions import StagedActions
 from delta_maintenance.table.commit_gates import OtherWriters, require_committable
 from delta_maintenance.table.commit_outcome import AlreadyDone, Conflicted, Landed, Outcome
@@ -89,7 +88,6 @@ class Decision:
     domains: tuple[DomainMetadata, ...] = ()
     drops: tuple[str, ...] = ()
     """Features of drafts that give way to final ones."""
-    highest_row_id: int = NO_ROW_ID
     notes: tuple[str, ...] = ()
 
     @property
@@ -248,7 +246,6 @@ def carry_out(
         operation_id=operation_id,
         planned_version=planned_version,
         other_writers=other_writers,
-        highest_row_id=decision.highest_row_id,
         now=now,
         new_id=new_id,
     )

@@ -189,7 +189,6 @@ class _Conversion:
     """Protocol and metadata without them."""
     domains: tuple[DomainMetadata, ...] = ()
     drops: tuple[str, ...] = ()
-    highest_row_id: int = row_tracking.NO_ROW_ID
     notes: tuple[str, ...] = ()
 
 
@@ -223,7 +222,6 @@ def _decide(snapshot: Snapshot, options: UpgradeProtocolOptions, operation_id: s
         after=after,
         domains=conversion.domains,
         drops=conversion.drops,
-        highest_row_id=conversion.highest_row_id,
         notes=conversion.notes,
     )
     if not decision.is_noop:
@@ -259,7 +257,6 @@ def _conversion(snapshot: Snapshot) -> _Conversion:
         ),
         domains=(domain, *maps),
         drops=change.drops,
-        highest_row_id=mark,
         notes=(
             f"{sources.draft}, from a draft, gives way to today's row tracking with the "
             f"high-water mark {mark}",
