@@ -19,7 +19,6 @@ from delta_maintenance.errors import (
     CommitConflictError,
     DeltaMaintenanceError,
     RefusedError,
-    StorageError,
 )
 from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.clean_log import CleanLogResult
@@ -273,8 +272,9 @@ class _Dropping:
         """Spares clients without the feature the protocols before; they can do without it."""
         try:
             self._checkpoint(version)
-        except StorageError as error:
-            self.notes.append(f"the checkpoint of version {version} failed: {error.problem}")
+        except DeltaMaintenanceError as error:
+            # The feature is gone whatever becomes of this.
+            self.notes.append(f"version {version} has no checkpoint: {error.problem}")
 
     def _drop(self, searched: int | None) -> int:
         """Commits the protocol, on top of a version that is known to be free of traces.
