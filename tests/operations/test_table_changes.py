@@ -208,12 +208,13 @@ def test_a_plan_says_what_changes_and_who_is_cut_off_and_writes_nothing() -> Non
 
 
 @pytest.mark.conformance("META-02", "META-03", "FEAT-08", "CONS-02", "CONS-03", "TW-03")
+@pytest.mark.conformance("CM-10", "SCHEMA-04")
 def test_a_property_changes_itself_and_every_other_byte_of_the_metadata_stays() -> None:
     schema = (
         '{ "type":"struct", "fields":[{"name":"id","type":"long","nullable":true,"metadata":'
         '{"delta.identity.highWaterMark":9007199254740993,"CURRENT_DEFAULT":"1","x":1.10,'
         '"delta.invariants":"{\\"expression\\":{\\"expression\\":\\"id > 0\\"}}",'
-        '"delta.generationExpression":"1","__CHAR_VARCHAR_TYPE_STRING":"char(3)",'
+        '"delta.columnMapping.nested.ids":{"id.element":7},"delta.generationExpression":"1","__CHAR_VARCHAR_TYPE_STRING":"char(3)",'
         '"delta.typeChanges":[{"fromType":"integer","toType":"long","tableVersion":3}]}}]}'
     )
     table = TableBuilder()

@@ -143,7 +143,7 @@ def test_delta_spark_reads_and_writes_with_every_feature(
         assert ids(delta_spark, path) == [2, 3]
 
 
-@pytest.mark.conformance("CM-03", "CM-04", "CM-10")
+@pytest.mark.conformance("CM-03", "CM-07")
 def test_delta_spark_renames_and_drops_columns_that_we_mapped(
     delta_spark: DeltaSpark, legacy: Path, tmp_path: Path
 ) -> None:

@@ -181,7 +181,7 @@ def test_requests_that_cannot_be(asked: dict[str, str], removed: list[str], kind
         ChangeRequest.of_properties(asked, removed)
 
 
-@pytest.mark.conformance("CM-09", "SCHEMA-04", "CM-10")
+@pytest.mark.conformance("CM-09", "SCHEMA-04")
 def test_column_mapping_gives_ids_as_delta_spark_does_and_keeps_the_rest_of_the_schema() -> None:
     after = changed(columnMapping_mode="name")
     schema = after.metadata.schema_string or ""
