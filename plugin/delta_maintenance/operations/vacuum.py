@@ -40,7 +40,6 @@ from delta_maintenance.table.data_deletion import (
     delete_data_files,
     remove_empty_directories,
 )
-from delta_maintenance.table.dead_files import uses_any
 from delta_maintenance.table.log_deletion import require_same_clock
 from delta_maintenance.table.log_follower import advance
 from delta_maintenance.table.removed_files import record_vacuumed
@@ -236,7 +235,8 @@ class _Vacuuming:
 
     def _in_use(self, paths: pa.ChunkedArray) -> Mask:
         self._follow()
-        return uses_any(self.added, paths) | uses_any(self.removed, paths)
+        texts = pa.concat_arrays([pa.array([], pa.string()), *paths.chunks])
+        return self.added.covers(texts) | self.removed.covers(texts)
 
     def _follow(self) -> None:
         """Takes in what others have committed since it was last asked."""
@@ -256,7 +256,8 @@ class _Vacuuming:
         """
         lost: list[str] = []
         for paths in self.done.gone:
-            lost += paths.filter(booleans(uses_any(self.added, paths))).to_pylist()
+            for chunk in paths.chunks:
+                lost += chunk.filter(booleans(self.added.covers(chunk))).to_pylist()
         if lost:
             self.notes.append(
                 f"{len(lost)} files were brought back into use while they were being deleted: "

@@ -16,7 +16,7 @@ from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError,
 from delta_maintenance.operations.record import Record
 from delta_maintenance.protocol.features import Operation, require_supported
 from delta_maintenance.protocol.vacuum_rules import Reason, VisibilityRules
-from delta_maintenance.storage.tree import TREE, EntryKind, tree_of
+from delta_maintenance.storage.tree import EntryKind, tree_of
 from delta_maintenance.table.commit_gates import OtherWriters
 from delta_maintenance.table.data_deletion import require_deletable_root
 from delta_maintenance.table.dead_files import (
@@ -264,8 +264,7 @@ class _Surveying:
             self._protect_removed_since(references)
         latest = self._catch_up(references)
         if options.mode == "full" and not options.ignore_missing_files:
-            files = entries.filter(pc.equal(entries["kind"], int(EntryKind.FILE)))
-            require_no_missing(self.store, references, _one(files["path"]))
+            require_no_missing(self.store, references, entries)
         dead = find_dead_files(self.store, entries, references, self.search)
         if references.ageless_tombstones:
             self.notes.append(
@@ -275,18 +274,19 @@ class _Surveying:
         plan = self._plan(engine, dead, references, window, latest)
         return Survey(plan, dead, latest)
 
-    def _entries(self) -> tuple[LogWindow | None, pa.Table]:
+    def _entries(self) -> tuple[LogWindow | None, list[pa.Table]]:
         """What may be there, and the commits that say so, if it is they who do."""
         options = self.options
         if options.mode == "full":
             return None, list_folder(self.store, self.settings.rules)
         if options.inventory is not None:
             self.notes.append("files that are not in the inventory are not found")
-            return None, read_inventory(
+            listed = read_inventory(
                 options.inventory,
                 roots=self.store.addresses,
                 storage_options=self.storage_options,
             )
+            return None, [listed]
         self.notes.append(
             "only what the retained log says was removed is found: no file that never was in the "
             "table, and no empty directory"
@@ -294,12 +294,12 @@ class _Surveying:
         listing = list_log(self.store)
         last = self._newest_before(listing)
         if last is None:
-            return LogWindow(0, -1), TREE.empty_table()
+            return LogWindow(0, -1), []
         window = window_to(self.store, listing, last)
         commits = [listing.commits[v] for v in sorted(listing.commits)]
         within = [e for e in commits if window.first <= (e.file.version or 0) <= window.last]
         paths = removed_paths(self.store, within)
-        return window, tree_of(paths, EntryKind.FILE)
+        return window, [tree_of(paths, EntryKind.FILE)]
 
     def _newest_before(self, listing: LogListing) -> int | None:
         times = file_times(listing, now_ms=epoch_millis(self.now))
@@ -458,10 +458,6 @@ def _large(files: int, size: int, references: FileReferences) -> str | None:
     if size > references.live_bytes:
         return f"{size} bytes are to go, and {references.live_bytes} are live"
     return None
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays([pa.array([], column.type), *column.chunks])
 
 
 def _refused(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:

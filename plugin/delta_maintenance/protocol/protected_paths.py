@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,6 +26,7 @@ from delta_maintenance.protocol.deletion_vectors import (
     STORED_RELATIVE,
     Z85,
 )
+from delta_maintenance.protocol.key_hash import Hashes, hash_texts
 from delta_maintenance.protocol.path_audit import (
     ABSOLUTE,
     below_root,
@@ -32,6 +34,8 @@ from delta_maintenance.protocol.path_audit import (
     location_of_root,
     locations,
 )
+
+Mask = npt.NDArray[np.bool_]
 
 _ODD_SEGMENT = r"(^|/)\.{0,2}(/|$)"
 """An empty, `.` or `..` segment, which some readers resolve and stores take literally."""
@@ -41,78 +45,135 @@ _Z85_DIGITS = np.full(256, -1, np.int64)
 _Z85_DIGITS[np.frombuffer(Z85, np.uint8)] = np.arange(len(Z85))
 
 
+class _HashSet:
+    """Hashes of paths, sorted when they are asked for."""
+
+    def __init__(self) -> None:
+        self._sorted = np.empty(0, np.uint64)
+        self._added: list[Hashes] = []
+
+    def __bool__(self) -> bool:
+        return bool(len(self._sorted) or self._added)
+
+    def add(self, paths: Sequence[pa.Array]) -> None:
+        self._added += [_hashes(chunk) for chunk in paths if len(chunk)]
+
+    def has(self, paths: pa.Array) -> Mask:
+        if self._added:
+            self._sorted = np.unique(np.concatenate([self._sorted, *self._added]))
+            self._added = []
+        hashes = _hashes(paths)
+        if not len(self._sorted):
+            return np.zeros(len(hashes), np.bool_)
+        at = np.searchsorted(self._sorted, hashes)
+        at[at == len(self._sorted)] = 0
+        found: Mask = self._sorted[at] == hashes
+        return found
+
+
 @dataclass(slots=True)
 class ProtectedPaths:
-    """Collects the paths of file actions, batch by batch."""
+    """The files that a log refers to, as a set that answers which paths are in it.
+
+    It holds no texts but their hashes, without regard to case and to Unicode's forms, which there
+    are file systems that do not mind either. Two paths of one hash protect each other: that may
+    keep a dead file, and never loses a live one.
+    """
 
     roots: Sequence[str]
     """Every address of the table's root, as the user gave it first."""
-    _places: list[pa.BinaryArray] = field(default_factory=list)
-    _outside: list[pa.BinaryArray] = field(default_factory=list)
+    _places: _HashSet = field(default_factory=_HashSet)
+    _names: _HashSet = field(default_factory=_HashSet)
+    """Of files that lie under none of the addresses, the bare names: a store may be known under an
+    address that nobody mentioned, a mount, a link or an alias."""
 
     def offer(self, actions: pa.Table) -> None:
         """Takes in adds or removes: their `path`, and their `deletionVector` where they have one.
 
         `CorruptTableError` and `UnsupportedFeatureError` where a vector's file cannot be told.
         """
-        for paths in actions["path"].chunks:
-            self._offer(paths)
-        if "deletionVector" in actions.column_names:
-            for vectors in actions["deletionVector"].chunks:
-                for paths in deletion_vector_paths(vectors):
-                    self._offer(paths)
+        spellings = spellings_of(actions, roots=self.roots)
+        self._places.add(spellings.places)
+        self._names.add(spellings.names_outside)
 
-    def places(self) -> pa.ChunkedArray:
-        """The files below the root, relative to it, as bytes; some of them more than once."""
-        return pa.chunked_array(self._places, pa.binary())
+    def take_literally(self, paths: Sequence[pa.StringArray]) -> None:
+        """Takes in paths of files that are there, relative to the root."""
+        self._places.add(paths)
 
-    def names_outside(self) -> pa.ChunkedArray:
-        """The bare names of files that lie under none of the addresses of the root.
+    def covers(self, paths: pa.StringArray) -> Mask:
+        """Which of these literal paths, relative to the root, are in use."""
+        covered = self._places.has(paths)
+        if self._names:
+            covered |= self._names.has(pc.replace_substring_regex(paths, "(?s)^.*/", ""))
+        return covered
 
-        A store may be known under an address that nobody mentioned: a mount, a link, an alias.
-        """
-        return pa.chunked_array(self._outside, pa.binary())
 
-    def _offer(self, paths: pa.StringArray) -> None:
-        if paths.null_count:
-            paths = paths.drop_null()
-        if not len(paths):
-            return
-        absolute = pc.match_substring_regex(paths, ABSOLUTE)
-        if pc.any(absolute).as_py():
-            self._offer_absolute(paths.filter(absolute))
-            paths = paths.filter(pc.invert(absolute))
-        self._places.extend(_spellings(paths))
-        self._offer_resolved(paths)
+@dataclass(frozen=True, slots=True)
+class Spellings:
+    """The files of some actions, each under every spelling that could mean it."""
 
-    def _offer_absolute(self, paths: pa.StringArray) -> None:
-        outside = np.ones(len(paths), bool)
-        for root in self.roots:
-            written = below_root(paths, root=root)
-            outside &= ~to_bools(pc.is_valid(written))
-            self._places.append(locations(paths, root=root))
-            self._places.extend(_spellings(written.drop_null()))
-        for spelling in _spellings(paths.filter(booleans(outside))):
-            self._outside.append(pc.replace_substring_regex(spelling, r"(?s)^.*/", b""))
-        self._offer_resolved(paths)
+    places: list[pa.BinaryArray] = field(default_factory=list)
+    """Relative to the root and literal, as far as they lie below it."""
+    names_outside: list[pa.BinaryArray] = field(default_factory=list)
+    """The bare names of files that lie under none of the addresses of the root."""
 
-    def _offer_resolved(self, paths: pa.StringArray) -> None:
-        """Paths with `..` and the like resolved, as far as they end below the root."""
-        odd = paths.filter(pc.match_substring_regex(paths, _PERHAPS_ODD))
-        if not len(odd):
-            return
-        places = []
-        for root in self.roots:
-            base = posixpath.normpath(location_of_root(root))
-            for place in {
-                *locations(odd, root=root).to_pylist(),
-                *odd.cast(pa.binary()).to_pylist(),
-            }:
-                whole = place if re.match(ABSOLUTE.encode(), place) else base + b"/" + place
-                resolved = posixpath.normpath(whole)
-                if resolved.startswith(base + b"/"):
-                    places.append(resolved[len(base) + 1 :])
-        self._places.append(pa.array(places, pa.binary()))
+
+def spellings_of(actions: pa.Table, *, roots: Sequence[str]) -> Spellings:
+    """The files of adds or removes, of their data and of their deletion vectors.
+
+    `roots` are the addresses of the table's root. `CorruptTableError` and `UnsupportedFeatureError`
+    where a vector's file cannot be told.
+    """
+    found = Spellings()
+    for paths in actions["path"].chunks:
+        _collect(paths, roots, found)
+    if "deletionVector" in actions.column_names:
+        for vectors in actions["deletionVector"].chunks:
+            for paths in deletion_vector_paths(vectors):
+                _collect(paths, roots, found)
+    return found
+
+
+def _collect(paths: pa.StringArray, roots: Sequence[str], found: Spellings) -> None:
+    if paths.null_count:
+        paths = paths.drop_null()
+    if not len(paths):
+        return
+    odd = paths.filter(pc.match_substring_regex(paths, _PERHAPS_ODD))
+    if len(odd):
+        found.places.append(_resolved(odd, roots))
+    absolute = pc.match_substring_regex(paths, ABSOLUTE)
+    if pc.any(absolute).as_py():
+        _collect_absolute(paths.filter(absolute), roots, found)
+        paths = paths.filter(pc.invert(absolute))
+    found.places.extend(_raw_and_decoded(paths))
+
+
+def _collect_absolute(paths: pa.StringArray, roots: Sequence[str], found: Spellings) -> None:
+    outside = np.ones(len(paths), bool)
+    for root in roots:
+        written = below_root(paths, root=root)
+        outside &= ~to_bools(pc.is_valid(written))
+        found.places.append(locations(paths, root=root))
+        found.places.extend(_raw_and_decoded(written.drop_null()))
+    for spelling in _raw_and_decoded(paths.filter(booleans(outside))):
+        found.names_outside.append(pc.replace_substring_regex(spelling, r"(?s)^.*/", b""))
+
+
+def _resolved(paths: pa.StringArray, roots: Sequence[str]) -> pa.BinaryArray:
+    """Paths with `..` and the like resolved, as far as they end below the root."""
+    places = []
+    for root in roots:
+        base = posixpath.normpath(location_of_root(root))
+        for place in {
+            *locations(paths, root=root).to_pylist(),
+            *paths.cast(pa.binary()).to_pylist(),
+        }:
+            whole = place if re.match(ABSOLUTE.encode(), place) else base + b"/" + place
+            resolved = posixpath.normpath(whole)
+            if resolved.startswith(base + b"/"):
+                places.append(resolved[len(base) + 1 :])
+    return pa.array(places, pa.binary())
 
 
 def deletion_vector_paths(vectors: pa.StructArray) -> tuple[pa.StringArray, pa.StringArray]:
@@ -171,8 +232,20 @@ def _uuids(encoded: pa.BinaryArray) -> pa.StringArray:
     return fixed.cast(pa.binary()).cast(pa.string())
 
 
-def _spellings(paths: pa.StringArray) -> list[pa.BinaryArray]:
+def _raw_and_decoded(paths: pa.StringArray) -> list[pa.BinaryArray]:
     """Paths as they stand, and decoded once where that makes a difference."""
     raw = paths.cast(pa.binary())
     once = decoded(paths)
     return [raw] if once.equals(raw) else [raw, once]
+
+
+def _hashes(paths: pa.Array) -> Hashes:
+    """Of the paths as a file system compares them that minds neither case nor Unicode's forms."""
+    try:
+        texts = paths.cast(pa.string())
+    except pa.ArrowInvalid:
+        # No path of a listing can be equal to what is no UTF-8.
+        texts = pa.array([p.decode(errors="replace") for p in paths.to_pylist()], pa.string())
+    if pc.all(pc.string_is_ascii(texts), min_count=0).as_py():
+        return hash_texts(pc.ascii_lower(texts))
+    return hash_texts(pc.utf8_lower(pc.utf8_normalize(texts, form="NFC")))

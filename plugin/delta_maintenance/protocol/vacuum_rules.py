@@ -21,7 +21,6 @@ from delta_maintenance.protocol.arrays import booleans, to_bools
 CHANGE_DATA = "_change_data"
 """The folder of change data files, in the root."""
 
-_UNCLEAN = r"[\x00-\x1f\x7f-\x{9f}\\]|(^|/)\.{0,2}(/|$)"
 _LOG = r"(?i)(^|/)_delta_log(/|$)"
 _NESTED_LOG = r"(?i)/_delta_log(/|$)"
 _VECTOR = r"(^|/)deletion_vector_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.bin$"
@@ -120,11 +119,6 @@ class VisibilityRules:
         return pc.match_substring_regex(texts, "(^|/)metadata/")
 
 
-def unclean(paths: pa.Array) -> Mask:
-    """The paths that a store or a reader could take for another file, or that no store takes."""
-    return to_bools(pc.match_substring_regex(paths, _UNCLEAN))
-
-
 def in_a_log(paths: pa.Array) -> Mask:
     """The paths that lead into a `_delta_log`, in any case of letters."""
     return to_bools(pc.match_substring_regex(paths, _LOG))
@@ -151,18 +145,6 @@ def checksums_of(paths: pa.Array, owners: Sequence[pa.Array] | pa.ChunkedArray) 
     files = pc.replace_substring_regex(paths.filter(checksums), r"(^|/)\.([^/]+)\.crc$", r"\1\2")
     found[rows] = to_bools(pc.is_in(files, value_set=owners))
     return found
-
-
-def folded(places: pa.Array) -> pa.Array:
-    """Paths as a file system would compare them that minds neither case nor Unicode's forms."""
-    try:
-        texts = places.cast(pa.string())
-    except pa.ArrowInvalid:
-        valid = [place.decode(errors="replace") for place in places.to_pylist()]
-        texts = pa.array(valid, pa.string())
-    if pc.all(pc.string_is_ascii(texts), min_count=0).as_py():
-        return pc.ascii_lower(texts)
-    return pc.utf8_lower(pc.utf8_normalize(texts, form="NFC"))
 
 
 def _with_name(directories: pa.Array) -> pa.Array:

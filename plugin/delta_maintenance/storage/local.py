@@ -138,15 +138,15 @@ class LocalStore(Store):
         return local_tree.list_tree(self._entered, check_directory(directory), skip)
 
     def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
-        from delta_maintenance.storage import local_tree
+        from delta_maintenance.storage import local_tree, tree
 
-        return local_tree.statuses(self._entered, map(check_path, paths.to_pylist()))
+        tree.check_paths(paths)
+        return local_tree.statuses(self._entered, paths.to_pylist())
 
     def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
-        from delta_maintenance.storage import local_tree
+        from delta_maintenance.storage import local_tree, tree
 
-        for path in files["path"].to_pylist():
-            check_path(path)
+        tree.check_paths(files["path"])
         return local_tree.delete_unchanged(self._entered, files)
 
     def remove_empty_directory(self, path: str) -> bool:

@@ -28,7 +28,7 @@ Enter = Callable[[str], AbstractContextManager[int]]
 The block's errors come out as errors of this library. `FileNotFoundError` where it is gone.
 """
 
-_PARALLEL = 8
+_PARALLEL = 4
 _FILES_PER_TASK = 512
 _FILES_PER_BATCH = 1 << 15
 
@@ -56,22 +56,23 @@ def list_tree(enter: Enter, directory: str, skip: Skip | None) -> Iterator[pa.Ta
 def statuses(enter: Enter, paths: Iterable[str]) -> pa.Table:
     """See `Store.statuses`. What is no plain file is not there."""
 
-    def look(here: int, names: list[str], within: str) -> list[tuple[str, int, int]]:
-        seen = ((name, _plain(here, name)) for name in names)
-        return [
-            (within + name, found.st_size, _millis(found))
-            for name, found in seen
-            if found is not None
+    def look(here: int, names: list[str], within: str) -> pa.Table:
+        there, sizes, times = [], [], []
+        for name in names:
+            try:
+                found = os.stat(name, dir_fd=here, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(found.st_mode):
+                there.append(within + name)
+                sizes.append(found.st_size)
+                times.append(_millis(found))
+        columns = [
+            pa.array(c, f.type) for c, f in zip((there, sizes, times), STATUSES, strict=True)
         ]
+        return pa.Table.from_arrays(columns, schema=STATUSES)
 
-    rows = [row for answer in _by_directory(enter, paths, look) for row in answer]
-    columns: list[list[str] | list[int]] = [
-        [path for path, _, _ in rows],
-        [size for _, size, _ in rows],
-        [modified for _, _, modified in rows],
-    ]
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, STATUSES, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=STATUSES)
+    return pa.concat_tables([STATUSES.empty_table(), *_by_directory(enter, paths, look)])
 
 
 def delete_unchanged(enter: Enter, files: pa.Table) -> dict[str, StorageError]:
@@ -199,7 +200,8 @@ def _by_directory(
 
     with ThreadPoolExecutor(_PARALLEL) as pool:
         tasks = []
-        for within, group in groupby(sorted(paths), lambda path: path[: path.rfind("/") + 1]):
+        # Not sorted: a listing has the files of a directory next to each other.
+        for within, group in groupby(paths, lambda path: path[: path.rfind("/") + 1]):
             names = [path[len(within) :] for path in group]
             for first in range(0, len(names), _FILES_PER_TASK):
                 tasks.append(pool.submit(task, within, names[first : first + _FILES_PER_TASK]))
@@ -207,14 +209,6 @@ def _by_directory(
             answer = done.result()
             if answer is not None:
                 yield answer
-
-
-def _plain(here: int, name: str) -> os.stat_result | None:
-    try:
-        found = os.stat(name, dir_fd=here, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    return found if stat.S_ISREG(found.st_mode) else None
 
 
 def _millis(found: os.stat_result) -> int:

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.storage.paths import check_path
+
 if TYPE_CHECKING:
     from delta_maintenance.storage.base import Store
+
+_UNCLEAN = r"[\x00-\x1f\x7f-\x{9f}\\]|(^|/)\.{0,2}(/|$)"
+"""No text of Arrow holds a lone surrogate."""
 
 
 class EntryKind(IntEnum):
@@ -57,6 +62,18 @@ def tree_of(
 def directories_of(paths: pa.ChunkedArray) -> pa.ChunkedArray:
     """The directory that each file is in; empty for the root."""
     return pc.replace_substring_regex(paths, "(^|/)[^/]*$", "")
+
+
+def unclean(paths: pa.Array) -> pa.BooleanArray:
+    """Which of the paths no store takes: those that `check_path` refuses."""
+    return pc.match_substring_regex(paths, _UNCLEAN)
+
+
+def check_paths(paths: pa.ChunkedArray) -> None:
+    """`check_path` for each of the paths."""
+    for chunk in paths.chunks:
+        for path in chunk.filter(unclean(chunk)).to_pylist():
+            check_path(path)
 
 
 def statuses_by_listing(store: Store, paths: pa.ChunkedArray) -> pa.Table:

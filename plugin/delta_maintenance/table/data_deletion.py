@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
-from delta_maintenance.protocol.arrays import booleans
-from delta_maintenance.protocol.vacuum_rules import Mask, in_a_log, unclean
+from delta_maintenance.protocol.arrays import booleans, to_bools
+from delta_maintenance.protocol.vacuum_rules import Mask, in_a_log
 from delta_maintenance.storage.base import Store
+from delta_maintenance.storage.tree import unclean
 
 _BATCH = 1000
 _AT_ONCE = 4
@@ -113,7 +114,7 @@ def remove_empty_directories(store: Store, directories: Iterable[str]) -> Iterat
 def require_data_paths(paths: pa.ChunkedArray) -> None:
     """`RefusedError` where a path leads anywhere but to a file below the root, outside of logs."""
     for chunk in paths.chunks:
-        wrong = in_a_log(chunk) | unclean(chunk)
+        wrong = in_a_log(chunk) | to_bools(unclean(chunk))
         if wrong.any():
             raise RefusedError(
                 "this is no path of a data file, so nothing was deleted",

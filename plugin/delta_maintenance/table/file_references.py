@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.protocol.arrays import booleans, to_bools
 from delta_maintenance.protocol.checkpoint import deletion_times
 from delta_maintenance.protocol.path_audit import ABSOLUTE, PathAudit, locations
-from delta_maintenance.protocol.protected_paths import ProtectedPaths, deletion_vector_paths
+from delta_maintenance.protocol.protected_paths import (
+    ProtectedPaths,
+    deletion_vector_paths,
+    spellings_of,
+)
 from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.sidecar_writer import commit_times
 from delta_maintenance.table.snapshot import Snapshot
@@ -28,10 +33,10 @@ class FileReferences:
 
     in_use: ProtectedPaths
     """Files of live adds, and of tombstones whose retention is not over."""
-    expired: ProtectedPaths
+    expired: list[pa.BinaryArray] = field(default_factory=list)
     """Files of tombstones whose retention is over; some of them may be in use all the same."""
-    live: list[pa.Table] = field(default_factory=list)
-    """Of live adds below the root: `path` as written, and `place`, where it points."""
+    live: list[pa.StringArray] = field(default_factory=list)
+    """The files of live adds, as their paths are written."""
     live_bytes: int = 0
     num_live: int = 0
     ageless_tombstones: int = 0
@@ -40,17 +45,32 @@ class FileReferences:
     @classmethod
     def none(cls, roots: tuple[str, ...]) -> FileReferences:
         """Of no version yet; `roots` are the addresses of the table."""
-        return cls(ProtectedPaths(roots), ProtectedPaths(roots))
+        return cls(ProtectedPaths(roots))
 
-    def missing(self, listed: pa.Array) -> pa.Table:
-        """The live files that are not among the listed ones under any spelling."""
-        if not self.live:
-            return pa.table({"path": pa.array([], pa.string()), "place": pa.array([], pa.binary())})
-        live = pa.concat_tables(self.live)
-        listed = listed.cast(pa.binary())
-        live = live.filter(pc.invert(pc.is_in(live["place"], value_set=listed)))
-        raw = live["path"].cast(pa.binary())
-        return live.filter(pc.invert(pc.is_in(raw, value_set=listed)))
+    def unlisted(self, listed: Sequence[pa.StringArray]) -> list[tuple[str, str]]:
+        """The live files below the root that are not among the listed ones under any spelling.
+
+        Each as its path is written, and where that points, relative to the root.
+        """
+        there = ProtectedPaths(self.in_use.roots)
+        there.take_literally(listed)
+        found: list[tuple[str, str]] = []
+        for paths in self.live:
+            known = there.covers(paths)
+            if known.all():
+                continue
+            for root in self.in_use.roots:
+                places = locations(paths, root=root)
+                below = ~to_bools(pc.match_substring_regex(places, ABSOLUTE))
+                known |= there.covers(places)
+                missing = booleans(below & ~known)
+                known |= below
+                found += zip(
+                    paths.filter(missing).to_pylist(),
+                    map(_readable, places.filter(missing).to_pylist()),
+                    strict=True,
+                )
+        return found
 
 
 def read_references(
@@ -96,26 +116,22 @@ def _take(
     references.num_live += adds.num_rows
     if "size" in adds.column_names:
         references.live_bytes += pc.sum(adds["size"]).as_py() or 0
-    references.live += _live(adds, snapshot.table)
+    references.live += _live(adds)
     if not tombstones.num_rows:
         return
     times = deletion_times(tombstones, commit_times=commit_times(snapshot))
     protects = pc.fill_null(pc.greater_equal(times, deleted_before_ms), True)
     references.in_use.offer(tombstones.filter(protects))
-    references.expired.offer(tombstones.filter(pc.invert(protects)))
+    expired = tombstones.filter(pc.invert(protects))
+    references.expired += spellings_of(expired, roots=references.in_use.roots).places
     references.ageless_tombstones += times.null_count
 
 
-def _live(adds: pa.Table, root: str) -> list[pa.Table]:
-    """The data files and deletion vectors of adds that lie below the root."""
-    found = []
-    for paths in adds["path"].chunks:
-        found.append(pa.table({"path": paths, "place": locations(paths, root=root)}))
-    if "deletionVector" in adds.column_names:
-        for vectors in adds["deletionVector"].chunks:
-            relative, _ = deletion_vector_paths(vectors)
-            found.append(pa.table({"path": relative, "place": relative.cast(pa.binary())}))
-    return [
-        table.filter(pc.invert(pc.match_substring_regex(table["place"], ABSOLUTE)))
-        for table in found
-    ]
+def _live(adds: pa.Table) -> list[pa.StringArray]:
+    """The data files of adds, and the files of their deletion vectors as far as they are inside."""
+    vectors = adds["deletionVector"].chunks if "deletionVector" in adds.column_names else []
+    return [*adds["path"].chunks, *(deletion_vector_paths(chunk)[0] for chunk in vectors)]
+
+
+def _readable(place: bytes) -> str:
+    return place.decode(errors="replace")

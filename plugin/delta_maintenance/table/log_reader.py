@@ -33,6 +33,8 @@ _GROUPS_PER_THREAD = 32
 _GROUP_BYTES = 1 << 20
 # Small enough for the allocator to use the same room again, batch after batch.
 _BATCH_BYTES = 12 << 20
+# What is read to get at a few fields is soon gone again: smaller batches need less room for it.
+_NARROW_BATCH_BYTES = 4 << 20
 _THOROUGH_BYTES = 32 << 20
 
 
@@ -87,9 +89,10 @@ class LogTail:
     ) -> Iterator[TailBatch]:
         """The file actions in batches of bounded size, the next ones parsed meanwhile."""
         # Keys that one batch meets reach the other too late at worst, and are met again there.
-        return in_parallel(lambda lines: _parse(*lines, keys, fields), self._sources())
+        batch_bytes = _BATCH_BYTES if fields is None else _NARROW_BATCH_BYTES
+        return in_parallel(lambda lines: _parse(*lines, keys, fields), self._sources(batch_bytes))
 
-    def _sources(self) -> Iterator[tuple[list[FileLines], list[int]]]:
+    def _sources(self, batch_bytes: int) -> Iterator[tuple[list[FileLines], list[int]]]:
         sources: list[FileLines] = []
         versions: list[int] = []
         size = 0
@@ -101,7 +104,7 @@ class LogTail:
             sources.append(lines)
             versions.append(entry.file.end_version or entry.file.version or 0)
             size += sum(len(piece) for piece in lines.pieces)
-            if size >= _BATCH_BYTES:
+            if size >= batch_bytes:
                 yield sources, versions
                 sources, versions, size = [], [], 0
         if sources:
