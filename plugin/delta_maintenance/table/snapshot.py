@@ -36,6 +36,7 @@ from delta_maintenance.storage.base import Store
 from delta_maintenance.table.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.log_reader import LogTail
 from delta_maintenance.table.log_segment import LOG_DIRECTORY, LogSegment
+from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.standing_files import (
     StandingFiles,
     standing_files,
@@ -193,8 +194,9 @@ class Snapshot:
         """
         given = 0
         try:
-            for batch in self.scan(fields=_LIVE_VIEW):
-                yield _file_view(batch.adds)
+            views = in_parallel(lambda batch: _file_view(batch.adds), self.scan(fields=_LIVE_VIEW))
+            for view in views:
+                yield view
                 given += 1
         except UnusableCheckpointError as error:
             other = self.avoiding(error)
@@ -308,7 +310,7 @@ class Snapshot:
     ) -> pa.Table:
         return self._read(
             lambda snapshot: pa.concat_tables(
-                [none, *(view(batch) for batch in snapshot.scan(fields=fields))]
+                [none, *in_parallel(view, snapshot.scan(fields=fields))]
             )
         )
 
