@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -157,19 +158,24 @@ def test_blocks_of_two_writers_of_one_name_do_not_mix(
 ) -> None:
     rival = AzureStore(root, azure_server.storage_options, multipart_size=MIB, part_size=MIB)
     staged = AzurePut.stage
-    theirs = b"t" * (3 * MIB)
+    ours, theirs = b"o" * (3 * MIB), b"t" * (3 * MIB)
 
     def overtaken(put: AzurePut, key: str, source: BinaryIO, size: int, put_id: str) -> object:
         publish = staged(put, key, source, size, put_id)
-        if put is store._creator:
-            with rival.create("x") as file:
-                file.write(theirs)
+        # The other's blocks are all there too, and nobody has made the blob.
+        staged(
+            rival._creator, key, io.BytesIO(theirs), size, "the other put's id, which is as long"
+        )
         return publish
 
     monkeypatch.setattr(AzurePut, "stage", overtaken)
-    with pytest.raises(FileExistsError), store.create("x") as file:
-        file.write(b"o" * (3 * MIB))
-    assert rival.read("x") == theirs
+    with store.create("x") as file:
+        file.write(ours)
+    assert rival.read("x") == ours
+    monkeypatch.setattr(AzurePut, "stage", staged)
+    with pytest.raises(FileExistsError), rival.create("x") as file:
+        file.write(theirs)
+    assert store.read("x") == ours
     rival.close()
 
 

@@ -106,6 +106,23 @@ def test_a_large_stream_goes_up_in_parts_and_appears_at_once(
     store.close()
 
 
+def test_parts_that_are_kept_in_part_are_sent_again_from_there(
+    gcs_server: GCSServer, gcs_bucket: str
+) -> None:
+    options = gcs_server.storage_options
+    store = GCSStore(f"gs://{gcs_bucket}/t", options, multipart_size=PART, part_size=2 * PART)
+    data = os.urandom(5 * PART)
+    gcs_server.part_size = PART
+    with store.create("x") as file:
+        file.write(data)
+    assert store.read("x") == data
+    gcs_server.part_size = 0
+    with pytest.raises(StorageError, match="NothingKept"), store.create("y") as file:
+        file.write(data)
+    assert store.stat("y") is None
+    store.close()
+
+
 def test_a_rival_that_comes_while_parts_go_up_keeps_its_file(
     gcs_server: GCSServer, gcs_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

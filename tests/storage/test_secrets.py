@@ -53,8 +53,12 @@ ADDRESSES: dict[str, tuple[str, Callable[[str], dict[str, str]]]] = {
 
 
 def echo(request: Request) -> Reply:
-    """What a badly made proxy answers: the request."""
-    said = f"{request.target} {dict(request.headers.items())}"
+    """What a badly made proxy answers: the request. Google gets its token first."""
+    if (request.method, request.target) == ("POST", "/"):
+        token = {"access_token": SECRET, "expires_in": 3600, "token_type": "Bearer"}
+        headers = {"Content-Type": "application/json"}
+        return Reply(status=200, headers=headers, body=json.dumps(token).encode())
+    said = f"{request.headers.get('Authorization')} {request.target} {request.headers.items()}"
     body = json.dumps({"error": {"message": said, "errors": [{"reason": "forbidden"}]}})
     xml = f"<Error><Code>AccessDenied</Code><Message>{said}</Message></Error>"
     return Reply(status=403, body=(xml if "xml" in request.target else body + xml).encode())

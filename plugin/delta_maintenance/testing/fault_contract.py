@@ -93,6 +93,25 @@ class FaultContract:
         proxy.choose = lambda request: None
         assert (theirs.stat(PATH) is not None) == (fault in APPLIED)
 
+    def test_a_condition_refuted_by_its_own_first_attempt_is_a_success(
+        self, proxy: FaultProxy, open_one: Callable[[], Store]
+    ) -> None:
+        ours = open_one()
+        written = 0
+
+        def choose(request: Request) -> HttpFault | None:
+            nonlocal written
+            written += writes(request)
+            if writes(request):
+                return HttpFault.CUT_AFTER if written == 1 else None
+            # Who wrote the file cannot be seen before the second attempt.
+            return HttpFault.ERROR_BEFORE if written == 1 else None
+
+        proxy.choose = choose
+        assert ours.put_if_absent(PATH, b"ours") is Put.DONE
+        # Some HTTP clients send it again by themselves, and nobody looks in between.
+        assert written == 2 and proxy.injected[0] is HttpFault.CUT_AFTER
+
     def test_a_server_that_goes_away_for_good_leaves_the_outcome_unknown(
         self, proxy: FaultProxy, open_one: Callable[[], Store]
     ) -> None:

@@ -32,6 +32,8 @@ class GCSServer:
     denied: set[str] = field(default_factory=set)
     """Names of objects that nobody may delete."""
     page_size: int = 1000
+    part_size: int = 1 << 30
+    """Bytes kept at most of each part of an upload but the last."""
     buckets: dict[str, dict[str, _Object]] = field(default_factory=dict)
     uploads: dict[str, _Upload] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -234,7 +236,8 @@ def _continue_upload(server: GCSServer, request: Request, upload_id: str) -> Rep
     if first > len(upload.data):
         raise _Refusal(503, "backendError", "a part is missing", plain=True)
     # What is kept already is not looked at again.
-    upload.data += request.body[len(upload.data) - first :]
+    fresh = request.body[len(upload.data) - first :]
+    upload.data += fresh if int(span[2]) + 1 == size else fresh[: server.part_size]
     if len(upload.data) < size:
         return Reply(status=308, headers={"Range": f"bytes=0-{len(upload.data) - 1}"})
     data = bytes(upload.data)
