@@ -21,6 +21,12 @@ _HARMLESS = frozenset(
         "aws_default_region",
         "aws_skip_signature",
         "aws_allow_http",
+        "google_skip_signature",
+        "account_name",
+        "endpoint",
+        "azure_storage_account_name",
+        "azure_storage_endpoint",
+        "azure_skip_signature",
     }
 )
 
@@ -62,6 +68,12 @@ class DeltaHook(BaseHook):
             for name, value in given.items()
             if value not in (None, "") and (credentials or name.lower() in _HARMLESS)
         }
+
+    def options_for(self, address: str) -> dict[str, str] | None:
+        """The storage options for a file beside the table: none on the worker's own disks."""
+        scheme, colon, _ = address.partition(":")
+        local = not colon or "/" in scheme or scheme.lower() == "file"
+        return None if local else self.storage_options() or None
 
     def open_table(self, table_uri: str) -> Table:
         """The table at an address; nothing is read yet."""

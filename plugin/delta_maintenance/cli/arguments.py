@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from delta_maintenance.table.snapshot import Snapshot
     from delta_maintenance.table.table import Table
 
-_TABLE_HELP = "path or URI of the table's root: a local path, file:, s3:, s3a: or s3n:"
+_TABLE_HELP = "path or URI of the table's root: a local path, file:, s3:, gs:, abfss: or az:"
 _STORAGE_HELP = """\
 an option of the table's store, such as AWS_ENDPOINT_URL=http://localhost:9000; repeatable. Secrets
 need not stand here, where other users of the machine can read them: S3 takes AWS_ACCESS_KEY_ID,
 AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE and AWS_REGION from the environment, and
-~/.aws and instance roles as usual"""
+~/.aws and instance roles as usual; Google and Azure likewise take theirs"""
 
 ENGINES = ("auto", "local", "spark")
 

@@ -59,7 +59,7 @@ _LISTINGS = 3
 
 
 def open_table(uri: str, storage_options: Mapping[str, str] | None = None) -> Table:
-    """The table at `uri`: a path, `file:`, `memory:` or `s3:` address of its root.
+    """The table at `uri`: the address of its root, as `open_store` takes it.
 
     Nothing is read yet. `storage_options` are the store's own, credentials included.
     """
