@@ -14,6 +14,8 @@ from benchmarks.measure import ProcessFailed, Run, Spread, run_pairs, run_proces
 CHECKPOINT = [str(Path(sys.executable).parent / "delta-maintenance"), "checkpoint"]
 """Our command line; the table and the options follow."""
 
+BACKFILL = [CHECKPOINT[0], "backfill-row-ids"]
+
 V1_OPTIONS = ["--kind", "classic"]
 V2_OPTIONS = ["--kind", "v2-json"]
 
@@ -35,16 +37,21 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One quantity of ours and of the peer, pair by pair. The target is the largest good ratio."""
+    """One quantity of ours and of the peer, pair by pair. The target is the largest good ratio.
+
+    Where no peer can do it, there is none, and the target is the largest good amount.
+    """
 
     name: str
     unit: str
     ours: Sequence[float]
-    peer: Sequence[float]
+    peer: Sequence[float] | None
     target: str = ""
 
     @property
-    def ratio(self) -> Spread:
+    def ratio(self) -> Spread | None:
+        if self.peer is None:
+            return None
         return Spread.of([a / b for a, b in zip(self.ours, self.peer, strict=True)])
 
 
@@ -130,6 +137,48 @@ def opening(settings: Settings) -> Outcome:
     return Outcome(rows=rows, notes=notes)
 
 
+def backfill(settings: Settings) -> Outcome:
+    """Row IDs for every file of a log without a checkpoint, and what its log costs to open then.
+
+    No peer outside of Delta Spark can do this. Opening is compared with the same table that got a
+    checkpoint and nothing else.
+    """
+    table = tables.generated(settings.work, commits=settings.commits, adds=settings.adds, removes=0)
+    tables.warm(table)
+    runs: list[Run] = []
+    after: list[Run] = []
+    before: list[Run] = []
+    for number in range(settings.runs):
+        with tables.linked(table) as copy:
+            runs.append(run_process([*BACKFILL, str(copy), "--json"]))
+            after.append(run_process(_subject("open-ours", copy)))
+        with tables.linked(table) as copy:
+            run_process([*CHECKPOINT, str(copy)])
+            before.append(run_process(_subject("open-ours", copy)))
+        print(
+            f"backfill {number + 1}/{settings.runs}: {runs[-1].seconds:.2f} s, "
+            f"{runs[-1].cpu_seconds:.2f} s of CPU, {runs[-1].peak_mb:.0f} MB",
+            file=sys.stderr,
+            flush=True,
+        )
+    report = runs[0].report
+    notes = [
+        f"{report['files_backfilled']} files in {report['num_commits']} commits, those that change "
+        f"protocol and property included; the result is {report['status']!r}",
+        *_agreement("files", {"files": after[0].report["files"]}, before[0].report),
+    ]
+    rows = [
+        Row(name=name, unit=unit, ours=amounts, peer=None, target=target)
+        for name, unit, amounts, target in [
+            ("wall time", "s", [run.seconds for run in runs], ""),
+            ("CPU time", "s", [run.cpu_seconds for run in runs], "60 s"),
+            ("peak memory", "MB", [run.peak_mb for run in runs], "2147 MB"),
+        ]
+    ]
+    opened = _time_and_memory(after, before, prefix="open, after and before: ", targets=("1.0", ""))
+    return Outcome(rows=[*rows, *opened], notes=notes)
+
+
 def imports(settings: Settings) -> Outcome:
     """The import of our operators, against what Airflow itself has to import for them."""
     env = _airflow_home(settings)
@@ -166,6 +215,11 @@ FIGURES: Mapping[str, Figure] = {
         title="Our V2 checkpoint with sidecars against our V1 checkpoint",
         needs="import delta_maintenance.cli.main",
         measure=v2,
+    ),
+    "backfill": Figure(
+        title="`delta-maintenance backfill-row-ids`, which no peer can do",
+        needs="import delta_maintenance.cli.main",
+        measure=backfill,
     ),
     "import": Figure(
         title="`import delta_maintenance_airflow.operators` against Airflow's own imports",

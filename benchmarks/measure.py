@@ -23,10 +23,14 @@ class ProcessFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One process: how long it took, the largest process of its tree, what it reported."""
+    """One process: how long it took, the largest process of its tree, what it reported.
+
+    ``cpu_seconds`` are those of all cores together, children included.
+    """
 
     seconds: float
     peak_mb: float
+    cpu_seconds: float = 0.0
     report: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -66,7 +70,12 @@ def run_process(argv: Sequence[str], *, env: Mapping[str, str] | None = None) ->
         text = out.read().decode().strip()
     unit = 1 if sys.platform == "darwin" else 1024
     report = json.loads(text) if text.startswith("{") else {}
-    return Run(seconds=seconds, peak_mb=usage.ru_maxrss * unit / 1e6, report=report)
+    return Run(
+        seconds=seconds,
+        peak_mb=usage.ru_maxrss * unit / 1e6,
+        cpu_seconds=usage.ru_utime + usage.ru_stime,
+        report=report,
+    )
 
 
 def run_pairs(

@@ -68,11 +68,14 @@ def _print_outcome(outcome: Outcome) -> None:
     print("| quantity | ratio | min .. max | target | ours | peer |")
     print("|---|---|---|---|---|---|")
     for row in outcome.rows:
-        ratio, ours, peer = row.ratio, Spread.of(row.ours), Spread.of(row.peer)
+        ratio, ours = row.ratio, Spread.of(row.ours)
+        compared, peer = "", ""
+        if ratio is not None and row.peer is not None:
+            compared = f"{ratio.median:.2f} | {ratio.low:.2f} .. {ratio.high:.2f}"
+            peer = f"{_amount(Spread.of(row.peer).median)} {row.unit}"
         print(
-            f"| {row.name} | {ratio.median:.2f} | {ratio.low:.2f} .. {ratio.high:.2f} "
-            f"| {row.target} | {_amount(ours.median)} {row.unit} "
-            f"| {_amount(peer.median)} {row.unit} |"
+            f"| {row.name} | {compared or ' | '} | {row.target} "
+            f"| {_amount(ours.median)} {row.unit} | {peer} |"
         )
     print()
     for note in outcome.notes:
