@@ -78,6 +78,7 @@ def check_paths(paths: pa.ChunkedArray) -> None:
 
 def statuses_by_listing(store: Store, paths: pa.ChunkedArray) -> pa.Table:
     """Those of the files that are there, by one listing of each directory that they are in."""
+    check_paths(paths)
     found = []
     for directory in pc.unique(directories_of(paths)).to_pylist():
         listed = list(store.list_from(directory))
