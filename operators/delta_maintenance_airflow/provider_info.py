@@ -11,6 +11,18 @@ from typing import Any
 from delta_maintenance_airflow import __version__
 
 _INTEGRATION = "Delta Lake"
+_PACKAGE = "delta_maintenance_airflow"
+_OPERATORS = (
+    "backfill_row_ids",
+    "checkpoint",
+    "clean_log",
+    "compact_log",
+    "drop_feature",
+    "fsck",
+    "set_properties",
+    "upgrade_protocol",
+    "vacuum",
+)
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -27,7 +39,7 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["software"],
             }
         ],
-        "operators": [_modules("delta_maintenance_airflow.operators.checkpoint")],
+        "operators": [_modules(*(f"{_PACKAGE}.operators.{name}" for name in _OPERATORS))],
         "sensors": [_modules("delta_maintenance_airflow.sensors.commit")],
         "hooks": [_modules("delta_maintenance_airflow.hooks.delta")],
         "connection-types": [

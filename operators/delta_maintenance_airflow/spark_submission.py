@@ -114,13 +114,11 @@ class SparkSubmission:
 
         from delta_maintenance.storage import open_store
 
-        on_s3 = self._report_folder.lower().startswith("s3")
-        store = open_store(
-            self._report_folder, self._delta_hook.storage_options() if on_s3 else None
-        )
+        folder = self._report_folder
+        store = open_store(folder, self._delta_hook.options_for(folder))
         # A new name for each try: the report of an earlier one must not answer for this one.
         name = f"{clock.new_id()}.json"
-        address = f"{self._report_folder.rstrip('/')}/{name}"
+        address = f"{folder.rstrip('/')}/{name}"
         return address, lambda: JobReport.from_json(json.loads(store.read(name)))
 
     def _make_hook(self, *, arguments: list[str], name: str) -> SparkSubmitHook:

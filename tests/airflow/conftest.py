@@ -73,7 +73,8 @@ def task_context() -> dict[str, Any]:
             self[key] = SimpleNamespace(extra=None, add=MagicMock())
             return self[key]
 
-    return {"outlet_events": Events(outlet_events), "ti": MagicMock(), "params": {}}
+    ti = MagicMock(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1, max_tries=0)
+    return {"outlet_events": Events(outlet_events), "ti": ti, "params": {}}
 
 
 @pytest.fixture

@@ -1,0 +1,79 @@
+"""Says whether a table is sound, and puts right what can be without loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from delta_maintenance import clock
+from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
+from delta_maintenance_airflow.operators.base import Prepared
+from delta_maintenance_airflow.operators.reporting import DeltaReportingOperator
+
+if TYPE_CHECKING:
+    from delta_maintenance import Table
+    from delta_maintenance.operations.fsck import FsckOptions, FsckPlan, FsckResult
+    from delta_maintenance_airflow.progress import LoggedProgress
+
+
+class DeltaFsckOperator(DeltaReportingOperator):
+    """Holds commits, checkpoints, compactions, checksums and files of a table against each other.
+
+    Changes nothing unless a repair is asked for. A task that finds the table corrupt, and leaves it
+    so, fails at once; what was found is in XCom all the same.
+
+    `status` is `sound` or `warnings`. `num_corrupt` counts the findings of corruption. Takes the
+    parameters of `DeltaReportingOperator`; the report has every finding. `options` are fields of
+    `FsckOptions`: `deep`, `repair`, `remove_missing_files`, `allow_append_only`, `other_writers`.
+    """
+
+    operation = "fsck"
+
+    def read_options(self, given: Mapping[str, Any]) -> FsckOptions:
+        from delta_maintenance.operations import fsck
+
+        return fsck.FsckOptions.from_json(given)
+
+    def prepare(self, table: Table, options: FsckOptions, progress: LoggedProgress) -> Prepared:
+        from delta_maintenance.operations import fsck
+
+        address, storage_options = self.new_report() or (None, None)
+        surveyed = fsck.survey(
+            table,
+            options,
+            now=clock.now(),
+            report=address,
+            storage_options=storage_options,
+            progress=progress,
+        )
+        return Prepared(
+            surveyed.plan,
+            lambda: fsck.apply(
+                table,
+                surveyed.plan,
+                now=clock.now(),
+                new_id=clock.new_id,
+                progress=progress,
+                surveyed=surveyed,
+            ),
+        )
+
+    def reason(self, plan: FsckPlan) -> str:
+        return _findings(plan)
+
+    def summary(self, result: FsckResult) -> str:
+        repairs = "".join(f"; {repair}" for repair in result.repairs)
+        return f"{_findings(result)}{repairs}"
+
+    def facts(self, document: FsckPlan | FsckResult) -> Mapping[str, Any]:
+        return {"num_corrupt": document.num_corrupt, **super().facts(document)}
+
+    def failure(self, document: FsckPlan | FsckResult) -> DeltaMaintenanceError | None:
+        if not document.num_corrupt:
+            return None
+        return CorruptTableError(_findings(document), remedy="see each finding for what to do")
+
+
+def _findings(document: FsckPlan | FsckResult) -> str:
+    counts = [f"{count.count} {count.kind} ({count.severity})" for count in document.counts]
+    return f"{document.status}: {', '.join(counts) or 'nothing found'}"

@@ -1,0 +1,38 @@
+"""Operators whose lists of files are too long for XCom and the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from delta_maintenance import clock
+from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
+
+
+class DeltaReportingOperator(DeltaMaintenanceOperator):
+    """Writes every single file or finding to a report, before anything is changed.
+
+    Takes the parameters of `DeltaMaintenanceOperator`, and:
+
+    :param report_uri: the address of a new Parquet file outside the table. One that ends in `/` is
+        a folder, in which every try leaves a file of its own. XCom says which as `report_uri`.
+        (templated)
+    """
+
+    template_fields: Sequence[str] = (*DeltaMaintenanceOperator.template_fields, "report_uri")
+
+    def __init__(self, *, report_uri: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.report_uri = report_uri
+        self._report: str | None = None
+
+    def new_report(self) -> tuple[str, dict[str, str] | None] | None:
+        """Where this try reports, with the storage options for it; None without a report."""
+        if not self.report_uri:
+            return None
+        name = f"{clock.new_id()}.parquet" if self.report_uri.endswith("/") else ""
+        self._report = self.report_uri + name
+        return self._report, self.hook.options_for(self._report)
+
+    def facts(self, document: Any) -> Mapping[str, Any]:
+        return {} if self._report is None else {"report_uri": self._report}

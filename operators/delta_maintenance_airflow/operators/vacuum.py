@@ -1,0 +1,95 @@
+"""Deletes the files of a table that none of its retained versions needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from delta_maintenance import clock
+from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, StorageError
+from delta_maintenance_airflow.operators.base import Prepared
+from delta_maintenance_airflow.operators.reporting import DeltaReportingOperator
+
+if TYPE_CHECKING:
+    from delta_maintenance import Table
+    from delta_maintenance.operations.vacuum import VacuumOptions, VacuumResult
+    from delta_maintenance_airflow.progress import LoggedProgress
+
+
+class DeltaVacuumOperator(DeltaReportingOperator):
+    """Deletes data files, deletion vectors and change data files that nothing retained refers to.
+
+    The log is read again before every few thousand deletions, so that others may write meanwhile. A
+    retention shorter than the table's own, or than a week, is refused unless
+    `allow_short_retention` and `no_other_writers` are both given; so are more than 1,000 files that
+    are more than half of all, without `allow_large_delete`. A task that is killed is continued by
+    the next one.
+
+    `status` is `vacuumed` or `nothing-to-do`. A task that could not delete a file fails, with the
+    status `partly` in XCom, and may be retried. Takes the parameters of `DeltaReportingOperator`;
+    the report has each file with size, time and the reason. `options` are fields of
+    `VacuumOptions`: `mode` (`full`, `lite`, `inventory`), `retention`, `allow_short_retention`,
+    `no_other_writers`, `keep_versions`, `inventory`, `foreign_files`, `allow_large_delete`,
+    `ignore_missing_files`, `log_commits`, `other_writers`.
+    """
+
+    operation = "vacuum"
+
+    def read_options(self, given: Mapping[str, Any]) -> VacuumOptions:
+        from delta_maintenance.operations import vacuum
+
+        return vacuum.VacuumOptions.from_json(given)
+
+    def prepare(self, table: Table, options: VacuumOptions, progress: LoggedProgress) -> Prepared:
+        # Before the table is opened: what comes later must not look older than it is.
+        now = clock.now()
+        from delta_maintenance.operations import vacuum
+        from delta_maintenance.operations.vacuum_report import write_report
+
+        inventory = options.inventory
+        surveyed = vacuum.survey(
+            table.snapshot(),
+            options,
+            now=now,
+            storage_options=None if inventory is None else self.hook.options_for(inventory),
+        )
+        if (report := self.new_report()) is not None:
+            address, storage_options = report
+            write_report(
+                surveyed.dead.files, address, table=table.store, storage_options=storage_options
+            )
+        return Prepared(
+            surveyed.plan,
+            lambda: vacuum.apply(
+                table,
+                surveyed.plan,
+                now=clock.now(),
+                new_id=clock.new_id,
+                progress=progress,
+                surveyed=surveyed,
+            ),
+        )
+
+    def summary(self, result: VacuumResult) -> str:
+        return (
+            f"{result.status}: {result.deleted} files and {result.directories} directories "
+            f"deleted, {result.bytes} bytes"
+        )
+
+    def newest_version(self, result: VacuumResult) -> int:
+        return max(result.version, result.start_version or 0, result.end_version or 0)
+
+    def failure(self, document: Any) -> DeltaMaintenanceError | None:
+        if getattr(document, "status", None) != "partly":
+            return None
+        if document.lost:
+            return CorruptTableError(
+                f"{len(document.lost)} files came back into use after they were deleted",
+                file=document.lost[0],
+                remedy="restore them from a backup, or the table to a version without them",
+            )
+        why = document.stopped or f"{document.failed} files, first {document.failures[0]}"
+        return StorageError(
+            f"{document.deleted} files were deleted, and others could not be: {why}",
+            remedy="see the Result, and run again",
+        )
