@@ -18,6 +18,7 @@ from delta_maintenance.errors import (
     StorageError,
 )
 from delta_maintenance.storage import local_tree
+from delta_maintenance.storage.azure import AzureStore
 from delta_maintenance.storage.base import Store
 from delta_maintenance.storage.gcs import GCSStore
 from delta_maintenance.storage.local import LocalStore
@@ -27,7 +28,7 @@ from delta_maintenance.storage.tree import STATUSES, TREE, EntryKind, check_path
 from delta_maintenance.testing.store_contract import ODD_NAMES, UNCLEAN_PATHS
 
 
-@pytest.fixture(params=["memory", "local", "s3", "gcs"])
+@pytest.fixture(params=["memory", "local", "s3", "gcs", "azure"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """A store over an empty root that has a neighbour of a similar name."""
     if request.param == "memory":
@@ -41,6 +42,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         server, bucket = (request.getfixturevalue(f"s3_{name}") for name in ("server", "bucket"))
         options = server.storage_options
         made = S3Store(f"s3://{bucket}/t", options), S3Store(f"s3://{bucket}/t2", options)
+    elif request.param == "azure":
+        server = request.getfixturevalue("azure_server")
+        place = f"az://{request.getfixturevalue('azure_container')}"
+        options = server.storage_options
+        made = AzureStore(f"{place}/t", options), AzureStore(f"{place}/t2", options)
     else:
         server, bucket = (request.getfixturevalue(f"gcs_{name}") for name in ("server", "bucket"))
         options = server.storage_options
