@@ -158,3 +158,21 @@ def test_only_files_of_checkpoints_are_ever_deleted() -> None:
     kinds = {parse_log_file_name(path.removeprefix("_delta_log/")).kind.name for path in deleted}
     assert kinds == {"CLASSIC_CHECKPOINT", "MULTIPART_CHECKPOINT", "UUID_CHECKPOINT"}
     assert f"_delta_log/{MANIFEST}" in deleted
+
+
+def test_a_checkpoint_goes_only_after_the_new_one_is_there_unless_it_is_in_its_way() -> None:
+    files = damaged()
+    recorded = FaultStore(store_of(files))
+
+    repair(recorded, fsck.survey(Table(store_of(files)), ALL, now=NOW))
+
+    order: dict[int, list[str]] = {1: [], 2: [], 3: []}
+    for step in recorded.trace:
+        file = parse_log_file_name(step.path.removeprefix("_delta_log/"))
+        if file.kind.name.endswith("CHECKPOINT") and step.kind in ("create", "delete"):
+            order[file.version or 0].append(step.kind)
+    assert order == {
+        1: ["delete", "create"],
+        2: ["create", "delete", "delete"],
+        3: ["create", "delete"],
+    }
