@@ -16,8 +16,13 @@ CHECKPOINT = [str(Path(sys.executable).parent / "delta-maintenance"), "checkpoin
 
 BACKFILL = [CHECKPOINT[0], "backfill-row-ids"]
 
+COMPACT_LOG = [CHECKPOINT[0], "compact-log"]
+
 V1_OPTIONS = ["--kind", "classic"]
 V2_OPTIONS = ["--kind", "v2-json"]
+
+_COMPACTED_ADDS = 100_000
+_COMPACTED_REMOVES = 10_000
 
 _TAIL_COMMITS = 100
 _TAIL_ADDS = 100 * _TAIL_COMMITS
@@ -179,6 +184,36 @@ def backfill(settings: Settings) -> Outcome:
     return Outcome(rows=[*rows, *opened], notes=notes)
 
 
+def compaction(settings: Settings) -> Outcome:
+    """All commits of a table in one compaction, against ``compact_logs`` of deltalake."""
+    table = tables.generated(
+        settings.work,
+        commits=settings.commits,
+        adds=_COMPACTED_ADDS,
+        removes=_COMPACTED_REMOVES,
+    )
+    sizes: tuple[list[float], list[float]] = ([], [])
+
+    def measured(side: int, *argv: str) -> Run:
+        with tables.linked(table) as copy:
+            tables.warm(copy)
+            run = run_process([*argv, str(copy)])
+            sizes[side].append(tables.compaction_mb(copy))
+        return run
+
+    runs = run_pairs(
+        partial(measured, 0, *COMPACT_LOG, f"--commits-per-file={settings.commits}"),
+        partial(measured, 1, *_subject("compact-deltalake")),
+        runs=settings.runs,
+        label="compact-log",
+    )
+    rows = [
+        *_time_and_memory(*runs, prefix="", targets=("0.33", "0.5")),
+        Row(name="file size", unit="MB", ours=sizes[0], peer=sizes[1]),
+    ]
+    return Outcome(rows=rows)
+
+
 def imports(settings: Settings) -> Outcome:
     """The import of our operators, against what Airflow itself has to import for them."""
     env = _airflow_home(settings)
@@ -220,6 +255,11 @@ FIGURES: Mapping[str, Figure] = {
         title="`delta-maintenance backfill-row-ids`, which no peer can do",
         needs="import delta_maintenance.cli.main",
         measure=backfill,
+    ),
+    "compact-log": Figure(
+        title="`delta-maintenance compact-log` of a whole log against deltalake's `compact_logs`",
+        needs="import delta_maintenance.cli.main",
+        measure=compaction,
     ),
     "import": Figure(
         title="`import delta_maintenance_airflow.operators` against Airflow's own imports",

@@ -20,6 +20,14 @@ def checkpoint_deltalake(table: str) -> dict[str, object]:
     return {"version": opened.version()}
 
 
+def compact_deltalake(table: str) -> dict[str, object]:
+    from deltalake import DeltaTable
+
+    opened = DeltaTable(table)
+    opened.compact_logs(0, opened.version())
+    return {"version": opened.version()}
+
+
 def open_ours(table: str) -> dict[str, object]:
     from delta_maintenance import open_table
 
@@ -77,6 +85,7 @@ def _import_airflow() -> None:
 
 _SUBJECTS: dict[str, Callable[..., dict[str, object]]] = {
     "checkpoint-deltalake": checkpoint_deltalake,
+    "compact-deltalake": compact_deltalake,
     "open-ours": open_ours,
     "open-deltalake": open_deltalake,
     "files-ours": files_ours,

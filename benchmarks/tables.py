@@ -95,6 +95,11 @@ def checkpoint_mb(table: Path) -> float:
     return sum(file.stat().st_size for file in files) / 1e6
 
 
+def compaction_mb(table: Path) -> float:
+    """The size of the table's log compactions."""
+    return sum(f.stat().st_size for f in (table / "_delta_log").glob("*.compacted.json")) / 1e6
+
+
 def checkpointed_adds(table: Path) -> int | None:
     """The number of files that the table's ``_last_checkpoint`` announces, where it says so."""
     hint = table / "_delta_log" / "_last_checkpoint"

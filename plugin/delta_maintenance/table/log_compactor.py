@@ -26,7 +26,7 @@ from delta_maintenance.table.log_segment import LOG_DIRECTORY, LogEntry
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.staging import Staging, publish, staging
 
-_BATCH_BYTES = 1 << 21
+_BATCH_BYTES = 1 << 20
 """Read at a time: what is small enough for the processor's cache needs little memory, too."""
 
 
