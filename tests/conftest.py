@@ -12,7 +12,7 @@ from hypothesis import settings
 settings.register_profile("any-machine", deadline=None)
 settings.load_profile("any-machine")
 
-pytest_plugins = ["conformance"]
+pytest_plugins = ["conformance", "count_cases"]
 
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = Path(os.environ.get("DELTA_MAINTENANCE_CORPUS", ROOT.parent / "shared" / "tables"))

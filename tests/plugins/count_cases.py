@@ -1,4 +1,4 @@
-"""What the tests of operations say at the end of a run."""
+"""How many cases the exhaustive tests went through, said at the end of a run."""
 
 from __future__ import annotations
 
