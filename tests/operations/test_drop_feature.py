@@ -161,7 +161,7 @@ def test_a_zombie_leaves_a_feature_alone_that_was_added_again(clock: Clock) -> N
     assert Table(builder.store).snapshot().properties.checkpoint_policy == "v2"
 
 
-@pytest.mark.conformance("CPROT-01", "FEAT-14")
+@pytest.mark.conformance("TXN-12", "FEAT-14")
 @pytest.mark.parametrize("table", READERS, ids=lambda table: table.feature)
 def test_three_checkpoints_stand_between_the_feature_and_its_end(
     table: Droppable, clock: Clock
@@ -257,7 +257,7 @@ def test_statistics_that_are_structs_only_survive_the_loss_of_row_ids(clock: Clo
     assert json.loads(only(builder.store, version, "add")[0]["stats"]) == stats
 
 
-@pytest.mark.conformance("VAC-16", "DV-14")
+@pytest.mark.conformance("FEAT-14")
 def test_vector_files_that_older_versions_need_get_tombstones(clock: Clock) -> None:
     clock.pass_by(timedelta(days=6))
     builder = table_of(clock, log.features("deletionVectors", writer_only=BASIC))
@@ -288,7 +288,7 @@ def test_vector_files_that_older_versions_need_get_tombstones(clock: Clock) -> N
         assert remove["deletionTimestamp"] == EPOCH_MS + 1000 * (86_400 * 6 + 3630)
 
 
-@pytest.mark.conformance("ICT-01", "ICT-02")
+@pytest.mark.conformance("ICT-01")
 def test_commits_carry_no_time_once_that_is_switched_off(clock: Clock) -> None:
     builder = built(TABLES["inCommitTimestamp"], clock)
     result = drop(builder.store, clock, "inCommitTimestamp")

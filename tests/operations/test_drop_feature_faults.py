@@ -110,7 +110,7 @@ CASES = {
 }
 
 
-@pytest.mark.conformance("FEAT-14", "CPROT-04", "TXN-11")
+@pytest.mark.conformance("FEAT-14", "CPROT-04", "TXN-02")
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_after_a_fault_at_any_step_ends_it(case: str, count_cases: Any) -> None:
     feature, truncate_history = CASES[case]

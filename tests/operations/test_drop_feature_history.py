@@ -166,6 +166,16 @@ def test_the_protection_goes_with_all_that_it_protects(clock: Clock) -> None:
     assert min(int(n[:20]) for n in builder.names() if n[:20].isdecimal()) == dropped.version
 
 
+def test_the_last_protected_version_is_in_the_way_too(clock: Clock) -> None:
+    builder = built(TABLES["vacuumProtocolCheck"], clock)
+    boundary = drop(builder.store, clock, "vacuumProtocolCheck").version
+    for name in builder.names():
+        if name[:20].isdecimal() and int(name[:20]) < boundary - 1:
+            builder.drop(name)
+    plan = planned(builder.store, clock, "checkpointProtection", truncate_history=True)
+    assert (plan.ends, plan.num_history_traces) == ("waiting", 2)
+
+
 def test_a_protection_of_nothing_goes_at_once(clock: Clock) -> None:
     builder = TableBuilder()
     builder.commit([log.protocol(1, 7, writer_features=["checkpointProtection"]), log.metadata()])

@@ -164,7 +164,7 @@ def test_a_vector_that_comes_and_goes_meanwhile_is_history_in_the_way(
     assert supports(Table(store).snapshot().protocol, "deletionVectors")
 
 
-@pytest.mark.conformance("CPROT-04", "FEAT-14", "TXN-02")
+@pytest.mark.conformance("CPROT-04", "FEAT-14", "TXN-03")
 @pytest.mark.parametrize("number", range(1, 7))
 def test_writers_that_do_without_the_feature_do_not_stop_the_drop(
     number: int, store: RacedStore, clock: Clock

@@ -84,7 +84,7 @@ def dropped(table: Table, case: Case) -> drop_feature.DropFeatureResult:
     return drop_feature.apply(table, plan)
 
 
-@pytest.mark.conformance("FEAT-14", "FEAT-15", "RT-20", "CPROT-01", "DOM-05")
+@pytest.mark.conformance("FEAT-14", "FEAT-15", "RT-20", "DOM-05")
 @pytest.mark.parametrize("name", CASES)
 def test_delta_spark_drops_to_the_same_protocol_and_goes_on(
     bench: Bench, name: str, tmp_path: Path

@@ -55,6 +55,7 @@ from delta_maintenance.operations.table_change import ProtocolVersions
 from delta_maintenance.protocol.commit_build import OPERATION_ID
 from delta_maintenance.protocol.feature_removal import removal_of
 from delta_maintenance.table.feature_traces import (
+    FileTraces,
     checkpoint_trace,
     file_traces,
     history_traces,
@@ -163,8 +164,8 @@ class _Dropping:
 
     def _run(self) -> DropFeatureResult:
         snapshot = self.committer.snapshot()
-        again = require_droppable(snapshot, self.options, now=self.now())
-        if ProtocolVersions.of(again.protocol) != self.planned.protocol_after:
+        down, files = require_droppable(snapshot, self.options, now=self.now())
+        if ProtocolVersions.of(down.protocol) != self.planned.protocol_after:
             raise RefusedError(
                 "the protocol of the table is not what it was when this was planned",
                 version=snapshot.version,
@@ -172,7 +173,7 @@ class _Dropping:
             )
         if not self.removal.strips_files:
             self.unused_until = snapshot.version
-        self._prepare(snapshot)
+        self._prepare(snapshot, files)
         searched = None
         if self.planned.way == "truncate-history":
             outlook = self._truncated()
@@ -195,7 +196,7 @@ class _Dropping:
                 return entry.version
         return None
 
-    def _prepare(self, snapshot: Snapshot) -> None:
+    def _prepare(self, snapshot: Snapshot, files: FileTraces) -> None:
         committer, removal = self.committer, self.removal
         self._note("remove-domains", remove_domains(committer, removal))
         self._note("switch-off", switch_off(committer, removal))
@@ -204,7 +205,7 @@ class _Dropping:
                 committer,
                 removal,
                 files_per_commit=self.options.files_per_commit,
-                expected=snapshot.counts.num_files,
+                expected=files.count,
                 progress=self.progress,
             )
             self._note("strip-files", *versions)

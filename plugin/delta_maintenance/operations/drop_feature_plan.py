@@ -39,7 +39,7 @@ from delta_maintenance.protocol.features import find_feature
 from delta_maintenance.protocol.protocol_downgrade import downgraded_protocol, feature_names
 from delta_maintenance.protocol.staged_actions import StagedActions
 from delta_maintenance.table.commit_gates import require_committable, require_no_external_log
-from delta_maintenance.table.feature_traces import file_traces, state_trace
+from delta_maintenance.table.feature_traces import FileTraces, file_traces, state_trace
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.table import Table
 from delta_maintenance.table.vector_tombstones import missing_vector_tombstones
@@ -98,11 +98,14 @@ def decide(
 
 def require_droppable(
     snapshot: Snapshot, options: DropFeatureOptions, *, now: datetime
-) -> Downgrade:
-    """Refuses as `decide` does, without planning. The snapshot must have the feature."""
+) -> tuple[Downgrade, FileTraces]:
+    """Refuses as `decide` does, without planning. The snapshot must have the feature.
+
+    Returns what the drop would come to now, and the files that have to be stripped before.
+    """
     decision = _Decision(snapshot, options, _removal(options), now)
     decision.require_allowed()
-    return decision.down
+    return decision.down, decision.files
 
 
 class _Decision:
