@@ -705,6 +705,29 @@ def test_a_damaged_checkpoint_is_passed_over() -> None:
     check(table.store)
 
 
+def test_a_log_that_is_cleaned_up_meanwhile_is_opened_anew() -> None:
+    table = built(*(log.add(f"f{n}") for n in range(10)))
+    store, asked = table.store, []
+
+    def count(paths: pa.StringArray) -> RowCounts:
+        asked.append(paths.to_pylist())
+        if len(asked) == 2:
+            after = latest(table)
+            append(store, "n1")
+            append(store, "n2")
+            snapshot = table.open().snapshot()
+            checkpoint.apply(table.open(), checkpoint.plan(snapshot, now=NOW))
+            for version in range(after + 2):
+                store.delete(f"_delta_log/{version:020}.json")
+        return RowCounts(counts=pa.array([2] * len(paths), pa.int64()))
+
+    result = apply(table, plan_of(table, checkpoint=False), row_counter=count)
+    assert (result.status, result.files_backfilled, len(asked)) == ("enabled", 10, 4)
+    live = table.open().snapshot().live_files()
+    ids = sorted(live["base_row_id"].to_pylist())
+    assert len(set(ids)) == 12 and live["base_row_id"].null_count == 0
+
+
 def test_records_survive_their_json() -> None:
     table = built(log.add("none"))
     plan = plan_of(table, operation_id="x", other_writers="none")

@@ -38,15 +38,15 @@ def with_row_counts(stats: pa.StringArray, counts: pa.Int64Array) -> pa.StringAr
     """The JSON statistics with `numRecords` put in wherever `counts` is not null.
 
     Meant for rows that lack it. Whatever else the statistics say stays as it is; text that is no
-    JSON object, or that holds something else for `numRecords`, is replaced.
+    JSON object, or holds something else for `numRecords`, is replaced.
     """
     members = pc.replace_substring_regex(stats, r"^\s*\{\s*", "")
     opening = pc.binary_join_element_wise('{"numRecords":', counts.cast(pa.string()), "")
     separator = pc.if_else(pc.equal(members, "}"), pa.scalar(""), pa.scalar(","))
     spliced = pc.binary_join_element_wise(opening, separator, members, "")
-    held_before = pc.match_substring(stats, '"numRecords"')
-    # Reading it back is what tells whether the text was an object at all.
-    sound = pc.and_not(pc.equal(num_records(spliced), counts), held_before)
+    # Reading it back tells whether the text was an object, and one without another such member:
+    # of two, the last counts.
+    sound = pc.equal(num_records(spliced), counts)
     alone = pc.binary_join_element_wise(opening, "}", "")
     filled = pc.if_else(pc.fill_null(sound, False), spliced, alone)
     return pc.if_else(pc.is_valid(counts), filled, stats)

@@ -154,12 +154,11 @@ class RowIdBackfill:
                 tags={"rowTrackingEnablementOnly": "true"},
                 what="enable",
             )
-            # Whatever is added meanwhile has to be looked at before this may be true.
-            txn.read_whole_table()
             txn.stage_metadata(enabled(snapshot.metadata, new_id=self._settings.new_id))
             if findings.highest > sources_of(snapshot).high_water_mark:
                 mark = row_tracking.render_domain_configuration(findings.highest)
                 txn.stage_domain(row_tracking.DOMAIN, mark)
+            # Whatever comes first has to be looked at before this may be true.
             outcome = self._committed(txn, max_attempts=1)
             if not isinstance(outcome, Conflicted):
                 return outcome.version
