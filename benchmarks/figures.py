@@ -15,6 +15,7 @@ CHECKPOINT = [str(Path(sys.executable).parent / "delta-maintenance"), "checkpoin
 """Our command line; the table and the options follow."""
 
 BACKFILL = [CHECKPOINT[0], "backfill-row-ids"]
+VACUUM = [CHECKPOINT[0], "vacuum"]
 
 COMPACT_LOG = [CHECKPOINT[0], "compact-log"]
 
@@ -214,6 +215,26 @@ def compaction(settings: Settings) -> Outcome:
     return Outcome(rows=rows)
 
 
+def vacuum(settings: Settings) -> Outcome:
+    """A dry run over a folder on the local disk, against that of deltalake."""
+    table = tables.generated(
+        settings.work, by="dead_files", files=120_000, dead=29_900, partitions=336
+    )
+    tables.warm(table)
+    # For the note, and so that neither side is the first to read the folder.
+    listed = run_process([*VACUUM, str(table), "--dry-run", "--json"]).report
+    ours, peer = run_pairs(
+        partial(run_process, [*VACUUM, str(table), "--dry-run"]),
+        partial(run_process, _subject("vacuum-deltalake", table)),
+        runs=settings.runs,
+        label="vacuum",
+    )
+    return Outcome(
+        rows=_time_and_memory(ours, peer, prefix="", targets=("0.8", "1.0")),
+        notes=_agreement("vacuum", {"files": listed["files"]}, peer[0].report),
+    )
+
+
 def imports(settings: Settings) -> Outcome:
     """The import of our operators, against what Airflow itself has to import for them."""
     env = _airflow_home(settings)
@@ -260,6 +281,11 @@ FIGURES: Mapping[str, Figure] = {
         title="`delta-maintenance compact-log` of a whole log against deltalake's `compact_logs`",
         needs="import delta_maintenance.cli.main",
         measure=compaction,
+    ),
+    "vacuum": Figure(
+        title="`delta-maintenance vacuum --dry-run` against deltalake's `vacuum(full=True)`",
+        needs="import delta_maintenance.cli.main",
+        measure=vacuum,
     ),
     "import": Figure(
         title="`import delta_maintenance_airflow.operators` against Airflow's own imports",

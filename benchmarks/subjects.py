@@ -62,6 +62,12 @@ def files_deltalake(table: str) -> dict[str, object]:
     return {"version": opened.version(), "files": files.num_rows, "bytes": total}
 
 
+def vacuum_deltalake(table: str) -> dict[str, object]:
+    from deltalake import DeltaTable
+
+    return {"files": len(DeltaTable(table).vacuum(full=True, dry_run=True))}
+
+
 def import_ours() -> dict[str, object]:
     _import_airflow()
     airflow_only = set(sys.modules)
@@ -90,6 +96,7 @@ _SUBJECTS: dict[str, Callable[..., dict[str, object]]] = {
     "open-deltalake": open_deltalake,
     "files-ours": files_ours,
     "files-deltalake": files_deltalake,
+    "vacuum-deltalake": vacuum_deltalake,
     "import-ours": import_ours,
     "import-airflow": import_airflow,
 }

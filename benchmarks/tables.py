@@ -24,8 +24,8 @@ _V2_PROTOCOL = {
 }
 
 
-def generated(work: Path, **shape: int) -> Path:
-    """A table with a log of that shape (see ``benchmarks.generate``), from ``work`` if it is there.
+def generated(work: Path, *, by: str = "generate", **shape: int) -> Path:
+    """A table of that shape (see ``benchmarks.generate``, or ``by``), from ``work`` if it is there.
 
     It is made by another process: what generates a million files is large, and a process that
     measures others must stay small.
@@ -37,7 +37,7 @@ def generated(work: Path, **shape: int) -> Path:
         done.unlink(missing_ok=True)
         shutil.rmtree(table, ignore_errors=True)
         options = [f"--{key.replace('_', '-')}={value}" for key, value in shape.items()]
-        run_process([sys.executable, "-m", "benchmarks.generate", str(table), *options])
+        run_process([sys.executable, "-m", f"benchmarks.{by}", str(table), *options])
         done.touch()
     return table
 

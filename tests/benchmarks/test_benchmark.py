@@ -95,6 +95,18 @@ def test_another_engine_finds_the_files_that_were_not_removed(tmp_path: Path) ->
     assert len(deltalake.DeltaTable(str(tmp_path)).file_uris()) == 35
 
 
+def test_a_vacuum_has_as_much_to_do_as_was_asked_for(tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    options = [f"--{name}" for name in ("files=60", "dead=17", "partitions=7", "commits=3")]
+    argv = [sys.executable, "-m", "benchmarks.dead_files", str(tmp_path / "t"), *options]
+    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
+
+    table = deltalake.DeltaTable(str(tmp_path / "t"))
+    assert len(table.file_uris()) == 43
+    assert len(table.vacuum(full=True, dry_run=True)) == 17
+    assert len(list((tmp_path / "t").glob("day=*/*.parquet"))) == 60
+
+
 def test_memory_is_that_of_the_largest_process_of_the_tree() -> None:
     grandchild = "block = b'x' * 200_000_000"
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grandchild!r}])"
