@@ -170,7 +170,7 @@ def test_every_field_of_a_file_survives() -> None:
     check(table.store)
 
 
-@pytest.mark.conformance("RT-12", "STAT-07")
+@pytest.mark.conformance("RT-12")
 def test_statistics_that_only_a_checkpoint_holds_as_a_struct_are_kept() -> None:
     table = built(log.add("a", stats=stats(4)), log.add("b", stats=stats(6)))
     kind = pa.struct([("numRecords", pa.int64()), ("minValues", pa.struct([("id", pa.int64())]))])
@@ -268,7 +268,7 @@ def test_a_file_with_a_row_id_but_no_commit_version_keeps_the_one_and_gets_the_o
     assert (add["baseRowId"], add["defaultRowCommitVersion"], version) == (0, 1, 1)
 
 
-@pytest.mark.conformance("RT-19")
+@pytest.mark.conformance("RT-02")
 def test_row_ids_that_belong_to_two_files_are_refused() -> None:
     given = {"defaultRowCommitVersion": 0, "stats": stats(10)}
     twice = [log.add("a", baseRowId=0, **given), log.add("b", baseRowId=9, **given)]

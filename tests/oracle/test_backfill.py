@@ -62,7 +62,7 @@ def shared(before: Ids, after: Ids) -> Ids:
     return {key: after[key] for key in before.keys() & after.keys()}
 
 
-@pytest.mark.conformance("RT-02", "RT-03", "RT-06", "RT-10", "RT-12", "RT-16")
+@pytest.mark.conformance("RT-02", "RT-03", "RT-06", "RT-10", "RT-12")
 def test_delta_spark_reads_our_row_ids_and_keeps_them(bench: Bench, tmp_path: Path) -> None:
     spark, path = bench.spark, tmp_path / "table"
     create(spark, path, files=8, rows=80)

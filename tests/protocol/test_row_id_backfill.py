@@ -90,7 +90,7 @@ def test_statistics_learn_their_number_of_rows(stats: str | None, filled: str) -
 ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), max_size=12)
 
 
-@pytest.mark.conformance("RT-19", "RT-02")
+@pytest.mark.conformance("RT-02")
 @given(files=ranges, gone=ranges)
 def test_the_audit_finds_what_looking_at_each_pair_finds(
     files: list[tuple[int, int]], gone: list[tuple[int, int]]

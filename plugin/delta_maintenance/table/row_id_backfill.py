@@ -193,7 +193,7 @@ class RowIdBackfill:
             outcome: Outcome | None = None
             for _ in range(_TRIES):
                 moved = advance(base, own=own)
-                base, own = moved.snapshot, None
+                base = moved.snapshot
                 touched.offer(moved.commits)
                 self._require_support(base)
                 files = touched.left_out_of(files)
