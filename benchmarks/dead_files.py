@@ -1,8 +1,9 @@
 """Generates a Delta table with its files, of which many are dead.
 
-The files hold one byte each; a vacuum does not open them. All of it is a month old: a quarter of
-the files were added by one of many commits and removed by the last, longer ago than any retention. Run it as
-``python -m benchmarks.dead_files TABLE [--files N --dead M ...]``.
+The files hold one byte each; a vacuum does not open them. All of it is a month old: the dead files
+were added by one of many commits and removed by the last, longer ago than any retention.
+
+Run it as ``python -m benchmarks.dead_files TABLE [--files N --dead M ...]``.
 """
 
 from __future__ import annotations
