@@ -13,30 +13,38 @@ import hashlib
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 
 def open_with_delta_maintenance(table: str) -> dict[str, Any]:
-    """The newest version and its live files, with the seconds this took, imports left out."""
-    import delta_maintenance
+    """The newest version and its live files, with the seconds this took the second time."""
+    from delta_maintenance import open_table
 
-    open_table = delta_maintenance.open_table
-    began = time.perf_counter()
-    snapshot = open_table(table).snapshot()
-    files = snapshot.live_files().num_rows
-    seconds = time.perf_counter() - began
-    return {"seconds": seconds, "version": snapshot.version, "files": files}
+    def opened() -> tuple[int, int]:
+        snapshot = open_table(table).snapshot()
+        return snapshot.version, snapshot.live_files().num_rows
+
+    return _second_time(opened)
 
 
 def open_with_deltalake(table: str) -> dict[str, Any]:
     """The same with deltalake."""
     from deltalake import DeltaTable
 
+    def opened() -> tuple[int, int]:
+        snapshot = DeltaTable(table)
+        return snapshot.version(), len(snapshot.file_uris())
+
+    return _second_time(opened)
+
+
+def _second_time(opened: Callable[[], tuple[int, int]]) -> dict[str, Any]:
+    # The first time, a process also loads what it needs of its libraries.
+    opened()
     began = time.perf_counter()
-    opened = DeltaTable(table)
-    files = len(opened.file_uris())
-    seconds = time.perf_counter() - began
-    return {"seconds": seconds, "version": opened.version(), "files": files}
+    version, files = opened()
+    return {"seconds": time.perf_counter() - began, "version": version, "files": files}
 
 
 def rows(table: str) -> dict[str, Any]:

@@ -233,7 +233,7 @@ def _compare(before: State, after: State, checkpoint: str) -> None:
         )
     console.print(grid)
     console.print(
-        f"   [dim]each time in a process of its own, imports left out, median of {TRIES}[/]"
+        f"   [dim]each time the second opening of a process of its own, median of {TRIES}[/]"
     )
 
 
