@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -37,9 +38,11 @@ from delta_maintenance.operations.backfill_row_ids import (
     BackfillRowIdsResult,
 )
 from delta_maintenance.storage.base import Store
+from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.table.footers import RowCounts
 from delta_maintenance.table.table import Table
 from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.fault_store import FaultStore
 from delta_maintenance.testing.table_builder import TableBuilder
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -743,3 +746,40 @@ def test_progress_is_told_in_files() -> None:
     told: list[tuple[str, int, int | None]] = []
     apply(table, plan_of(table), progress=lambda *step: told.append(step))
     assert told == [("files", 4, 10), ("files", 8, 10), ("files", 10, 10)]
+
+
+def test_a_batch_costs_a_put_and_two_listings_however_long_the_log() -> None:
+    table = built(*(log.add(f"f{n}", stats=stats(n)) for n in range(40)))
+    plan = plan_of(table, checkpoint=False)
+    store = FaultStore(table.store)
+    backfill_row_ids.apply(Table(store), plan)
+    kinds = [step.kind for step in store.trace]
+    puts = [at for at, kind in enumerate(kinds) if kind == "put_if_absent"]
+    assert len(puts) == 12
+    # From one batch to the next: was the commit alone, is there a checksum to go on from, and did
+    # others commit since?
+    between = [kinds[one + 1 : other] for one, other in zip(puts[1:10], puts[2:11], strict=True)]
+    assert between == [["list_from", "read", "list_from"]] * 9
+    assert not [step for step in store.trace[puts[1] :] if step.kind == "open"]
+
+
+@pytest.mark.conformance("CRC-05")
+def test_checksums_go_on_from_batch_to_batch(tmp_path: Path) -> None:
+    table = built(store=LocalStore(str(tmp_path)))
+    rest = {"tableSizeBytes": 10, "numFiles": 10, "numMetadata": 1, "numProtocol": 1}
+    info = log.commit_info(txnId="t")
+    table.commit([info])
+    snapshot = table.open().snapshot()
+    state_after = {
+        "txnId": "t",
+        "protocol": snapshot.protocol.to_json(),
+        "metadata": snapshot.metadata.to_json(),
+    }
+    table.checksum(1, {**rest, **state_after})
+    assert backfill(table, checkpoint=False).version == 6
+    for version in range(2, 7):
+        told = json.loads(table.read(f"{version:020}.crc"))
+        assert (told["numFiles"], told["tableSizeBytes"]) == (10, 10)
+    (domain,) = told["domainMetadata"]
+    assert json.loads(domain["configuration"]) == {"rowIdHighWaterMark": 44}
+    assert told["metadata"]["configuration"]["delta.enableRowTracking"] == "true"

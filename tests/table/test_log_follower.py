@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.protocol.actions import DomainMetadata
+from delta_maintenance.protocol.actions import CommitInfo, DomainMetadata
 from delta_maintenance.table.commit_outcome import Landed
 from delta_maintenance.table.log_follower import advance
 from delta_maintenance.table.snapshot import Snapshot, VanishedFileError
@@ -103,7 +103,14 @@ def test_the_time_of_ones_own_commit_is_the_one_it_carries() -> None:
     )
     snapshot = table.open().snapshot()
     table.commit([log.commit_info(inCommitTimestamp=99)])
-    own = Landed(version=1, attempts=1, in_commit_timestamp=99, num_adds=0, num_removes=0)
+    own = Landed(
+        version=1,
+        attempts=1,
+        in_commit_timestamp=99,
+        num_adds=0,
+        num_removes=0,
+        commit_info=CommitInfo(values={"inCommitTimestamp": 99}),
+    )
     assert advance(snapshot, own=own).snapshot.timestamp_ms == 99
 
 

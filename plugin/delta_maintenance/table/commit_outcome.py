@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from delta_maintenance.errors import CommitConflictError
-from delta_maintenance.protocol.actions import DomainMetadata
+from delta_maintenance.protocol.actions import CommitInfo, DomainMetadata
 from delta_maintenance.protocol.conflicts import Conflict
 
 
@@ -23,6 +23,7 @@ class Landed:
     num_removes: int
     domains: tuple[DomainMetadata, ...] = field(default=(), compare=False)
     """The domains it wrote, the high-water mark of row IDs among them."""
+    commit_info: CommitInfo | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,9 +95,9 @@ def _moved(
         domains=state.domains.values(),
     )
     assert replay.protocol is not None and replay.metadata is not None
-    newest = by_version.get(snapshot.version + len(entries))
-    info = newest.commit_info if newest is not None else None
-    in_commit = own.in_commit_timestamp if newest is None and own is not None else None
+    newest = by_version.get(snapshot.version + len(entries), own)
+    info = None if newest is None else newest.commit_info
+    in_commit = None
     if info is not None and is_active(replay.protocol, replay.metadata.configuration):
         in_commit = info.in_commit_timestamp
     segment = _longer(snapshot.segment, entries)

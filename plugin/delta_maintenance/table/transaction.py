@@ -235,6 +235,7 @@ class Transaction:
                     num_adds=built.actions.adds.num_rows,
                     num_removes=built.actions.removes.num_rows,
                     domains=built.actions.domains,
+                    commit_info=CommitInfo(values=built.commit_info),
                 )
             rebased = self._rebase(attempt, number)
             if not isinstance(rebased, Attempt):
