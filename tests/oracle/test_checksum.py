@@ -10,12 +10,17 @@ from typing import Any
 import pytest
 from delta_spark import DeltaSpark
 from delta_spark_tables import copy, create
+from py4j.protocol import Py4JJavaError
 
 from delta_maintenance import open_table
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.log_files import checksum_name
-from delta_maintenance.protocol.version_checksum import VersionChecksum, parse_checksum
+from delta_maintenance.protocol.version_checksum import (
+    VersionChecksum,
+    parse_checksum,
+    render_checksum,
+)
 from delta_maintenance.table.commit_outcome import Landed
 from delta_maintenance.table.examination import examine
 from delta_maintenance.table.transaction import Transaction
@@ -100,6 +105,18 @@ def test_delta_spark_accepts_ours_and_goes_on(delta_spark: DeltaSpark, table: Pa
     delta_spark.write(table, "SELECT id, 'z' AS part FROM range(300, 310, 1, 1)")
     assert accepted(delta_spark, table).numFiles() == (ours.num_files or 0) + 1
     assert found(table) == {}
+
+
+def test_delta_spark_would_not_accept_a_lie(delta_spark: DeltaSpark, table: Path) -> None:
+    version = open_table(str(table)).latest_version()
+    stated = checksum(table, version)
+    lie = render_checksum(replace(stated, num_files=(stated.num_files or 0) + 1))
+    log = table / "_delta_log"
+    (log / checksum_name(version)).write_bytes(lie)
+    (log / f".{checksum_name(version)}.crc").unlink()
+
+    with pytest.raises(Py4JJavaError, match="Number of files"):
+        accepted(delta_spark, table)
 
 
 @pytest.mark.conformance("CRC-05", "CDC-02")
