@@ -237,6 +237,34 @@ def test_files_that_still_get_row_ids_lose_them_too(store: RacedStore, clock: Cl
     assert files["base_row_id"].null_count == files.num_rows
 
 
+def test_row_ids_that_are_wanted_again_stay_as_they_are(store: RacedStore, clock: Clock) -> None:
+    builder = built("rowTracking", store, clock)
+    ids = {path: id for path, id in row_ids(store).items()}
+    store.win(3, metadata(builder, {}))
+    with pytest.raises(CommitConflictError, match="enableRowTracking uses rowTracking again"):
+        drop(store, clock, "rowTracking", files_per_commit=2)
+    # The batch before lost its own; nothing is ever given out anew.
+    after = row_ids(store)
+    assert [after[path] for path in ids if after[path] is not None] == [
+        ids[path] for path in ids if after[path] is not None
+    ]
+    assert list(after.values()).count(None) == 2
+
+
+def row_ids(store: RacedStore) -> dict[str, int | None]:
+    files = Table(store).snapshot().live_files()
+    return dict(zip(files["path"].to_pylist(), files["base_row_id"].to_pylist(), strict=True))
+
+
+def test_files_that_others_remove_meanwhile_do_not_come_back(
+    store: RacedStore, clock: Clock
+) -> None:
+    built("rowTracking", store, clock)
+    store.win(3, log.remove("f1"), log.remove("f2"), log.remove("f3"), log.remove("a"))
+    assert drop(store, clock, "rowTracking", files_per_commit=2).status == "dropped"
+    assert row_ids(store) == {}
+
+
 def test_writers_that_never_stop_giving_row_ids_end_it(store: RacedStore, clock: Clock) -> None:
     built("rowTracking", store, clock)
     ids = count(100)

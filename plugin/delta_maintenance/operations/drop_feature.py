@@ -48,9 +48,9 @@ from delta_maintenance.operations.feature_preparation import (
     FeatureGoneError,
     keep_vector_files,
     remove_domains,
-    strip_files,
     switch_off,
 )
+from delta_maintenance.operations.file_stripping import FileStripping
 from delta_maintenance.operations.table_change import ProtocolVersions
 from delta_maintenance.protocol.commit_build import OPERATION_ID
 from delta_maintenance.protocol.feature_removal import removal_of
@@ -201,14 +201,15 @@ class _Dropping:
         self._note("remove-domains", remove_domains(committer, removal))
         self._note("switch-off", switch_off(committer, removal))
         if removal.strips_files:
-            versions = strip_files(
-                committer,
-                removal,
+            stripping = FileStripping(
+                committer=committer,
+                removal=removal,
                 files_per_commit=self.options.files_per_commit,
                 expected=files.count,
                 progress=self.progress,
             )
-            self._note("strip-files", *versions)
+            self.unused_until = stripping.run()
+            self._note("strip-files", *stripping.versions)
         retention = snapshot.properties.deleted_file_retention
         kept = keep_vector_files(committer, removal, retention=retention)
         self._note("keep-vector-files", kept)

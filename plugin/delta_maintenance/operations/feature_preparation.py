@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-
-import pyarrow as pa
 
 from delta_maintenance.clock import NewId, epoch_millis
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.protocol.actions import Metadata
-from delta_maintenance.protocol.conflicts import UNBACKFILL
 from delta_maintenance.protocol.feature_removal import FeatureRemoval
 from delta_maintenance.protocol.protocol_downgrade import feature_names
-from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.checkpoint_spec import layout_of
 from delta_maintenance.table.commit_gates import OtherWriters
 from delta_maintenance.table.commit_outcome import AlreadyDone, Landed
-from delta_maintenance.table.feature_traces import traced_files
-from delta_maintenance.table.sidecar_writer import Progress
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.table import Table
 from delta_maintenance.table.transaction import Transaction
@@ -32,9 +25,6 @@ from delta_maintenance.table.vector_tombstones import missing_vector_tombstones
 
 TRIES = 20
 """How often a commit is made anew on a table that others change at the same time."""
-
-_MOST_ROUNDS = 3
-"""Batches for each that a quiet table would need, before files are taken to come back for ever."""
 
 
 class FeatureGoneError(Exception):
@@ -59,7 +49,10 @@ class Committer:
 
     def snapshot(self) -> Snapshot:
         """The latest version. `FeatureGoneError` where it has lost the feature."""
-        snapshot = self.table.snapshot()
+        return self.require_feature(self.table.snapshot())
+
+    def require_feature(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot. `FeatureGoneError` where it has lost the feature."""
         if self.feature not in feature_names(snapshot.protocol):
             raise FeatureGoneError(snapshot.version)
         return snapshot
@@ -153,47 +146,6 @@ def property_changes(before: Metadata, after: Metadata) -> tuple[dict[str, str],
     return given, sorted(before.configuration.keys() - after.configuration.keys())
 
 
-def strip_files(
-    committer: Committer,
-    removal: FeatureRemoval,
-    *,
-    files_per_commit: int,
-    expected: int,
-    progress: Progress | None = None,
-) -> list[int]:
-    """Commits every file that has them again without the fields of the feature, in batches.
-
-    Returns their versions. `expected` is how many files there are to begin with.
-    `CommitConflictError` where writers keep adding such files.
-    """
-    versions: list[int] = []
-    most = _MOST_ROUNDS * (expected // files_per_commit + 1)
-    while len(versions) < most:
-
-        def stage(snapshot: Snapshot) -> Transaction | None:
-            files = _batch(snapshot, removal, files_per_commit)
-            if not files.num_rows:
-                return None
-            parameters: dict[str, object] = {"batchId": str(len(versions))}
-            transaction = committer.begin(snapshot, UNBACKFILL, parameters=parameters)
-            transaction.read_files(files)
-            transaction.stage_adds(_stripped(files, removal))
-            return transaction
-
-        version = committer.commit(stage)
-        if version is None:
-            return versions
-        versions.append(version)
-        if progress is not None:
-            done = min(len(versions) * files_per_commit, expected)
-            progress("strip-files", done, expected)
-    raise CommitConflictError(
-        f"writers keep adding files with {removal.file_fields[0]}",
-        table=committer.table.uri,
-        remedy="stop the writer that ignores that the feature is off, and run again",
-    )
-
-
 def keep_vector_files(
     committer: Committer, removal: FeatureRemoval, *, retention: timedelta
 ) -> int | None:
@@ -212,47 +164,3 @@ def keep_vector_files(
         return transaction
 
     return committer.commit(stage)
-
-
-def _batch(snapshot: Snapshot, removal: FeatureRemoval, most: int) -> pa.Table:
-    while True:
-        try:
-            return _first(snapshot, removal, most)
-        except UnusableCheckpointError as error:
-            snapshot = snapshot.avoiding(error)
-
-
-def _first(snapshot: Snapshot, removal: FeatureRemoval, most: int) -> pa.Table:
-    """Up to `most` files with traces, with their statistics as JSON."""
-    found: list[pa.Table] = []
-    rows = 0
-    for files in traced_files(snapshot, removal):
-        if files.num_rows:
-            found.append(_with_json_statistics(snapshot, files.slice(0, most - rows)))
-            rows += found[-1].num_rows
-        if rows == most:
-            break
-    if not found:
-        return pa.table({})
-    return pa.concat_tables(found, promote_options="permissive")
-
-
-def _with_json_statistics(snapshot: Snapshot, files: pa.Table) -> pa.Table:
-    """A checkpoint may hold statistics as structs only, which no commit can."""
-    if "stats_parsed" not in files.column_names:
-        return files
-    layout = replace(
-        layout_of(snapshot, zone=None),
-        stats_as_json=True,
-        statistics_type=None,
-        partition_types=None,
-    ).widened(files.schema, pa.schema([]))
-    rows = layout.adds(files).combine_chunks()
-    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows)])
-
-
-def _stripped(files: pa.Table, removal: FeatureRemoval) -> pa.Table:
-    kept = files.drop_columns([n for n in removal.file_fields if n in files.column_names])
-    at = kept.column_names.index("dataChange")
-    unchanged = pa.repeat(pa.scalar(False), kept.num_rows)
-    return kept.set_column(at, "dataChange", unchanged)
