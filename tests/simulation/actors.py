@@ -1,0 +1,162 @@
+"""What all actors have in common: a clock that is a little off, a store that fails, and tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from tests.simulation.world import HINT, HOUR_MS, LOG, SKEW_MS, World
+
+from delta_maintenance.errors import (
+    CommitConflictError,
+    CommitUnknownError,
+    InvalidRequestError,
+    RefusedError,
+    StorageError,
+    UnsupportedFeatureError,
+)
+from delta_maintenance.storage.base import FileStatus, Store
+from delta_maintenance.table.snapshot import VanishedFileError
+from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash
+from delta_maintenance.testing.interleaving import Schedule, ScheduledStore
+
+LONGEST_TASK_MS = 20 * HOUR_MS
+"""Writers that take longer than the shortest retention are beyond help."""
+EXPECTED = (
+    CommitConflictError,
+    InvalidRequestError,
+    RefusedError,
+    UnsupportedFeatureError,
+    VanishedFileError,
+)
+"""How a task may end on a table that others change; nothing of it has happened then, or a part
+that does no harm."""
+FAULTS = (
+    Fault.CRASH_BEFORE,
+    Fault.CRASH_AFTER,
+    Fault.CRASH_WITHIN,
+    Fault.FAILURE,
+    Fault.LOST_ANSWER,
+)
+_TRIES = 3
+
+
+class Actor:
+    """Does one task after the other, each again when it died of it."""
+
+    def __init__(self, name: str, world: World, schedule: Schedule, *, tasks: int) -> None:
+        self.name = name
+        self.world = world
+        self.schedule = schedule
+        self.chance = schedule.random
+        self.tasks = tasks
+        self.skew = timedelta(milliseconds=self.chance.randint(-SKEW_MS, SKEW_MS))
+        self.crashes = 0
+        self.faults = 0
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.world.now_ms / 1000, UTC) + self.skew
+
+    def work(self) -> None:
+        for number in range(self.tasks):
+            while self.world.hold:
+                self.schedule.pause()
+            self.world.at_work[self.name] = self.world.now_ms
+            self.run(f"task-{self.name}-{number}")
+            del self.world.at_work[self.name]
+            self.schedule.pause()
+
+    def run(self, task: str) -> None:
+        raise NotImplementedError
+
+    def attempts(self, *, longest: int) -> Iterator[tuple[int, Store]]:
+        """A store for each attempt, one of whose requests may fail, but for the last one's."""
+        for number in range(_TRIES):
+            store = ActorStore(self.world, self.schedule)
+            if number == _TRIES - 1 or self.chance.random() < 0.6:
+                yield number, store
+            else:
+                at = self.chance.randrange(longest)
+                yield number, FaultStore(store, at=at, fault=self.chance.choice(FAULTS))
+
+    def tried(self, store: Store, attempt: Callable[[], None]) -> bool:
+        """Whether the attempt came to an end that needs no other one."""
+        try:
+            attempt()
+        except SimulatedCrash:
+            self.crashes += 1
+            return False
+        except EXPECTED:
+            return True
+        except (StorageError, CommitUnknownError):
+            assert isinstance(store, FaultStore), "nothing failed"
+            self.faults += 1
+            return False
+        return True
+
+
+class Calendar(Actor):
+    """Lets hours and days pass. Nobody is at work through the longer of these leaps."""
+
+    def run(self, task: str) -> None:
+        world = self.world
+        del world.at_work[self.name]
+        for _ in range(self.chance.randrange(60)):
+            self.schedule.pause()
+        if self.chance.random() < 0.5:
+            latest = min((t + LONGEST_TASK_MS for t in world.at_work.values()), default=None)
+            leap = self.chance.randrange(LONGEST_TASK_MS)
+            world.now_ms += leap if latest is None else min(leap, max(0, latest - world.now_ms))
+        else:
+            world.hold = True
+            while world.at_work:
+                self.schedule.pause()
+            world.now_ms += self.chance.randrange(LONGEST_TASK_MS, 4 * world.data_retention_ms)
+            world.hold = False
+        world.at_work[self.name] = world.now_ms
+
+
+class ActorStore(ScheduledStore):
+    """One actor's view of the table. Each of its requests takes a moment."""
+
+    def __init__(self, world: World, schedule: Schedule) -> None:
+        super().__init__(world.store, schedule)
+        self._world = world
+        self._seen = 0
+        """The newest version when the log was last listed."""
+        self._hint = -1
+
+    def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
+        files = super().list_from(directory, start)
+        self._pass_time()
+        if directory == "_delta_log":
+            self._seen = len(self._world.ledger.states) - 1
+        return files
+
+    def read(self, path: str) -> bytes:
+        data = super().read(path)
+        self._pass_time()
+        if path == HINT:
+            self._hint = json.loads(data)["version"]
+        return data
+
+    def put(self, path: str, data: bytes) -> None:
+        if path == HINT:
+            version = json.loads(data)["version"]
+            assert version >= self._hint, "the hint was moved backwards"
+            named = f"{LOG}{version:020d}.checkpoint"
+            files = [status.path for status in self._world.store.list_from("_delta_log")]
+            assert any(file.startswith(named) for file in files), "the hint names no checkpoint"
+        super().put(path, data)
+
+    def delete(self, path: str) -> None:
+        self._schedule.pause()
+        if path.startswith(LOG) or self._world.require_dead(path, seen=self._seen):
+            self._store.delete(path)
+        else:
+            # Whoever restores a table must bring back what was deleted meanwhile.
+            self._world.brought_back.add(path)
+
+    def _pass_time(self) -> None:
+        self._world.now_ms += self._world.chance.randrange(2_000)

@@ -1,0 +1,69 @@
+"""Three writers and two keepers on one table, in any order, dying at any request, for days.
+
+`DELTA_MAINTENANCE_SEED` plays one seed, `DELTA_MAINTENANCE_SEEDS` that many of them; without
+either, as many as fit into `DELTA_MAINTENANCE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from tests.simulation.run import play
+
+SECONDS = float(os.environ.get("DELTA_MAINTENANCE_SECONDS", "45"))
+_MEANINGFUL = 20
+"""Seeds that are enough for everything to have happened."""
+_ENDINGS = {
+    ("backfill-row-ids", "enabled"),
+    ("checkpoint", "written"),
+    ("clean-log", "cleaned"),
+    ("compact-log", "written"),
+    ("drop-feature", "dropped"),
+    ("set-properties", "committed"),
+    ("upgrade-protocol", "committed"),
+    ("vacuum", "vacuumed"),
+}
+
+
+def seeds() -> Iterator[int]:
+    """The seeds of this run."""
+    if one := os.environ.get("DELTA_MAINTENANCE_SEED"):
+        yield int(one)
+        return
+    if number := os.environ.get("DELTA_MAINTENANCE_SEEDS"):
+        yield from range(int(number))
+        return
+    end, seed = time.monotonic() + SECONDS, 0
+    while time.monotonic() < end:
+        yield seed
+        seed += 1
+
+
+def test_no_order_of_writers_and_keepers_breaks_a_promise(
+    count_cases: Callable[[str, int], None],
+) -> None:
+    told, endings = Counter[str](), Counter[tuple[str, str]]()
+    for seed in seeds():
+        try:
+            played = play(seed)
+        except Exception as error:
+            again = f"DELTA_MAINTENANCE_SEED={seed} pytest {__file__}"
+            raise AssertionError(f"seed {seed}; to play it again: {again}") from error
+        told.update(played.numbers())
+        endings.update(ending for keeper in played.keepers for ending in keeper.endings)
+    print(*(f"{name} {ending}: {n}" for (name, ending), n in sorted(endings.items())), sep="\n")
+    for what, number in told.items():
+        count_cases(f"interleavings, {what}", number)
+    if told["seeds"] >= _MEANINGFUL:
+        assert min(told.values()) > 0, told
+        assert endings.keys() >= _ENDINGS, _ENDINGS - endings.keys()
+
+
+def test_a_seed_plays_the_same_twice() -> None:
+    first, second = (play(3).world.store for _ in range(2))
+    (files,), (again,) = first.list_tree(), second.list_tree()
+    assert again.equals(files)
+    assert all(first.read(path) == second.read(path) for path in files["path"].to_pylist())

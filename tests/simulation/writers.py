@@ -1,0 +1,259 @@
+"""Writers of data: what engines commit to a table all day, each commit with what it means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+from tests.properties.model import State
+from tests.simulation.actors import Actor
+from tests.simulation.world import Z85, Effect, World, has, vector_path
+
+from delta_maintenance.protocol.staged_actions import removes_of, staged_adds
+from delta_maintenance.storage.base import Store
+from delta_maintenance.table.commit_outcome import Landed
+from delta_maintenance.table.snapshot import Snapshot
+from delta_maintenance.table.table import Table
+from delta_maintenance.table.transaction import Transaction
+from delta_maintenance.testing.actions import Action, add, dv_id
+from delta_maintenance.testing.table_builder import parquet_bytes
+
+_PARTITIONS = ("x", "a b")
+_VECTOR = b"\1" + bytes(44)
+
+
+class Writer(Actor):
+    """Appends, deletes, rewrites, restores and annotates."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.outcomes: list[tuple[str, object]] = []
+        """By transaction id; of those that died, nothing."""
+
+    def run(self, task: str) -> None:
+        kind = self.chance.choice(_KINDS)
+        planned: list[int] = []
+        for number, store in self.attempts(longest=12):
+            attempt = partial(self._attempt, task, number, kind, store, planned)
+            if self.tried(store, attempt):
+                return
+
+    def _attempt(
+        self, task: str, number: int, kind: _Kind, store: Store, planned: list[int]
+    ) -> None:
+        snapshot = Table(store).snapshot()
+        planned.append(snapshot.version)
+        txn_id = f"{task}/{number}"
+        job = Job(self.world, store, snapshot, txn_id)
+        transaction = Transaction(
+            snapshot,
+            kind.__name__.upper(),
+            operation_id=task,
+            planned_version=planned[0],
+            now=self.now,
+            new_id=lambda: txn_id,
+        )
+        effect = kind(job, transaction)
+        if effect is None:
+            return
+        self.world.ledger.effects[txn_id] = effect
+        outcome = transaction.commit(sleep=lambda _: None)
+        self.outcomes.append((txn_id, outcome))
+        assert isinstance(outcome, Landed) == (txn_id in self.world.ledger.owners)
+
+
+class Job:
+    """What a writer has at hand for one commit."""
+
+    def __init__(self, world: World, store: Store, snapshot: Snapshot, txn_id: str) -> None:
+        self.world = world
+        self.store = store
+        self.snapshot = snapshot
+        self.txn_id = txn_id
+        self.chance = world.chance
+        self.state: State = world.ledger.states[snapshot.version]
+        """What the snapshot holds, by the judge's own account."""
+
+    def pick(self, most: int) -> list[Action]:
+        """Some live files."""
+        keys = sorted(self.state.live, key=str)
+        chosen = self.chance.sample(keys, min(most, len(keys)))
+        return [self.state.live[key] for key in chosen]
+
+    def rows(self, file: Action) -> frozenset[str]:
+        """The rows of a file, but for those that its deletion vector takes away."""
+        ledger = self.world.ledger
+        return ledger.rows_of[file["path"]] - ledger.deleted_by.get(dv_id(file) or "", frozenset())
+
+    def new_file(self, rows: frozenset[str] | None = None, **fields: Any) -> Action:
+        """Writes a data file, with rows that are moved here or with new ones."""
+        return new_file(self.world, self.store, rows, **fields)
+
+    def new_vector(self, deleted: frozenset[str]) -> Action:
+        """Writes a deletion vector file."""
+        text = self.chance.choice(("", "ab")) + "".join(self.chance.choices(Z85[:62], k=20))
+        # Below 62 every digit leaves a block of five within 32 bits.
+        self.store.put_if_absent(vector_path(text), _VECTOR)
+        vector = {
+            "storageType": "u",
+            "pathOrInlineDv": text,
+            "offset": 1,
+            "sizeInBytes": 36,
+            "cardinality": len(deleted),
+        }
+        self.world.ledger.deleted_by[f"u{text}@1"] = deleted
+        return vector
+
+
+_Kind = Callable[[Job, Transaction], Effect | None]
+
+
+def new_file(
+    world: World, store: Store, rows: frozenset[str] | None = None, **fields: Any
+) -> Action:
+    """Writes a data file and returns the object of its `add`."""
+    part = world.chance.choice(_PARTITIONS)
+    name = f"part-00000-{world.new_id()}.c000.snappy.parquet"
+    place = f"part={part}/{name}"
+    if rows is None:
+        rows = frozenset(f"{name}#{n}" for n in range(world.chance.randint(1, 4)))
+    data = _data_of(len(rows))
+    store.put_if_absent(place, data)
+    path = quote(place, safe="=/")
+    world.ledger.rows_of[path] = rows
+    stats = json.dumps({"numRecords": len(rows)})
+    made: Action = {"size": len(data), "partitionValues": {"part": part}, "stats": stats}
+    made = add(path, **made, modificationTime=world.now_ms, **fields)["add"]
+    return made
+
+
+def write(job: Job, transaction: Transaction) -> Effect:
+    """A blind append."""
+    files = [job.new_file() for _ in range(job.chance.choice((1, 1, 2)))]
+    transaction.stage_adds(files)
+    return Effect(inserted=frozenset().union(*map(job.rows, files)))
+
+
+def streaming_update(job: Job, transaction: Transaction) -> Effect:
+    """An append that says how far its application got."""
+    transaction.stage_txn(job.txn_id.partition("/")[0], 1)
+    return write(job, transaction)
+
+
+def delete(job: Job, transaction: Transaction) -> Effect | None:
+    """Whole files with their rows."""
+    files = job.pick(2)
+    if not files:
+        return None
+    transaction.stage_removes(_read(transaction, files, data_change=True))
+    return Effect(deleted=frozenset().union(*map(job.rows, files)))
+
+
+def delete_rows(job: Job, transaction: Transaction) -> Effect | None:
+    """One row of each file, by a deletion vector where the table has them."""
+    files = [file for file in job.pick(2) if len(job.rows(file)) > 1]
+    if not files or not has(job.state, "deletionVectors"):
+        return None
+    gone, again = [], []
+    for file in files:
+        row = min(job.rows(file))
+        gone.append(row)
+        before = job.world.ledger.deleted_by.get(dv_id(file) or "", frozenset())
+        again.append({**file, "dataChange": True, "deletionVector": job.new_vector(before | {row})})
+    transaction.stage_removes(_read(transaction, files, data_change=True))
+    transaction.stage_adds(again)
+    return Effect(deleted=frozenset(gone))
+
+
+def optimize(job: Job, transaction: Transaction) -> Effect | None:
+    """The rows of some files in one new file."""
+    files = job.pick(3)
+    if not files:
+        return None
+    transaction.stage_removes(_read(transaction, files, data_change=False))
+    rows = frozenset().union(*map(job.rows, files))
+    transaction.stage_adds([job.new_file(rows, dataChange=False)])
+    return Effect()
+
+
+def restore(job: Job, transaction: Transaction) -> Effect | None:
+    """Files that were removed, as they last were, if they are still there."""
+    ledger, live = job.world.ledger, job.world.ledger.rows(job.state)
+    for old in reversed(ledger.states[: job.snapshot.version]):
+        for _, file in sorted(old.live.items(), key=str):
+            rows = job.rows(file)
+            if rows & live or job.store.stat(_stored(file)) is None:
+                continue
+            if dv_id(file) is not None and job.store.stat(_stored_vector(file)) is None:
+                continue
+            back = {**file, "dataChange": True}
+            base, version = ledger.row_ids.get(file["path"], (None, None))
+            back |= {"baseRowId": base, "defaultRowCommitVersion": version}
+            if dv_id(file) is not None and not has(job.state, "deletionVectors"):
+                continue
+            transaction.read_whole_table()
+            transaction.stage_adds([{k: v for k, v in back.items() if v is not None}])
+            return Effect(inserted=rows)
+    return None
+
+
+def annotate(job: Job, transaction: Transaction) -> Effect | None:
+    """A domain, or the end of one."""
+    if not has(job.state, "domainMetadata"):
+        return None
+    name = job.chance.choice(("app.one", "app.two"))
+    if name in job.state.domains and job.chance.random() < 0.5:
+        transaction.remove_domain(name)
+    else:
+        transaction.stage_domain(name, job.txn_id)
+    return Effect()
+
+
+def set_tblproperties(job: Job, transaction: Transaction) -> Effect:
+    """A property of the user's own."""
+    metadata = job.snapshot.metadata
+    configuration = {**metadata.configuration, "owner": job.txn_id}
+    transaction.stage_metadata(
+        type(metadata).from_json(metadata.to_json() | {"configuration": configuration})
+    )
+    return Effect()
+
+
+_KINDS: Sequence[_Kind] = (
+    write,
+    write,
+    write,
+    streaming_update,
+    delete,
+    delete_rows,
+    delete_rows,
+    optimize,
+    restore,
+    restore,
+    annotate,
+    set_tblproperties,
+)
+
+
+def _read(transaction: Transaction, files: Sequence[Action], *, data_change: bool) -> pa.Table:
+    """Says that the files were read. Returns their removes."""
+    staged = staged_adds(files, partition_columns=("part",))
+    transaction.read_files(staged)
+    return removes_of(staged, data_change=data_change)
+
+
+@cache
+def _data_of(rows: int) -> bytes:
+    return parquet_bytes(pa.table({"id": pa.array(range(rows), pa.int64())}))
+
+
+def _stored(file: Action) -> str:
+    return unquote(file["path"])
+
+
+def _stored_vector(file: Action) -> str:
+    return vector_path(file["deletionVector"]["pathOrInlineDv"])

@@ -1,0 +1,119 @@
+"""The schedule: one actor at a time, the same order for the same seed, and an end to failures."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from delta_maintenance.storage.base import Put
+from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.testing.interleaving import Schedule, ScheduledStore, single_threaded
+
+
+def story(seed: int, *, persistence: float = 0.0) -> list[str]:
+    """Who made each of thirty requests."""
+    told: list[str] = []
+    schedule = Schedule(seed, persistence=persistence)
+
+    def work(name: str) -> None:
+        store = ScheduledStore(MemoryStore(), schedule)
+        for number in range(10):
+            assert store.put_if_absent(f"{number}", b"") is Put.DONE
+            told.append(name)
+
+    for name in "abc":
+        schedule.begin(partial(work, name))
+    schedule.run()
+    return told
+
+
+def switches(told: list[str]) -> int:
+    return sum(one != other for one, other in zip(told, told[1:], strict=False))
+
+
+def test_a_seed_decides_the_order() -> None:
+    stories = [story(seed) for seed in range(20)]
+    assert stories == [story(seed) for seed in range(20)]
+    assert len({"".join(told) for told in stories}) == 20
+    assert all(sorted(told) == sorted("abc" * 10) for told in stories)
+
+
+def test_whoever_persists_gets_far_at_once() -> None:
+    restless = sum(switches(story(seed)) for seed in range(20))
+    steady = sum(switches(story(seed, persistence=0.9)) for seed in range(20))
+    assert restless > 3 * steady > 0
+
+
+def test_nobody_runs_beside_another() -> None:
+    schedule = Schedule(1)
+    running: list[int] = []
+
+    def work(me: int) -> None:
+        for _ in range(50):
+            running.append(me)
+            assert running == [me]
+            running.remove(me)
+            schedule.pause()
+
+    for me in range(4):
+        schedule.begin(partial(work, me))
+    schedule.run()
+    assert schedule.turns > 50
+
+
+def test_a_failure_ends_everybody_and_is_told() -> None:
+    schedule, cleaned = Schedule(0), []
+
+    def work() -> None:
+        try:
+            while True:
+                schedule.pause()
+        finally:
+            cleaned.append(threading.current_thread())
+
+    def fail() -> None:
+        schedule.pause()
+        raise ValueError("on purpose")
+
+    for _ in range(3):
+        schedule.begin(work)
+    schedule.begin(fail)
+    with pytest.raises(ValueError, match="on purpose"):
+        schedule.run()
+    assert not any(thread.is_alive() for thread in cleaned)
+
+
+def test_a_file_is_seen_only_when_its_block_has_ended() -> None:
+    seen = set()
+    for seed in range(30):
+        inner, schedule = MemoryStore(), Schedule(seed)
+
+        def write(store: ScheduledStore) -> None:
+            with store.create("a") as sink:
+                sink.write(b"1")
+                store.stat("b")
+                sink.write(b"2")
+
+        def look(store: ScheduledStore) -> None:
+            status = store.stat("a")
+            seen.add(None if status is None else status.size)
+
+        for work in (write, look):
+            schedule.begin(partial(work, ScheduledStore(inner, schedule)))
+        schedule.run()
+    assert seen == {None, 2}
+
+
+def test_pools_work_in_the_thread_of_their_caller_and_only_meanwhile() -> None:
+    def fail() -> None:
+        raise ValueError("on purpose")
+
+    with ThreadPoolExecutor(2) as pool:
+        with single_threaded():
+            assert pool.submit(threading.current_thread).result() is threading.main_thread()
+            with pytest.raises(ValueError, match="on purpose"):
+                pool.submit(fail).result()
+        assert pool.submit(threading.current_thread).result() is not threading.main_thread()
