@@ -47,7 +47,7 @@ def test_parsing_the_dag_opens_no_table_and_asks_for_no_variable(
     monkeypatch.setattr(Variable, "get", forbidden)
     bag = DagBag(dag_folder=str(DAGS))
     assert not bag.import_errors
-    assert set(bag.dags) == {"delta_checkpoint"}
+    assert set(bag.dags) == {"delta_checkpoint", "delta_upkeep"}
 
 
 def test_the_example_of_the_documentation_is_a_dag(tmp_path: Path, airflow_db: None) -> None:

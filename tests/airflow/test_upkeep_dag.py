@@ -1,0 +1,84 @@
+"""The Dag that keeps one table up by hand, run for real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from worn_tables import fingerprint, worn_table
+
+DAGS = Path(__file__).resolve().parents[2] / "dags"
+TASKS = ("enough_commits", "checkpoint", "compact_log", "clean_log", "vacuum")
+
+pytestmark = [
+    pytest.mark.airflow,
+    # Airflow's own business: one library it uses tells another one about a third.
+    pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`"),
+]
+
+
+@pytest.fixture
+def run(airflow_db: None, run_dag: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """Runs it; gives the state of each task, or what the task told where it succeeded."""
+
+    def run(**params: Any) -> dict[str, Any]:
+        # Read anew each time: within one process a task stays rendered.
+        bag = DagBag(dag_folder=str(DAGS / "delta_upkeep.py"))
+        assert not bag.import_errors
+        done = run_dag(bag.dags["delta_upkeep"], run_conf=params)
+        return {
+            ti.task_id: ti.xcom_pull(ti.task_id) if str(ti.state) == "success" else str(ti.state)
+            for ti in done.get_task_instances()
+        }
+
+    return run
+
+
+def test_unless_told_it_only_plans_deletions(
+    run: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    table = worn_table(tmp_path / "t")
+    names = set(table.names())
+    told = run(table_uri=table.store.root, report_uri=f"{tmp_path}/reports/")
+    assert told["enough_commits"] == told["checkpoint"] == "skipped"
+    assert told["compact_log"]["status"] == "written"
+    assert (told["clean_log"]["status"], told["vacuum"]["status"]) == ("planned", "planned")
+    assert told["vacuum"]["files"] == 1 and (tmp_path / "t/0.parquet").exists()
+    assert set(table.names()) == names | {f"{5:020}.{14:020}.compacted.json"}
+    assert len(list((tmp_path / "reports").iterdir())) == 2
+
+
+def test_told_so_it_does_everything_that_is_due(
+    run: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    table = worn_table(tmp_path / "t")
+    before = table.open().snapshot().live_files().sort_by("path")
+    told = run(table_uri=table.store.root, plan_only=False, min_commits=5)
+    assert [told[name].get("status") for name in TASKS[1:]] == [
+        "written",
+        "nothing-to-do",
+        "cleaned",
+        "vacuumed",
+    ]
+    snapshot = table.open().snapshot()
+    assert snapshot.live_files().sort_by("path") == before
+    assert not (tmp_path / "t/0.parquet").exists() and f"{0:020}.json" not in table.names()
+
+    after = fingerprint(tmp_path)
+    told = run(table_uri=table.store.root, plan_only=False)
+    assert told["checkpoint"] == "skipped"
+    assert {told[name]["status"] for name in TASKS[2:]} == {"nothing-to-do"}
+    assert fingerprint(tmp_path) == after
+
+
+def test_it_explains_its_parameters_and_asks_for_a_table(airflow_db: None) -> None:
+    dag = DagBag(dag_folder=str(DAGS / "delta_upkeep.py")).dags["delta_upkeep"]
+    assert dag.max_active_runs == 1 and dag.doc_md
+    for name in dag.params:
+        param = dag.params.get_param(name)
+        assert param.schema["title"] and param.description, name
+    assert dag.params["plan_only"] is True
+    assert "table_uri" not in dag.params.dump() or dag.params.dump()["table_uri"] is None
