@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.storage.azure import AzureStore
 from delta_maintenance.storage.azure_options import AzureAddress, AzureOptions
 from delta_maintenance.storage.base import Store
-from delta_maintenance.storage.gcs import GCSStore
 from delta_maintenance.storage.gcs_options import GCSOptions
 from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.storage.s3 import S3Store
 from delta_maintenance.storage.s3_options import S3Options
 
 
@@ -52,8 +49,8 @@ def open_store(
             f"the table's address holds {unclear[0]!r}",
             remedy="give an address without query and fragment",
         )
-    if (opened := _OBJECT_STORES.get(kind)) is not None:
-        return opened(kind + address[len(kind) :], storage_options)
+    if kind in _OBJECT_STORES:
+        return _open_object_store(kind, kind + address[len(kind) :], storage_options)
     _no_options(storage_options)
     if kind == "memory":
         return MemoryStore(kind + address[len(kind) :])
@@ -70,16 +67,30 @@ def parse_options(
     `environment` completes those of Google and Azure, as the store itself would do.
     """
     kind, _, rest = uri.partition(":")
-    match _OBJECT_STORES.get(kind.lower()):
-        case store if store is S3Store:
-            return S3Options.parse(storage_options)
-        case store if store is GCSStore:
-            return GCSOptions.parse(storage_options, environment)
-        case store if store is AzureStore:
-            address = AzureAddress.parse(f"{kind.lower()}:{rest}".rstrip("/"))
-            return AzureOptions.parse(storage_options, address, environment)
-        case _:
-            return None
+    kind = kind.lower()
+    if kind in _S3:
+        return S3Options.parse(storage_options)
+    if kind in _GCS:
+        return GCSOptions.parse(storage_options, environment)
+    if kind in _AZURE:
+        address = AzureAddress.parse(f"{kind}:{rest}".rstrip("/"))
+        return AzureOptions.parse(storage_options, address, environment)
+    return None
+
+
+def _open_object_store(kind: str, address: str, storage_options: Mapping[str, str] | None) -> Store:
+    # Each is loaded where it is asked for: no table waits for the clients of other stores.
+    if kind in _S3:
+        from delta_maintenance.storage.s3 import S3Store
+
+        return S3Store(address, storage_options)
+    if kind in _GCS:
+        from delta_maintenance.storage.gcs import GCSStore
+
+        return GCSStore(address, storage_options)
+    from delta_maintenance.storage.azure import AzureStore
+
+    return AzureStore(address, storage_options)
 
 
 def _path_of(address: str) -> str:
@@ -107,9 +118,8 @@ def _no_options(storage_options: Mapping[str, str] | None) -> None:
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _UNCLEAR = re.compile(r"[?#]")
-_OBJECT_STORES: dict[str, Callable[[str, Mapping[str, str] | None], Store]] = {
-    **dict.fromkeys(("s3", "s3a", "s3n"), S3Store),
-    **dict.fromkeys(("gs", "gcs"), GCSStore),
-    **dict.fromkeys(("abfss", "abfs", "az"), AzureStore),
-}
+_S3 = ("s3", "s3a", "s3n")
+_GCS = ("gs", "gcs")
+_AZURE = ("abfss", "abfs", "az")
+_OBJECT_STORES = (*_S3, *_GCS, *_AZURE)
 _SUPPORTED = f"a local path, file:, memory:, {', '.join(f'{kind}:' for kind in _OBJECT_STORES)}"
