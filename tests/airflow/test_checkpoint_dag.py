@@ -13,6 +13,7 @@ from airflow.dag_processing.dagbag import DagBag
 
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+from delta_maintenance_airflow import operators
 from delta_maintenance_airflow.hooks import DeltaHook
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
@@ -50,12 +51,16 @@ def test_parsing_the_dag_opens_no_table_and_asks_for_no_variable(
     assert set(bag.dags) == {"delta_checkpoint", "delta_upkeep"}
 
 
-def test_the_example_of_the_documentation_is_a_dag(tmp_path: Path, airflow_db: None) -> None:
+def test_every_example_of_the_documentation_is_a_dag(tmp_path: Path, airflow_db: None) -> None:
     text = (DAGS.parent / "docs" / "airflow.md").read_text()
-    (tmp_path / "example.py").write_text(text.partition("```python\n")[2].partition("```")[0])
+    examples = [block.partition("```")[0] for block in text.split("```python\n")[1:]]
+    for number, example in enumerate(examples):
+        (tmp_path / f"example_{number}.py").write_text(example)
     bag = DagBag(dag_folder=str(tmp_path))
-    assert not bag.import_errors
+    assert not bag.import_errors and len(bag.dags) == len(examples)
     assert set(bag.dags["checkpoint_events"].task_ids) == {"wait", "checkpoint"}
+    used = {task.task_type for dag in bag.dags.values() for task in dag.tasks}
+    assert used == {*operators.__all__, "DeltaCommitSensor"}
 
 
 def test_one_run_at_a_time_and_every_parameter_explained(dag: Any) -> None:

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 import airflow
-from delta_maintenance_airflow import __version__
+from delta_maintenance_airflow import __version__, operators
 from delta_maintenance_airflow.provider_info import get_provider_info
 
 SCHEMAS = Path(airflow.__file__).parent
@@ -49,6 +49,13 @@ def test_every_module_and_class_it_names_exists() -> None:
         assert hook.hook_name == connection["hook-name"]
 
 
+def test_it_names_the_module_of_every_operator() -> None:
+    named = {
+        module for entry in get_provider_info()["operators"] for module in entry["python-modules"]
+    }
+    assert named == {getattr(operators, name).__module__ for name in operators.__all__}
+
+
 def test_airflow_discovers_it_by_its_entry_point() -> None:
     from airflow.providers_manager import ProvidersManager
 
@@ -78,6 +85,22 @@ def test_a_dag_file_loads_nothing_heavy_that_airflow_does_not_load() -> None:
         "delta_maintenance.clock",
         "delta_maintenance.errors",
     }
+
+
+def test_importing_the_operators_takes_little_time() -> None:
+    code = (
+        "import airflow.sdk.bases.operator, airflow.sdk.bases.sensor, time\n"
+        "from airflow.sdk import Asset, AssetAlias, BaseHook, BaseOperator\n"
+        "start = time.process_time()\n"
+        "import delta_maintenance_airflow.operators\n"
+        "print(time.process_time() - start)"
+    )
+    runs = (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        for _ in range(3)
+    )
+    # Of this process alone, and at its best: the machine may be busy with others.
+    assert min(float(run.stdout) for run in runs) < 0.1
 
 
 def loaded_by(*modules: str) -> set[str]:
