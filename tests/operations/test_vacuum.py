@@ -23,7 +23,7 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from delta_maintenance.operations import vacuum, vacuum_plan
+from delta_maintenance.operations import vacuum, vacuum_engine
 from delta_maintenance.operations.vacuum import VacuumPlan, VacuumResult
 from delta_maintenance.operations.vacuum_report import write_report
 from delta_maintenance.storage.memory import MemoryStore
@@ -301,7 +301,7 @@ def test_links_are_neither_followed_nor_deleted(tmp_path: Path) -> None:
     ]
     for directory in ("p=1", "q"):
         table.touch(directory, days_ago(40))
-    assert table.survey().dead.directories == (), "a link in it keeps a directory"
+    assert table.survey().found.directories == (), "a link in it keeps a directory"
     assert _apply(table, planned).deleted == 2
     assert (outside / "theirs.parquet").exists() and (root / "q" / "inward").is_symlink()
 
@@ -618,7 +618,7 @@ def test_old_directories_go_bottom_up_where_nothing_is_in_them(tmp_path: Path) -
     for path in ("a/b/c", "a/b", "a", "d", "d/e", "empty/nested", "empty", "writing", "_tmp"):
         table.touch(path, days_ago(40))
     planned = table.survey()
-    assert set(planned.dead.directories) == {"a", "a/b", "a/b/c", "empty", "empty/nested"}
+    assert set(planned.found.directories) == {"a", "a/b", "a/b/c", "empty", "empty/nested"}
     # Somebody is quicker: what is no longer empty stays, with all above it.
     table.file("a/late.parquet", days=0)
     result = _apply(table, planned)
@@ -632,7 +632,7 @@ def test_a_directory_that_has_just_changed_stays(tmp_path: Path) -> None:
     table = Folder(tmp_path)
     table.file("p=1/dead.parquet")
     planned = table.survey()
-    assert planned.dead.directories == () and _apply(table, planned).deleted == 1
+    assert planned.found.directories == () and _apply(table, planned).deleted == 1
     assert (tmp_path / "p=1").is_dir()
 
 
@@ -769,7 +769,7 @@ def test_an_inventory_says_what_may_be_there_and_the_store_what_is(
         listed.commit([protocol(), metadata(), add("a.parquet"), add("b.parquet")])
     planned = table.survey(mode="inventory", inventory=address)
     assert paths_of(planned) == {"p=1/dead one.parquet", "q/dead.parquet"}
-    assert {row["size"] for row in planned.dead.files.to_pylist()} == {1}
+    assert {row["size"] for row in planned.found.files().to_pylist()} == {1}
 
 
 def test_an_inventory_without_a_column_is_refused(tmp_path: Path) -> None:
@@ -790,7 +790,7 @@ def test_the_report_has_the_exact_list(tmp_path: Path) -> None:
     table = Folder(tmp_path / "t")
     table.file("a.parquet", "b/ü.parquet")
     planned = table.survey()
-    write_report(planned.dead.files, str(tmp_path / "report.parquet"), table=table.store)
+    write_report(planned.found.batches(), str(tmp_path / "report.parquet"), table=table.store)
     rows = pq.read_table(tmp_path / "report.parquet").to_pylist()
     assert {(row["path"], row["size"], row["reason"]) for row in rows} == {
         ("a.parquet", 1, "unreferenced"),
@@ -798,7 +798,7 @@ def test_the_report_has_the_exact_list(tmp_path: Path) -> None:
     }
     for place in (tmp_path / "report.parquet", tmp_path / "t" / "report.parquet"):
         with pytest.raises(RefusedError):
-            write_report(planned.dead.files, str(place), table=table.store)
+            write_report(planned.found.batches(), str(place), table=table.store)
 
 
 # Others at work
@@ -809,14 +809,14 @@ def test_a_commit_between_listing_and_reading_the_log_wins(monkeypatch: pytest.M
     table = Folder()
     table.file("back.parquet", "dead.parquet")
     snapshot = table.open().snapshot()
-    list_folder = vacuum_plan.list_folder
+    list_folder = vacuum_engine.list_folder
 
     def listing(*arguments: Any) -> pa.Table:
         entries = list_folder(*arguments)
         table.log(add("back.parquet"), days=0)
         return entries
 
-    monkeypatch.setattr(vacuum_plan, "list_folder", listing)
+    monkeypatch.setattr(vacuum_engine, "list_folder", listing)
     planned = vacuum.survey(snapshot, now=NOW)
     assert paths_of(planned) == {"dead.parquet"} and planned.plan.version == 1
 
@@ -852,7 +852,7 @@ def test_the_log_is_read_before_every_round(monkeypatch: pytest.MonkeyPatch) -> 
     table.store.now_ms = lambda: epoch_millis(NOW)
     result = vacuum.apply(table.open(), planned.plan, now=NOW, surveyed=planned, progress=progress)
     assert (result.deleted, result.spared, result.lost) == (8998, 2, ())
-    assert table.files() == {"dead-08999.parquet", "dead-04000.parquet"} and len(steps) == 3
+    assert table.files() == {"dead-08999.parquet", "dead-04000.parquet"} and len(steps) == 4
 
 
 def test_files_that_come_back_after_their_deletion_are_told() -> None:

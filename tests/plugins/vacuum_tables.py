@@ -98,7 +98,7 @@ class Folder(TableBuilder):
 
 def paths_of(surveyed: Survey) -> set[str]:
     """The exact list, in which no path stands twice."""
-    paths: list[str] = surveyed.dead.files["path"].to_pylist()
+    paths: list[str] = surveyed.found.files()["path"].to_pylist()
     assert len(paths) == len(set(paths))
     return set(paths)
 

@@ -29,12 +29,23 @@ def rows(*paths: str) -> pa.Table:
     )
 
 
-def nothing(paths: pa.ChunkedArray) -> Mask:
-    return np.zeros(len(paths), np.bool_)
+class Quiet:
+    """Nobody commits anything, but for what is said to be in use."""
+
+    def __init__(self, *in_use: str) -> None:
+        self.in_use = in_use
+        self.asked: list[int] = []
+
+    def look(self) -> None:
+        pass
+
+    def covers(self, paths: pa.StringArray) -> Mask:
+        self.asked.append(len(paths))
+        return np.array([path in self.in_use for path in paths.to_pylist()], np.bool_)
 
 
 def delete(store: MemoryStore, *paths: str) -> Deletion:
-    *_, last = delete_data_files(store, rows(*paths), in_use=nothing)
+    *_, last = delete_data_files(store, rows(*paths), watch=Quiet())
     return last
 
 
@@ -99,8 +110,9 @@ def test_every_file_is_accounted_for() -> None:
     for name in ("passing", "stuck", "free"):
         store.put(name, b"x")
     done = delete(store, "passing", "stuck", "free", "gone-already")
-    assert (done.deleted, done.bytes) == (3, 3) and set(done.kept) == {"stuck"}
-    assert store.stat("passing") is None and not done.stopped
+    assert (done.deleted, done.bytes, done.failed) == (3, 3, 1)
+    assert done.failures == {"stuck": "slow down"}
+    assert store.stat("passing") is None and not done.gave_up
 
 
 def test_what_has_come_into_use_is_spared_in_its_round() -> None:
@@ -108,16 +120,21 @@ def test_what_has_come_into_use_is_spared_in_its_round() -> None:
     names = [f"f{number:05}" for number in range(9000)]
     for name in names:
         store.put(name, b"x")
-    asked: list[int] = []
-
-    def in_use(paths: pa.ChunkedArray) -> Mask:
-        asked.append(len(paths))
-        return np.array([path == "f08000" for path in paths.to_pylist()])
-
-    *_, done = delete_data_files(store, rows(*names), in_use=in_use)
-    assert asked == [4000, 4000, 1000]
-    assert done.spared == ["f08000"] and done.deleted == 8999
+    watch = Quiet("f08000")
+    *_, done = delete_data_files(store, rows(*names), watch=watch)
+    assert watch.asked[:3] == [4000, 4000, 1000]
+    assert (done.spared, done.deleted, done.lost) == (1, 8999, ())
     assert store.stat("f08000") is not None
+
+
+def test_what_comes_back_when_all_is_done_is_lost() -> None:
+    store = MemoryStore()
+    store.put("f0", b"x")
+    watch = Quiet()
+    rounds = delete_data_files(store, rows("f0"), watch=watch)
+    assert next(rounds).lost == ()
+    watch.in_use = ("f0",)
+    assert next(rounds).lost == ("f0",)
 
 
 def test_whatever_the_log_says_stops_it_before_the_round() -> None:
@@ -125,11 +142,12 @@ def test_whatever_the_log_says_stops_it_before_the_round() -> None:
     for number in range(5):
         store.put(f"f{number}", b"x")
 
-    def refuse(_: pa.ChunkedArray) -> Mask:
-        raise RefusedError("the rules have changed")
+    class Refusing(Quiet):
+        def look(self) -> None:
+            raise RefusedError("the rules have changed")
 
     with pytest.raises(RefusedError, match="the rules"):
-        list(delete_data_files(store, rows("f0", "f1"), in_use=refuse))
+        list(delete_data_files(store, rows("f0", "f1"), watch=Refusing()))
     assert store.stat("f0") is not None
 
 

@@ -56,7 +56,10 @@ class DeltaVacuumOperator(DeltaReportingOperator):
         if (report := self.new_report()) is not None:
             address, storage_options = report
             write_report(
-                surveyed.dead.files, address, table=table.store, storage_options=storage_options
+                surveyed.found.batches(),
+                address,
+                table=table.store,
+                storage_options=storage_options,
             )
         return Prepared(
             surveyed.plan,

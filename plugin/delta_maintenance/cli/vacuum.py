@@ -19,10 +19,11 @@ from delta_maintenance.cli.output import (
     size_text,
     warn,
 )
+from delta_maintenance.cli.spark_launcher import run_spark_job
 from delta_maintenance.errors import StorageError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from collections.abc import Iterator
 
     from delta_maintenance.operations.vacuum import (
         Survey,
@@ -133,10 +134,13 @@ def run(arguments: argparse.Namespace) -> None:
     table = open_table(arguments)
     snapshot = table.snapshot()
     warn(snapshot.warnings)
+    if vacuum.engine_for(snapshot, options) == "spark":
+        _run_on_spark(options, arguments)
+        return
     survey = vacuum.survey(snapshot, options, now=now, storage_options=storage_options)
     if arguments.report is not None:
         write_report(
-            survey.dead.files,
+            survey.found.batches(),
             arguments.report,
             table=table.store,
             storage_options=storage_options or None,
@@ -154,6 +158,30 @@ def run(arguments: argparse.Namespace) -> None:
             surveyed=survey,
         )
     _print_result(result, arguments)
+    _require_complete(result)
+
+
+def _run_on_spark(options: VacuumOptions, arguments: argparse.Namespace) -> None:
+    """The job surveys by itself; the exact list is in its report, if one was asked for."""
+    from delta_maintenance.operations.vacuum import VacuumPlan, VacuumResult
+
+    job = {
+        "options": {**options.to_json(), "engine": "spark"},
+        "plan_only": arguments.dry_run,
+        "file_report": arguments.report,
+    }
+    document = run_spark_job("vacuum", job, arguments)
+    if not arguments.dry_run:
+        result = VacuumResult.from_json(document)
+        _print_result(result, arguments)
+        _require_complete(result)
+    elif arguments.json:
+        print_json(document)
+    else:
+        _print_plan(VacuumPlan.from_json(document))
+
+
+def _require_complete(result: VacuumResult) -> None:
     if result.status == "partly":
         raise StorageError(
             _failure(result),
@@ -192,20 +220,25 @@ def _failure(result: VacuumResult) -> str:
 
 
 def _print_survey(survey: Survey, arguments: argparse.Namespace) -> None:
-    from delta_maintenance.operations.vacuum_report import with_labels
-
-    files = with_labels(survey.dead.files)
     if arguments.json:
-        _print_document(survey, files)
+        _print_document(survey)
         return
     _print_plan(survey.plan)
     if arguments.report is None:
-        for batch in files.to_batches(max_chunksize=_ROWS_AT_ONCE):
-            rows = zip(*(batch[name].to_pylist() for name in _LISTED), strict=True)
+        for rows in _rows(survey):
             lines = (f"{size}\t{reason}\t{_shown(path)}\n" for path, size, reason in rows)
             sys.stdout.write("".join(lines))
-    for path in sorted(survey.dead.directories):
+    for path in sorted(survey.found.directories):
         sys.stdout.write(f"\tempty-directory\t{_shown(path)}/\n")
+
+
+def _rows(survey: Survey) -> Iterator[Iterator[tuple[str, int, str]]]:
+    """Path, size and reason of every file, some thousands at a time."""
+    from delta_maintenance.operations.vacuum_report import with_labels
+
+    for table in survey.found.batches():
+        for batch in with_labels(table).to_batches(max_chunksize=_ROWS_AT_ONCE):
+            yield zip(*(batch[name].to_pylist() for name in _LISTED), strict=True)
 
 
 _LISTED = ("path", "size", "reason")
@@ -215,15 +248,15 @@ def _shown(path: str) -> str:
     return path if path.isascii() else printable(path)
 
 
-def _print_document(survey: Survey, files: pa.Table) -> None:
+def _print_document(survey: Survey) -> None:
     """The Plan with the lists behind it, file by file: there may be millions."""
-    document = survey.plan.to_json() | {"directory_list": sorted(survey.dead.directories)}
+    document = survey.plan.to_json() | {"directory_list": sorted(survey.found.directories)}
     sys.stdout.write(json.dumps(document, indent=2).removesuffix("\n}"))
     sys.stdout.write(',\n  "file_list": [')
     comma = ""
-    for batch in files.to_batches(max_chunksize=_ROWS_AT_ONCE):
-        for row in batch.select(list(_LISTED)).to_pylist():
-            sys.stdout.write(f"{comma}\n    {json.dumps(row)}")
+    for rows in _rows(survey):
+        for row in rows:
+            sys.stdout.write(f"{comma}\n    {json.dumps(dict(zip(_LISTED, row, strict=True)))}")
             comma = ","
     sys.stdout.write("\n  ]\n}\n")
 

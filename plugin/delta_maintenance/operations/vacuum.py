@@ -18,26 +18,27 @@ import pyarrow as pa
 from delta_maintenance.clock import NewId, new_id
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.vacuum_engine import VacuumEngine
 from delta_maintenance.operations.vacuum_plan import (
-    DeadGroup,
-    KeptGroup,
-    SampleFile,
     Settings,
     Survey,
-    VacuumOptions,
-    VacuumPlan,
+    engine_for,
     require_same_settings,
     require_vacuumable,
     survey,
 )
-from delta_maintenance.protocol.arrays import booleans
+from delta_maintenance.operations.vacuum_records import (
+    DeadGroup,
+    KeptGroup,
+    SampleFile,
+    VacuumOptions,
+    VacuumPlan,
+)
 from delta_maintenance.protocol.protected_paths import ProtectedPaths
 from delta_maintenance.protocol.vacuum_rules import Mask
-from delta_maintenance.storage.tree import STATUSES
 from delta_maintenance.table.commit_outcome import Conflicted
 from delta_maintenance.table.data_deletion import (
     Deletion,
-    delete_data_files,
     remove_empty_directories,
 )
 from delta_maintenance.table.log_deletion import require_same_clock
@@ -57,12 +58,12 @@ __all__ = [
     "VacuumPlan",
     "VacuumResult",
     "apply",
+    "engine_for",
     "plan",
     "survey",
 ]
 
 _PLAN_LIFE = timedelta(hours=1)
-_SHOWN_FAILURES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +102,11 @@ def plan(
     options: VacuumOptions | None = None,
     *,
     now: datetime,
+    engine: VacuumEngine | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> VacuumPlan:
     """What may go. See `survey`, which has the exact list too."""
-    return survey(snapshot, options, now=now, storage_options=storage_options).plan
+    return survey(snapshot, options, now=now, engine=engine, storage_options=storage_options).plan
 
 
 def apply(
@@ -115,6 +117,7 @@ def apply(
     new_id: NewId = new_id,
     progress: Progress | None = None,
     surveyed: Survey | None = None,
+    engine: VacuumEngine | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> VacuumResult:
     """Deletes what was planned, as far as it is still out of use. Two at a time do no harm.
@@ -128,7 +131,11 @@ def apply(
         if surveyed is None and not plan.is_noop:
             snapshot = table.snapshot()
             surveyed = survey(
-                snapshot, plan.options, now=plan.planned_at, storage_options=storage_options
+                snapshot,
+                plan.options,
+                now=plan.planned_at,
+                engine=engine,
+                storage_options=storage_options,
             )
         if surveyed is None or surveyed.plan.is_noop:
             made = plan if surveyed is None else surveyed.plan
@@ -158,15 +165,11 @@ class _Vacuuming:
     ) -> None:
         self.store = table.store
         self.planned = surveyed.plan
-        self.dead = surveyed.dead
-        self.settings = Settings.of(surveyed.latest)
+        self.found = surveyed.found
         self.now = now
         self.new_id = new_id
         self.progress = progress
-        self.latest = surveyed.latest
-        self.added = ProtectedPaths(table.store.addresses)
-        """What others have added since the survey."""
-        self.removed = ProtectedPaths(table.store.addresses)
+        self.watch = _LogWatch(surveyed.found.latest)
         self.done = Deletion()
         self.directories = 0
         self.stopped: str | None = None
@@ -191,23 +194,27 @@ class _Vacuuming:
             finished = self._delete()
         finally:
             end = self._end(finished)
-        lost = self._lost()
-        if finished and not lost and planned.last_commit is not None:
+        done = self.done
+        if done.lost:
+            self.notes.append(
+                "files were brought back into use while they were being deleted: restore them from "
+                "a backup, or restore the table to a version without them"
+            )
+        complete = finished and not done.lost
+        if complete and planned.last_commit is not None:
             record_vacuumed(self.store, planned.last_commit)
-        kept = self.done.kept
-        failures = tuple(f"{path}: {error.problem}" for path, error in kept.items())
         return VacuumResult(
             table=planned.table,
-            version=self.latest.version,
-            status="vacuumed" if finished and not lost else "partly",
-            deleted=self.done.deleted,
-            bytes=self.done.bytes,
+            version=self.watch.latest.version,
+            status="vacuumed" if complete else "partly",
+            deleted=done.deleted,
+            bytes=done.bytes,
             directories=self.directories,
-            spared=len(self.done.spared),
-            failures=failures[:_SHOWN_FAILURES],
-            failed=len(kept),
+            spared=done.spared,
+            failures=tuple(f"{path}: {problem}" for path, problem in done.failures.items()),
+            failed=done.failed,
             stopped=self.stopped,
-            lost=tuple(lost[:_SHOWN_FAILURES]),
+            lost=done.lost,
             start_version=start,
             end_version=end,
             notes=tuple(self.notes),
@@ -215,62 +222,29 @@ class _Vacuuming:
 
     def _delete(self) -> bool:
         """Whether everything is gone that was still out of use when its turn came."""
-        files = self.dead.files.select(STATUSES.names)
         try:
-            for done in delete_data_files(self.store, files, in_use=self._in_use):
+            for done in self.found.deletion(self.watch):
                 self.done = done
                 if self.progress is not None:
-                    self.progress("files deleted", done.deleted, files.num_rows)
+                    self.progress("files deleted", done.deleted, self.planned.files)
         except DeltaMaintenanceError as error:
             if not self.done.deleted:
                 raise
             self.stopped = str(error)
-        if self.done.stopped:
+        if self.done.gave_up:
             self.stopped = "of the last files tried nothing could be deleted"
-        if self.done.kept or self.stopped is not None:
+        if self.done.failed or self.stopped is not None:
             return False
-        removed = remove_empty_directories(self.store, self.dead.directories)
+        removed = remove_empty_directories(self.store, self.found.directories)
         self.directories = sum(removed)
         return True
-
-    def _in_use(self, paths: pa.ChunkedArray) -> Mask:
-        self._follow()
-        texts = pa.concat_arrays([pa.array([], pa.string()), *paths.chunks])
-        return self.added.covers(texts) | self.removed.covers(texts)
-
-    def _follow(self) -> None:
-        """Takes in what others have committed since it was last asked."""
-        advanced = advance(self.latest)
-        self.latest = advanced.snapshot
-        for commit in advanced.commits:
-            self.added.offer(commit.adds)
-            self.removed.offer(commit.removes)
-        if advanced.commits:
-            require_vacuumable(advanced.snapshot)
-            require_same_settings(self.settings, advanced.snapshot)
-
-    def _lost(self) -> list[str]:
-        """Files that were deleted and then brought back, by a restore most likely.
-
-        A commit cannot be kept from naming a file between a look at the log and the deletion.
-        """
-        lost: list[str] = []
-        for paths in self.done.gone:
-            for chunk in paths.chunks:
-                lost += chunk.filter(booleans(self.added.covers(chunk))).to_pylist()
-        if lost:
-            self.notes.append(
-                f"{len(lost)} files were brought back into use while they were being deleted: "
-                "restore them from a backup, or restore the table to a version without them"
-            )
-        return lost
 
     def _log(self, operation: str, **told: Mapping[str, Any]) -> int | None:
         """Commits nothing but what is going on, and gives the version."""
         if not self.planned.logs_commits:
             return None
         transaction = Transaction(
-            self.latest,
+            self.watch.latest,
             operation,
             parameters=told["parameters"],
             other_writers=self.planned.options.other_writers,
@@ -283,9 +257,11 @@ class _Vacuuming:
 
     def _end(self, finished: bool) -> int | None:
         """What became of it, which must not hide why it ended."""
+        if not self.planned.logs_commits:
+            return None
         # What it finds forbids deletions, not to say how they went.
         with suppress(DeltaMaintenanceError):
-            self._follow()
+            self.watch.look()
         try:
             return self._log(
                 "VACUUM END",
@@ -305,11 +281,33 @@ class _Vacuuming:
             "retentionCheckEnabled": not (
                 options.allow_short_retention and options.no_other_writers
             ),
-            "defaultRetentionMillis": _millis(self.settings.retention),
+            "defaultRetentionMillis": _millis(self.watch.settings.retention),
         }
         if options.retention is not None:
             told["specifiedRetentionMillis"] = _millis(options.retention)
         return told
+
+
+class _LogWatch:
+    """Follows the log from the version of a survey on."""
+
+    def __init__(self, latest: Snapshot) -> None:
+        self.latest = latest
+        self.settings = Settings.of(latest)
+        self._came = ProtectedPaths(latest.store.addresses)
+
+    def look(self) -> None:
+        advanced = advance(self.latest)
+        self.latest = advanced.snapshot
+        for commit in advanced.commits:
+            self._came.offer(commit.adds)
+            self._came.offer(commit.removes)
+        if advanced.commits:
+            require_vacuumable(advanced.snapshot)
+            require_same_settings(self.settings, advanced.snapshot)
+
+    def covers(self, paths: pa.StringArray) -> Mask:
+        return self._came.covers(paths)
 
 
 def _require_young(planned: VacuumPlan, now: datetime) -> None:

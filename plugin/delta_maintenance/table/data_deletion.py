@@ -7,9 +7,12 @@ with what is in it. Every file is accounted for: it is gone, or it says why it i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,8 +27,17 @@ _BATCH = 1000
 _AT_ONCE = 4
 """Batches that are deleted side by side, between one look at the log and the next."""
 
-InUse = Callable[[pa.ChunkedArray], Mask]
-"""Which of these paths have come into use, by what the log says at this moment."""
+_SHOWN = 20
+
+
+class Watch(Protocol):
+    """What others commit to the table meanwhile."""
+
+    def look(self) -> None:
+        """Reads what has been committed since the last look. Raises what forbids deletions."""
+
+    def covers(self, paths: pa.StringArray) -> Mask:
+        """Which of these paths have come into use, as far as has been looked."""
 
 
 @dataclass(slots=True)
@@ -35,14 +47,26 @@ class Deletion:
     deleted: int = 0
     """Files that are gone, those that somebody else deleted first included."""
     bytes: int = 0
-    spared: list[str] = field(default_factory=list)
+    spared: int = 0
     """Files that came into use before their turn."""
-    kept: dict[str, StorageError] = field(default_factory=dict)
-    """Files that may still be there, and what keeps them."""
-    stopped: bool = False
-    """Whether it gave up: of a whole round nothing could be deleted."""
-    gone: list[pa.ChunkedArray] = field(default_factory=list)
-    """The paths of the files that are gone, in rounds."""
+    failed: int = 0
+    """Files that may still be there."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """The first of them, and what keeps them."""
+    gave_up: bool = False
+    """Of a whole round nothing could be deleted."""
+    lost: tuple[str, ...] = ()
+    """Files that came into use right after they were deleted, the first of them."""
+
+    def take(self, other: Deletion) -> None:
+        """Adds what has become of other files."""
+        self.deleted += other.deleted
+        self.bytes += other.bytes
+        self.spared += other.spared
+        self.failed += other.failed
+        self.failures = dict(islice((self.failures | other.failures).items(), _SHOWN))
+        self.gave_up |= other.gave_up
+        self.lost = (*self.lost, *other.lost)[:_SHOWN]
 
 
 def require_deletable_root(store: Store) -> None:
@@ -62,22 +86,24 @@ def require_deletable_root(store: Store) -> None:
             )
 
 
-def delete_data_files(store: Store, files: pa.Table, *, in_use: InUse) -> Iterator[Deletion]:
+def delete_data_files(store: Store, files: pa.Table, *, watch: Watch) -> Iterator[Deletion]:
     """Deletes files (`tree.STATUSES`) in rounds of a few batches, and tells after each how far.
 
-    `in_use` is asked before every round; what it raises stops the deletion. `RefusedError`, before
-    anything is deleted, for a path that is none of a data file.
+    The log is looked at before every round, and once more at the end; what the look raises stops
+    the deletion. `RefusedError`, before anything is deleted, for a path that is none of a data
+    file.
     """
     require_deletable_root(store)
     require_data_paths(files["path"])
     done = Deletion()
+    gone: list[pa.StringArray] = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for first in range(0, files.num_rows, _BATCH * _AT_ONCE):
+            watch.look()
             batch = files.slice(first, _BATCH * _AT_ONCE)
-            used = in_use(batch["path"])
-            if used.any():
-                done.spared += batch["path"].filter(booleans(used)).to_pylist()
-                batch = batch.filter(booleans(~used))
+            used = watch.covers(_one(batch["path"]))
+            done.spared += int(used.sum())
+            batch = batch.filter(booleans(~used))
             parts = [batch.slice(at, _BATCH) for at in range(0, batch.num_rows, _BATCH)]
             kept: dict[str, StorageError] = {}
             for answer in pool.map(lambda part: _delete(store, part), parts):
@@ -85,14 +111,26 @@ def delete_data_files(store: Store, files: pa.Table, *, in_use: InUse) -> Iterat
             if kept:
                 names = pa.array(list(kept), pa.string())
                 batch = batch.filter(pc.invert(pc.is_in(batch["path"], value_set=names)))
-            done.kept |= kept
-            done.deleted += batch.num_rows
-            done.bytes += pc.sum(batch["size"]).as_py() or 0
-            done.gone.append(batch["path"])
-            done.stopped = bool(kept) and not batch.num_rows
+            gone.append(_one(batch["path"]))
+            done.take(
+                Deletion(
+                    deleted=batch.num_rows,
+                    bytes=pc.sum(batch["size"]).as_py() or 0,
+                    failed=len(kept),
+                    failures={path: error.problem for path, error in kept.items()},
+                    gave_up=bool(kept) and not batch.num_rows,
+                )
+            )
             yield done
-            if done.stopped:
-                return
+            if done.gave_up:
+                break
+    # It can no longer keep anything from being deleted.
+    with suppress(DeltaMaintenanceError):
+        watch.look()
+    for paths in gone:
+        back = paths.filter(booleans(watch.covers(paths))).to_pylist()
+        done.take(Deletion(lost=tuple(back)))
+    yield done
 
 
 def remove_empty_directories(store: Store, directories: Iterable[str]) -> Iterator[bool]:
@@ -137,3 +175,7 @@ def _tried(store: Store, files: pa.Table) -> dict[str, StorageError]:
         return store.delete_unchanged(files)
     except StorageError as error:
         return dict.fromkeys(files["path"].to_pylist(), error)
+
+
+def _one(column: pa.ChunkedArray) -> pa.StringArray:
+    return pa.concat_arrays([pa.array([], pa.string()), *column.chunks])

@@ -31,6 +31,7 @@ DEAD_FILES = pa.schema([*STATUSES, ("reason", pa.uint8())])
 
 HIDDEN = "hidden: a name that begins with _ or ."
 _LOOKED_AT_ONCE = 100
+_SAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,17 @@ class Search:
     """Whether files go too whose names are not those of Delta's files."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many files may go for one reason."""
+
+    reason: Reason
+    count: int
+    bytes: int
+    samples: tuple[tuple[str, int], ...]
+    """The path and the size of a few of them."""
+
+
 @dataclass(slots=True)
 class DeadFiles:
     """What may go, and how many of the others stay for which reason."""
@@ -54,6 +66,18 @@ class DeadFiles:
     kept: dict[str, int] = field(default_factory=dict)
     listed: int = 0
     """Files that were looked at, hidden ones included."""
+
+    def tallies(self) -> tuple[Tally, ...]:
+        """The files by the reasons for which they may go."""
+        found = []
+        for reason in Reason:
+            files = self.files.filter(pc.equal(self.files["reason"], int(reason)))
+            if files.num_rows:
+                first = files.slice(0, _SAMPLES)
+                pairs = zip(first["path"].to_pylist(), first["size"].to_pylist(), strict=True)
+                size = pc.sum(files["size"]).as_py() or 0
+                found.append(Tally(reason, files.num_rows, size, tuple(pairs)))
+        return tuple(found)
 
     def keep(self, why: str, count: int) -> None:
         """Counts files that stay."""
