@@ -299,6 +299,15 @@ def test_commits_carry_no_time_once_that_is_switched_off(clock: Clock) -> None:
     assert [entry.version for entry in history] == list(range(result.version, -1, -1))
 
 
+def test_one_pass_over_the_files_is_enough(clock: Clock) -> None:
+    protocol = log.protocol(1, 7, writer_features=["domainMetadata", "rowTracking"])
+    ids = [log.add(f"f{n}", stats=STATS, baseRowId=10 * n) for n in range(9)]
+    builder = table_of(clock, protocol, *ids)
+    result = drop(builder.store, clock, "rowTracking", files_per_commit=1)
+    assert [c.kind for c in result.commits].count("strip-files") == 9
+    assert Table(builder.store).snapshot().live_files()["base_row_id"].null_count == 9
+
+
 @pytest.mark.conformance("DOM-04")
 def test_domains_go_with_what_they_said_kept(clock: Clock) -> None:
     builder = built(TABLES["domainMetadata"], clock)

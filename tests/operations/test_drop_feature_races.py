@@ -265,6 +265,20 @@ def test_files_that_others_remove_meanwhile_do_not_come_back(
     assert row_ids(store) == {}
 
 
+def test_files_that_others_remove_between_two_batches_do_not_come_back(
+    store: RacedStore, clock: Clock
+) -> None:
+    built("rowTracking", store, clock)
+
+    def remove() -> None:
+        if store.commits == 2:
+            store.commit_for_somebody(*(log.remove(path) for path in ("a", "f1", "f2")))
+
+    store.afterwards = remove
+    assert drop(store, clock, "rowTracking", files_per_commit=1).status == "dropped"
+    assert row_ids(store) == {"f3": None}
+
+
 def test_writers_that_never_stop_giving_row_ids_end_it(store: RacedStore, clock: Clock) -> None:
     built("rowTracking", store, clock)
     ids = count(100)
