@@ -90,6 +90,25 @@ def test_everything_is_listed_at_every_depth_under_its_own_name(store: Store) ->
     assert (row["size"], row["modified_ms"]) == (4, status.modified_ms)
 
 
+def test_one_level_has_the_directories_to_go_on_with(store: Store) -> None:
+    for name in ("x", "a/y", "a/b/z", "c d/e/f", "_delta_log/0", "%20/g"):
+        store.put(name, b"x")
+    levels = {"": store.list_level(), "a": store.list_level("a")}
+    if levels[""] is None:
+        assert levels["a"] is None
+        return
+    found = {
+        at: {(row["path"], row["kind"]) for row in level.to_pylist() if row["path"] != at}
+        for at, level in levels.items()
+        if level is not None
+    }
+    assert found[""] == {
+        ("x", EntryKind.FILE),
+        *((name, EntryKind.DIRECTORY) for name in ("a", "c d", "_delta_log", "%20")),
+    }
+    assert found["a"] == {("a/y", EntryKind.FILE), ("a/b", EntryKind.DIRECTORY)}
+
+
 def test_what_a_listing_tells_is_what_a_look_at_the_file_tells(store: Store) -> None:
     store.put("a/x", b"123")
     listed = tree(store)

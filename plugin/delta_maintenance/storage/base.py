@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, BinaryIO
 
 from delta_maintenance.errors import RefusedError, StorageError
-from delta_maintenance.storage.paths import check_path
+from delta_maintenance.storage.paths import check_directory, check_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,6 +132,14 @@ class Store(ABC):
             "this store cannot list a table with all its folders",
             remedy="use a release that can, or an inventory of the table's files",
         )
+
+    def list_level(self, directory: str = "") -> pa.Table | None:
+        """What is directly in `directory` (`tree.TREE`): files, and the directories to go on with.
+
+        None where the store cannot tell them apart, so that only the tree as a whole can be listed.
+        """
+        check_directory(directory)
+        return None
 
     def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
         """Size and time of those of the files that are there now (`tree.STATUSES`).

@@ -137,6 +137,11 @@ class LocalStore(Store):
 
         return local_tree.list_tree(self._entered, check_directory(directory), skip)
 
+    def list_level(self, directory: str = "") -> pa.Table:
+        from delta_maintenance.storage import local_tree
+
+        return local_tree.list_level(self._entered, check_directory(directory))
+
     def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
         from delta_maintenance.storage import local_tree, tree
 

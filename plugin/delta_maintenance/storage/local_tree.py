@@ -53,6 +53,11 @@ def list_tree(enter: Enter, directory: str, skip: Skip | None) -> Iterator[pa.Ta
         pool.shutdown(cancel_futures=True)
 
 
+def list_level(enter: Enter, directory: str) -> pa.Table:
+    """See `Store.list_level`."""
+    return _scan(enter, directory, lambda _: True).table()
+
+
 def statuses(enter: Enter, paths: Iterable[str]) -> pa.Table:
     """See `Store.statuses`. What is no plain file is not there."""
 

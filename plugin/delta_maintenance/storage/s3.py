@@ -117,20 +117,38 @@ class S3Store(Store):
         return kept
 
     def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
-        # Here: who lists no tree need not load pyarrow.
-        from delta_maintenance.storage.tree import EntryKind, tree_of
-
         within = check_directory(directory)
         prefix = f"{self._prefix}{within}/" if within else self._prefix
         for page in self._pages({"Bucket": self._bucket, "Prefix": prefix}, within):
-            # The key that is the prefix itself marks a folder in some consoles.
-            entries = [entry for entry in page.get("Contents", ()) if entry["Key"] != prefix]
-            yield tree_of(
-                [entry["Key"][len(self._prefix) :] for entry in entries],
-                EntryKind.FILE,
-                sizes=[entry["Size"] for entry in entries],
-                times=[clock.epoch_millis(entry["LastModified"]) for entry in entries],
-            )
+            yield self._tree(page, prefix)
+
+    def list_level(self, directory: str = "") -> pa.Table:
+        # Here as below: who lists no tree need not load pyarrow.
+        import pyarrow as pa
+
+        from delta_maintenance.storage.tree import TREE, EntryKind, tree_of
+
+        within = check_directory(directory)
+        prefix = f"{self._prefix}{within}/" if within else self._prefix
+        request = {"Bucket": self._bucket, "Prefix": prefix, "Delimiter": "/"}
+        found = [TREE.empty_table()]
+        for page in self._pages(request, within):
+            below = [entry["Prefix"] for entry in page.get("CommonPrefixes", ())]
+            names = [key[len(self._prefix) :].removesuffix("/") for key in below]
+            found += [self._tree(page, prefix), tree_of(names, EntryKind.DIRECTORY)]
+        return pa.concat_tables(found)
+
+    def _tree(self, page: Reply, prefix: str) -> pa.Table:
+        from delta_maintenance.storage.tree import EntryKind, tree_of
+
+        # The key that is the prefix itself marks a folder in some consoles.
+        entries = [entry for entry in page.get("Contents", ()) if entry["Key"] != prefix]
+        return tree_of(
+            [entry["Key"][len(self._prefix) :] for entry in entries],
+            EntryKind.FILE,
+            sizes=[entry["Size"] for entry in entries],
+            times=[clock.epoch_millis(entry["LastModified"]) for entry in entries],
+        )
 
     def close(self) -> None:
         self._client.close()
