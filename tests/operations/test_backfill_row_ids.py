@@ -469,6 +469,23 @@ def test_an_append_between_batches_moves_the_row_ids_of_the_next() -> None:
     check(store)
 
 
+@pytest.mark.conformance("RT-04", "RT-14")
+def test_row_ids_that_others_give_out_above_their_mark_are_not_given_out_again() -> None:
+    table = built(*(log.add(f"f{n}") for n in range(10)))
+    high = log.add("high", stats=stats(10), baseRowId=190, defaultRowCommitVersion=3)
+    asked = []
+
+    def count(paths: pa.StringArray) -> RowCounts:
+        asked.append(paths)
+        if len(asked) == 2:
+            table.commit([high], version=latest(table) + 1)
+        return RowCounts(counts=pa.array([30] * len(paths), pa.int64()))
+
+    result = apply(table, plan_of(table), row_counter=count)
+    assert (result.status, result.high_water_mark) == ("enabled", 200 + 6 * 30 - 1)
+    assert table.open().snapshot().counts.num_files == 11
+
+
 @pytest.mark.conformance("RT-14", "RT-07")
 def test_a_file_that_others_remove_does_not_come_back() -> None:
     table = built()

@@ -17,6 +17,7 @@ from delta_maintenance.table.table import Table
 from delta_maintenance.table.transaction import Transaction
 
 Action = dict[str, Any]
+BACKFILL = "ROW TRACKING BACKFILL"
 
 
 class RacedStore(MemoryStore):
@@ -111,13 +112,15 @@ def state(
     return [action for action in live.values() if wanted(action)]
 
 
-def check(store: Store, *, enabled: bool = True, rows_of: dict[str, int] | None = None) -> None:
+def check(store: Store, *, enabled: bool = True, others_may_renumber: bool = False) -> None:
     """Row IDs are unique over all versions, stable for each path, and below a mark that rises.
 
-    `rows_of` tells the physical rows of paths whose statistics do not. With `enabled`, the table
-    has row tracking enabled and every live file has its row IDs; without, that is so if it is.
+    With `enabled`, the table has row tracking enabled and every live file has its row IDs; without,
+    that is so if it is. `others_may_renumber`: before it is enabled, row IDs need not be stable,
+    and Delta Spark gives a file new ones where it changes it while a backfill does.
     """
     ranges: dict[str, tuple[int, int, int]] = {}
+    renumbered: list[tuple[int, int, int]] = []
     mark, configuration, features = -1, {}, []
     for version, actions in commits(store):
         for action in actions:
@@ -135,9 +138,11 @@ def check(store: Store, *, enabled: bool = True, rows_of: dict[str, int] | None 
             if add.get("baseRowId") is None:
                 continue
             path, first = add["path"], add["baseRowId"]
-            rows = (rows_of or {}).get(path)
-            rows = json.loads(add["stats"])["numRecords"] if rows is None else rows
+            rows = json.loads(add["stats"])["numRecords"]
             given = (first, rows, add["defaultRowCommitVersion"])
+            may = others_may_renumber and configuration.get("delta.enableRowTracking") != "true"
+            if may and BACKFILL not in map(_operation, actions) and path in ranges:
+                renumbered.append(ranges.pop(path))
             assert ranges.setdefault(path, given) == given, f"{path} got other row IDs"
             assert add["defaultRowCommitVersion"] <= version
             assert first + rows - 1 <= mark, f"{path} is above the mark of version {version}"
@@ -146,7 +151,8 @@ def check(store: Store, *, enabled: bool = True, rows_of: dict[str, int] | None 
             live = state(store, until=version)
             assert all(item["add"].get("baseRowId") is not None for item in live)
             assert all(item["add"].get("defaultRowCommitVersion") is not None for item in live)
-    spans = sorted((first, first + rows) for first, rows, _ in ranges.values() if rows)
+    # One that kept its row IDs is in both.
+    spans = sorted({(first, first + n) for first, n, _ in (*ranges.values(), *renumbered) if n})
     assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
     if enabled:
         assert configuration["delta.enableRowTracking"] == "true"
@@ -166,6 +172,10 @@ def without_row_ids(actions: list[Action]) -> dict[tuple[str, str], Action]:
         _key(action["add"]): {k: v for k, v in action["add"].items() if k not in changed}
         for action in actions
     }
+
+
+def _operation(action: Action) -> str | None:
+    return action.get("commitInfo", {}).get("operation")
 
 
 def _key(action: Action) -> tuple[str, str]:

@@ -192,6 +192,21 @@ def check(mine: Attempt, winner: WinningCommit) -> Rebased | Conflict:
     return Rebased(attempt=_on_top_of(kept, winner), dropped_files=dropped)
 
 
+def highest_row_id(winner: WinningCommit) -> int:
+    """The highest row ID known to be assigned by its mark and by its files."""
+    domain = winner.domains.get(row_tracking.DOMAIN)
+    mark = row_tracking.NO_ROW_ID
+    if domain is not None and not domain.removed:
+        mark = row_tracking.high_water_mark(domain.configuration)
+    # A mark below the IDs given out is illegal, and believing it would give them out twice.
+    return max(
+        mark,
+        row_tracking.highest_assigned_row_id(
+            winner.adds["baseRowId"], num_records(winner.adds["stats"])
+        ),
+    )
+
+
 def _protocol(mine: Attempt, winner: WinningCommit) -> Conflict | None:
     theirs = winner.protocol
     if theirs is not None and theirs != mine.protocol:
@@ -423,20 +438,6 @@ def _on_top_of(mine: Attempt, winner: WinningCommit) -> Attempt:
         base_version=winner.version,
         protocol=protocol,
         metadata=metadata,
-        high_water_mark=max(mine.high_water_mark, _highest_row_id(winner)),
+        high_water_mark=max(mine.high_water_mark, highest_row_id(winner)),
         previous_ms=in_commit if active and in_commit is not None else winner.modified_ms,
-    )
-
-
-def _highest_row_id(winner: WinningCommit) -> int:
-    domain = winner.domains.get(row_tracking.DOMAIN)
-    mark = row_tracking.NO_ROW_ID
-    if domain is not None and not domain.removed:
-        mark = row_tracking.high_water_mark(domain.configuration)
-    # A mark below the IDs given out is illegal, and believing it would give them out twice.
-    return max(
-        mark,
-        row_tracking.highest_assigned_row_id(
-            winner.adds["baseRowId"], num_records(winner.adds["stats"])
-        ),
     )

@@ -26,7 +26,7 @@ from delta_maintenance import clock
 from delta_maintenance.errors import CommitConflictError, RefusedError
 from delta_maintenance.protocol import row_tracking
 from delta_maintenance.protocol.actions import DomainMetadata
-from delta_maintenance.protocol.conflicts import BACKFILL
+from delta_maintenance.protocol.conflicts import BACKFILL, highest_row_id
 from delta_maintenance.protocol.key_hash import hash_texts
 from delta_maintenance.protocol.row_id_backfill import RowIdFindings, lacks_row_ids
 from delta_maintenance.protocol.row_tracking import RowTrackingState
@@ -195,6 +195,9 @@ class RowIdBackfill:
                 moved = advance(base, own=own)
                 base = moved.snapshot
                 touched.offer(moved.commits)
+                # Some writers leave the mark below the row IDs that they gave out.
+                given = map(highest_row_id, moved.commits)
+                self._highest_row_id = max([self._highest_row_id, *given])
                 self._require_support(base)
                 files = touched.left_out_of(files)
                 outcome = self._commit_batch(base, files) if files.num_rows else None
