@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from airflow.sdk import DAG, Asset, Param
@@ -17,12 +19,15 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.serialized_objects import DagSerialization
 from worn_tables import BY_VERB, CASES, Case, fingerprint, worn_table
 
+from delta_maintenance import Table, clock
 from delta_maintenance.errors import CommitConflictError, StorageError
 from delta_maintenance.operations import set_properties
+from delta_maintenance.testing.actions import add
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow import operators
 from delta_maintenance_airflow.operators import DeltaTablePropertiesOperator
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator, Prepared
+from delta_maintenance_airflow.spark_submission import SparkSubmission
 
 # Airflow's own business: one library it uses tells another one about a third.
 HTTPX = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
@@ -93,8 +98,10 @@ def test_a_plan_then_the_work_then_nothing_more_to_do(
 
     def run(**params: Any) -> dict[str, dict[str, Any]]:
         # Anew each time: within one process a task stays rendered.
-        plan_only = "{{ params.plan_only }}"
-        dag = dag_of(tmp_path, *(lambda c=c: task(c, plan_only=plan_only) for c in CASES))
+        templates = {"plan_only": "{{ params.plan_only }}"}
+        named = {"upgrade-protocol": {"features": ["{{ params.feature }}"]}}
+        makers = [lambda c=c: task(c, **templates, **named.get(c.verb, {})) for c in CASES]
+        dag = dag_of(tmp_path, *makers)
         return outcomes(run_dag(dag, run_conf=params))
 
     told = run(plan_only=True)
@@ -213,8 +220,6 @@ def test_a_second_process_of_the_same_task_does_no_harm(
     """A worker that was believed dead does the work between this one's plan and its own."""
     worn_table(tmp_path / "t")
     arguments = {**case.arguments, "table_uri": str(tmp_path / "t")}
-    if case.verb == "upgrade-protocol":
-        arguments["features"] = ["deletionVectors"]
 
     def zombie_first(apply: Callable[[], Any]) -> Any:
         assert task(case, **arguments).execute(task_context)["status"] == case.done
@@ -267,8 +272,6 @@ def test_a_retry_is_the_same_operation_and_a_cleared_task_another(
 
 
 def _ti(task_id: str, **fields: Any) -> Any:
-    from types import SimpleNamespace
-
     standard = {"dag_id": "d", "run_id": "r", "map_index": -1, "max_tries": 0, "try_number": 1}
     return SimpleNamespace(task_id=task_id, **{**standard, **fields})
 
@@ -360,8 +363,6 @@ def test_a_task_that_did_a_part_says_so_and_fails(
     monkeypatch.setattr(module, "apply", lambda *_, **__: result)
     asset = Asset(name="events", uri="s3://lake/events")
     arguments = {**case.arguments, "table_uri": str(tmp_path), "outlets": [asset]}
-    if verb == "upgrade-protocol":
-        arguments["features"] = ["deletionVectors"]
     with pytest.raises(Exception, match=error) as caught:
         task(case, **arguments).execute(task_context)
     assert isinstance(caught.value, AirflowFailException) is not retried
@@ -441,3 +442,83 @@ def test_they_survive_serialisation() -> None:
 
 def test_all_of_them_are_exported() -> None:
     assert {case.operator.__name__ for case in CASES} == set(operators.__all__)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.operator.names_commits], ids=lambda c: c.verb
+)
+def test_commits_carry_the_id_that_all_tries_of_a_task_share(
+    case: Case, tmp_path: Path, task_context: dict[str, Any]
+) -> None:
+    table = worn_table(tmp_path)
+    arguments = {**case.arguments, "table_uri": str(tmp_path)}
+    mine = task(case, **arguments)._given(task_context)["operation_id"]
+    task_context["ti"].try_number = 2
+    task(case, **arguments).execute(task_context)
+    told = {str(entry.commit_info.get("operationId")) for entry in table.open().history(limit=5)}
+    assert any(operation_id.startswith(mine) for operation_id in told)
+    given = task(case, **arguments, options={"operation_id": "my own"})._given(task_context)
+    assert given["operation_id"] == "my own"
+
+
+@pytest.mark.parametrize("engine", ["spark", "auto"])
+def test_a_backfill_on_spark_is_told_the_id_and_takes_the_newest_version(
+    engine: str, tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = worn_table(tmp_path)
+    table.log(add("uncounted.parquet"))
+    submitted: list[Any] = []
+
+    def run(self: SparkSubmission, *given: Any, **named: Any) -> dict[str, Any]:
+        submitted.append((given, named))
+        return {"table": "/t", "version": 20, "status": "enabled", "num_commits": 3}
+
+    monkeypatch.setattr(SparkSubmission, "run", run)
+    case = BY_VERB["backfill-row-ids"]
+    outcome = task(
+        case, table_uri=str(tmp_path), engine=engine, options={"auto_spark_files": "1"}
+    ).execute(task_context)
+    assert (outcome["status"], outcome["num_commits"]) == ("enabled", 3)
+    (((verb, uri, options), named),) = submitted
+    assert (verb, uri, named) == ("backfill-row-ids", str(tmp_path), {"version": None})
+    assert options["engine"] == "spark" and options["operation_id"]
+
+
+def test_a_vacuum_reads_the_clock_before_the_table(
+    tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worn_table(tmp_path)
+    order: list[str] = []
+    now, snapshot = clock.now, Table.snapshot
+
+    def told_now() -> datetime:
+        order.append("clock")
+        return now()
+
+    def told_snapshot(table: Table, **options: Any) -> Any:
+        order.append("table")
+        return snapshot(table, **options)
+
+    monkeypatch.setattr(clock, "now", told_now)
+    monkeypatch.setattr(Table, "snapshot", told_snapshot)
+    task(BY_VERB["vacuum"], table_uri=str(tmp_path), plan_only=True).execute(task_context)
+    assert order[:2] == ["clock", "table"]
+
+
+def test_the_log_says_why_how_far_and_what_was_done(
+    tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worn_table(tmp_path)
+    lines: dict[bool, list[str]] = {True: [], False: []}
+    for plan_only, told in lines.items():
+        made = task(BY_VERB["vacuum"], table_uri=str(tmp_path), plan_only=plan_only)
+        log = MagicMock()
+        log.info = lambda text, *given, told=told: told.append(text % given)
+        monkeypatch.setattr(type(made), "log", log)
+        made.execute(task_context)
+    why = f"{tmp_path}, version 15: no version and no tombstone since"
+    assert lines[True][0].startswith(why) and lines[False][0].startswith(why)
+    assert "groups: reason: expired-tombstone, count: 1, bytes: 1" in lines[True]
+    assert "files deleted: 1 of 1" in lines[False]
+    done = f"{tmp_path}: vacuumed: 1 files and 0 directories deleted, 1 bytes"
+    assert lines[False][-1] == done

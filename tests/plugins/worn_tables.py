@@ -84,7 +84,7 @@ CASES = (
         operators.DeltaProtocolUpgradeOperator,
         "upgrade_protocol",
         "committed",
-        arguments={"features": ["{{ params.feature }}"]},
+        arguments={"features": ["deletionVectors"]},
         refused={"features": ["teleportation"]},
         commits=1,
     ),
