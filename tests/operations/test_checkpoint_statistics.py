@@ -182,6 +182,18 @@ def test_the_struct_mirrors_the_schema() -> None:
     assert row["stats_parsed"]["tightBounds"] is False
 
 
+@pytest.mark.conformance("STAT-05")
+def test_bounds_that_were_wide_stay_wide_when_deletion_vectors_are_gone() -> None:
+    table = table_of(
+        add("wide", partitionValues={"part": None}, stats='{"numRecords":1,"tightBounds":false}'),
+        add("tight", partitionValues={"part": None}, stats='{"numRecords":1}'),
+        configuration=settings(as_json=False, as_struct=True),
+    )
+    _, rows = adds(table, write(table.open()))
+    found = {row["path"]: row["stats_parsed"]["tightBounds"] for row in rows}
+    assert found == {"wide": False, "tight": None}
+
+
 @pytest.mark.conformance("CKPT-10", "CKPT-22", "STAT-05")
 @pytest.mark.parametrize(("kind", "per_sidecar"), [s for s in SHAPES if s[0] != "v2-json" or s[1]])
 def test_every_kind_has_the_same_statistics(kind: str, per_sidecar: int) -> None:

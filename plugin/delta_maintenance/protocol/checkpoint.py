@@ -77,6 +77,9 @@ _SINGLE_TYPES: Mapping[str, Mapping[str, pa.DataType]] = {
 _NOT_IN_REMOVE = ("stats", "tags")
 
 
+_TIGHT_BOUNDS = ("tightBounds",)
+
+
 class UnknownFieldsError(Exception):
     """A batch has fields that the columns chosen so far do not hold; widen them and start over."""
 
@@ -227,6 +230,10 @@ class FileActionLayout:
             # What a writer typed itself is exact; the text may have been cut or rounded.
             values = pc.if_else(pc.is_valid(aligned.values), aligned.values, values)
         if not self.stats_as_json and (lost := self._of_interest(lost)):
+            if lost == (_TIGHT_BOUNDS,) and wanted.get_field_index(*_TIGHT_BOUNDS) < 0:
+                # Files go on saying so after the feature deletionVectors was dropped.
+                wider = pa.struct([*wanted, pa.field(*_TIGHT_BOUNDS, pa.bool_())])
+                raise UnknownFieldsError(replace(self, statistics_type=wider, source_type=wider))
             raise _loss(lost, "as a struct alone")
         return values
 

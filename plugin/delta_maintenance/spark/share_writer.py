@@ -10,8 +10,8 @@ from itertools import groupby
 import pyarrow as pa
 
 from delta_maintenance.clock import NewId
-from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.protocol.checkpoint import FileActionLayout
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.protocol.checkpoint import FileActionLayout, UnknownFieldsError
 from delta_maintenance.protocol.reconcile import FileReplay
 from delta_maintenance.spark.log_shares import ShareRow, TableAddress, share_rows
 from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
@@ -63,6 +63,12 @@ class ShareWriting:
             if error.retryable:
                 raise
             return error
+        except UnknownFieldsError:
+            # A share is a stream; only the local engine can begin anew with more columns.
+            return RefusedError(
+                "statistics say whether bounds are tight, on a table without deletion vectors",
+                remedy="write this checkpoint with the local engine, or with statistics as JSON",
+            )
         return SidecarSet(reports=(), expired_tombstones=0)
 
     def _written(self, rows: Iterator[ShareRow], spec: CheckpointSpec) -> SidecarSet:
