@@ -1,8 +1,8 @@
-"""Lists that are too long for a Result, as files of their own."""
+"""Lists that are too long for a Result, as Parquet files of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,10 +20,22 @@ def write_rows(
     table: Store,
     storage_options: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes rows about a table to a new Parquet file of any store.
+    """Writes rows about a table at once. See `write_batches`."""
+    write_batches([rows], rows.schema, address, table=table, storage_options=storage_options)
 
-    `RefusedError` where there is a file already, and for a place inside the table, which is none
-    for other files.
+
+def write_batches(
+    batches: Iterable[pa.Table],
+    schema: pa.Schema,
+    address: str,
+    *,
+    table: Store,
+    storage_options: Mapping[str, str] | None = None,
+) -> None:
+    """Writes rows about a table, batch by batch, to a new Parquet file of any store.
+
+    Where a batch cannot be had, there is no file. `RefusedError` where there is one already, and
+    for a place inside the table, whose folder is no place for other files.
     """
     written = pa.array([address], pa.string())
     if any(below_root(written, root=root)[0].is_valid for root in table.addresses):
@@ -33,8 +45,12 @@ def write_rows(
     folder, slash, name = address.rpartition("/")
     store = open_store(folder or slash or ".", storage_options)
     try:
-        with store.create(name) as file:
-            pq.write_table(rows, file, compression="zstd")
+        with (
+            store.create(name) as file,
+            pq.ParquetWriter(file, schema, compression="zstd") as writer,
+        ):
+            for batch in batches:
+                writer.write_table(batch)
     except FileExistsError:
         raise RefusedError(
             "there is a file of this name already",
