@@ -29,6 +29,7 @@ VERBS = (
     "backfill-row-ids",
     "upgrade-protocol",
     "set-properties",
+    "add-constraint",
     "drop-feature",
 )
 
@@ -138,7 +139,10 @@ def test_a_table_that_cannot_be_opened_gives_one_line_and_its_status(
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_address_without_a_table_is_status_5(cli: Any, tmp_path: Path, verb: str) -> None:
-    needed = {"drop-feature": ("--feature", "v2Checkpoint")}.get(verb, ())
+    needed = {
+        "drop-feature": ("--feature", "v2Checkpoint"),
+        "add-constraint": ("positive", "id > 0"),
+    }.get(verb, ())
     outcome = cli(verb, tmp_path, *needed, "--json")
     assert (outcome.status, outcome.out) == (5, "")
     assert str(tmp_path) in outcome.err

@@ -83,7 +83,7 @@ def test_set_properties_commits_and_prints_the_result(cli: Any, builder: TableBu
         (("set-properties", "--set", "a=1", "--set", "a=2"), 2, "set twice"),
         (("set-properties",), 2, "no property is named"),
         (("set-properties", "--set", "delta.enableRowTracking=true"), 3, "backfill-row-ids"),
-        (("set-properties", "--set", "delta.constraints.c=id > 0"), 3, "ADD CONSTRAINT"),
+        (("set-properties", "--set", "delta.constraints.c=id > 0"), 3, "add-constraint"),
         (("set-properties", "--set", "delta.columnMapping.maxColumnId=9"), 3, "not set by hand"),
         (("upgrade-protocol",), 2, "nothing is asked for"),
         (("upgrade-protocol", "--feature", "rowtracking"), 3, "write rowTracking"),

@@ -78,7 +78,6 @@ def test_properties_of_ones_own_are_free() -> None:
         "delta.rowTracking.materializedRowIdColumnName",
         "delta.rowTracking.materializedRowCommitVersionColumnName",
         "delta.requireCheckpointProtectionBeforeVersion",
-        "delta.constraints.positive",
     ],
 )
 def test_what_others_keep_is_neither_set_nor_removed_by_hand(name: str) -> None:
@@ -86,6 +85,12 @@ def test_what_others_keep_is_neither_set_nor_removed_by_hand(name: str) -> None:
         require_settable(name, "1")
     with pytest.raises(RefusedError):
         require_removable(name)
+
+
+def test_a_constraint_is_not_set_without_a_look_at_the_rows_but_can_be_removed() -> None:
+    with pytest.raises(RefusedError, match="add-constraint"):
+        require_settable("delta.constraints.positive", "id > 0")
+    require_removable("delta.constraints.positive")
 
 
 @pytest.mark.parametrize("version", ["V1", "V2", "V3"])

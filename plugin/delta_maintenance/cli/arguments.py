@@ -91,6 +91,11 @@ def add_engine(parser: ArgumentParser) -> None:
         help="local works in this process, spark in a PySpark job; auto, the default, goes by the "
         "size of the log, and --dry-run says which and why",
     )
+    add_spark(parser)
+
+
+def add_spark(parser: ArgumentParser) -> None:
+    """How to reach Spark."""
     spark = parser.add_argument_group(
         "Spark",
         "The job is started with spark-submit, of SPARK_HOME or else of the pyspark that is "

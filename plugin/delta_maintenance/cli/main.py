@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from delta_maintenance import __version__
 from delta_maintenance.cli import (
+    add_constraint,
     backfill_row_ids,
     checkpoint,
     clean_log,
@@ -122,6 +123,7 @@ def _parser() -> ArgumentParser:
         backfill_row_ids,
         upgrade_protocol,
         set_properties,
+        add_constraint,
         drop_feature,
     ):
         verb.add_parser(verbs)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from delta_maintenance.errors import CommitConflictError
 
 if TYPE_CHECKING:
+    from delta_maintenance.operations.add_constraint import AddConstraintPlan, AddConstraintResult
     from delta_maintenance.operations.set_properties import SetPropertiesPlan, SetPropertiesResult
     from delta_maintenance.operations.table_change import CutOff, ProtocolVersions
     from delta_maintenance.operations.upgrade_protocol import (
@@ -38,7 +39,9 @@ def add_commit_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def plan_fields(plan: UpgradeProtocolPlan | SetPropertiesPlan) -> dict[str, object]:
+def plan_fields(
+    plan: UpgradeProtocolPlan | SetPropertiesPlan | AddConstraintPlan,
+) -> dict[str, object]:
     """What people are told of any plan."""
     before, after = plan.protocol_before, plan.protocol_after
     return {
@@ -64,7 +67,9 @@ def protocol_text(protocol: ProtocolVersions) -> str:
     return versions if features is None else f"{versions}: {', '.join(features) or 'no features'}"
 
 
-def raise_conflict(result: UpgradeProtocolResult | SetPropertiesResult) -> None:
+def raise_conflict(
+    result: UpgradeProtocolResult | SetPropertiesResult | AddConstraintResult,
+) -> None:
     """Ends the command with the status of a conflict where the result is one."""
     if result.status == "conflict":
         raise CommitConflictError(result.problem or "others were quicker", version=result.version)

@@ -1,7 +1,8 @@
-"""What `upgrade-protocol` and `set-properties` share: a change of a table's protocol and metadata.
+"""What operations share that change the protocol and the metadata of a table.
 
-Both decide by pure rules what the table is to become, say who is cut off, and commit it once. A
-plan is carried out only while the table would still be changed in the same way.
+`upgrade-protocol`, `set-properties` and `add-constraint` decide by pure rules what the
+table is to become, say who is cut off, and commit it once. A plan is carried out only while the
+table would still be changed in the same way.
 """
 
 from __future__ import annotations
@@ -212,13 +213,15 @@ def carry_out(
     planned: tuple[object, ...],
     operation_id: str,
     other_writers: OtherWriters | None,
+    examine: Callable[[Snapshot], None] | None = None,
     now: Callable[[], datetime] = clock.now,
     new_id: clock.NewId = clock.new_id,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Ending:
     """Decides anew on the latest version and commits, if that comes to what was `planned`.
 
-    `planned` is the `essence_of` the plan.
+    `planned` is the `essence_of` the plan. `examine` looks at the data on which the change depends,
+    and raises where it must not be made; then whatever others do to the data is a conflict.
     """
     snapshot = table.snapshot()
     if snapshot.metadata.id != table_id:
@@ -239,6 +242,8 @@ def carry_out(
             problem=f"the table was changed since version {planned_version}, for which this was "
             "planned; plan again",
         )
+    if examine is not None:
+        examine(snapshot)
     transaction = Transaction(
         snapshot,
         decision.operation,
@@ -256,8 +261,8 @@ def carry_out(
         transaction.stage_metadata(staged.metadata)
     for domain in decision.domains:
         transaction.stage_domain(domain.domain, domain.configuration)
-    if decision.after.needs_empty_table:
-        # A file that somebody adds meanwhile would lack what the table promises of every file.
+    if decision.after.needs_empty_table or examine is not None:
+        # A file that somebody adds meanwhile may lack what the table promises of every file.
         transaction.read_whole_table()
     return _ending(transaction.commit(sleep=sleep))
 

@@ -166,13 +166,13 @@ def _require_nothing_awakened(
         dormant += [
             (name, "checkConstraints")
             for name in sorted(configuration)
-            if name.startswith(CONSTRAINT_PREFIX)
+            if name.startswith(CONSTRAINT_PREFIX) and name not in asked
         ]
     if dormant:
         name, feature = dormant[0]
         raise RefusedError(
             f"the table has the property {name}, which {feature} would put into force unasked",
-            remedy="set it by name with set-properties, or remove it first",
+            remedy="set it by name, or remove it first",
         )
 
 

@@ -154,7 +154,7 @@ _REMOVALS: Mapping[str, FeatureRemoval] = {
         FeatureRemoval(
             feature="checkConstraints",
             metadata_trace=constraint,
-            remedy="drop the constraints first, with ALTER TABLE … DROP CONSTRAINT",
+            remedy="drop the constraints first, with set-properties --unset delta.constraints.NAME",
         ),
         FeatureRemoval(
             feature=CHECKPOINT_PROTECTION,

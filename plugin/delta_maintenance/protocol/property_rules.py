@@ -67,7 +67,7 @@ def require_settable(name: str, value: str) -> None:
     if name.startswith(CONSTRAINT_PREFIX):
         raise RefusedError(
             f"{name} is a constraint, which holds only if all rows were looked at",
-            remedy="use ALTER TABLE … ADD CONSTRAINT in Delta Spark, which validates the rows",
+            remedy="use add-constraint, which looks at them",
         )
     rule = find_rule(name)
     if rule is None:
@@ -84,12 +84,8 @@ def require_settable(name: str, value: str) -> None:
 def require_removable(name: str) -> None:
     """Refuses to remove a property that is kept by something else than users.
 
-    An unknown property may go: whoever added it can.
+    An unknown property may go, for whoever added it can; and so may a constraint.
     """
-    if name.startswith(CONSTRAINT_PREFIX):
-        raise RefusedError(
-            f"{name} is a constraint", remedy="use ALTER TABLE … DROP CONSTRAINT in Delta Spark"
-        )
     rule = find_rule(name)
     if rule is not None:
         _require_users(rule)

@@ -24,7 +24,8 @@ from pyspark.sql import SparkSession
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations import backfill_row_ids, checkpoint
+from delta_maintenance.operations import add_constraint, backfill_row_ids, checkpoint
+from delta_maintenance.spark.constraint_check import SparkConstraintCheck
 from delta_maintenance.spark.footers import SparkFooters
 from delta_maintenance.spark.sidecars import SparkSidecars
 from delta_maintenance.spark.submit import JobReport, JobSpec
@@ -107,9 +108,19 @@ def _backfill_row_ids(spec: JobSpec, address: str, spark: SparkSession) -> dict[
     ).to_json()
 
 
+def _add_constraint(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
+    options = add_constraint.AddConstraintOptions.from_json(spec.options)
+    table = open_table(address, spec.storage_options)
+    plan = add_constraint.plan(table.snapshot(), options, now=clock.now())
+    _say(f"{plan.table}, version {plan.version}: {plan.reason}")
+    check = SparkConstraintCheck(spark, address, spec.storage_options, progress=_progress)
+    return add_constraint.apply(table, plan, check=check).to_json()
+
+
 _OPERATIONS: Mapping[str, Callable[[JobSpec, str, SparkSession], dict[str, Any]]] = {
     "checkpoint": _checkpoint,
     "backfill-row-ids": _backfill_row_ids,
+    "add-constraint": _add_constraint,
 }
 
 

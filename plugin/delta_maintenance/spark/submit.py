@@ -26,7 +26,7 @@ APPLICATION = Path(__file__).resolve().with_name("job.py")
 class JobSpec(Record):
     """One operation on one table."""
 
-    operation: Literal["checkpoint", "backfill-row-ids"]
+    operation: Literal["checkpoint", "backfill-row-ids", "add-constraint"]
     table: str
     """An address that the driver and every executor reach."""
     version: int | None = None

@@ -1,0 +1,250 @@
+"""Rows looked at by a cluster: of how many the expression of a constraint is not true.
+
+Plain PySpark with Python workers, as for sidecars. Executors read the columns that the expression
+names, through the table's own store, and drop deleted rows; Spark evaluates the expression. The
+driver holds the files of one job at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession, functions
+from pyspark.sql.types import StructType as SparkStruct
+
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.operations.add_constraint import SHOWN_FILES, CheckedRows, ViolatingFile
+from delta_maintenance.protocol.file_actions import COMMIT_VERSION
+from delta_maintenance.protocol.schema import PrimitiveType, StructField
+from delta_maintenance.spark.constraint_expression import MARK, needed_columns, spark_schema
+from delta_maintenance.spark.storage_access import executor_options
+from delta_maintenance.storage import open_store
+from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.row_reader import FILES, RowLayout, RowReader
+from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.snapshot import Snapshot
+
+_FILE = f"{MARK}_file"
+_PROBLEM = f"{MARK}_problem"
+"""Beside the table's columns: the file's number in the job, and what keeps it from being read."""
+
+_FILES_PER_JOB = 10_000
+_BYTES_PER_TASK = 128 << 20
+_BYTES_TO_OPEN = 4 << 20
+"""What opening a file costs, in bytes that could be read meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowReading:
+    """What a task has to know. It travels to executors."""
+
+    uri: str
+    storage_options: Mapping[str, str] = field(repr=False)
+    layout: RowLayout
+    tasks: tuple[tuple[int, bytes], ...] = field(repr=False)
+    """For each task the number of its first file, and its files as an Arrow stream of `FILES`."""
+
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """From the numbers of tasks to rows: `_FILE`, `_PROBLEM`, then the wanted columns.
+
+        A file that cannot be read is one row with its error, pickled. Errors that may pass are
+        raised, so that Spark tries again.
+        """
+        with closing(open_store(self.uri, self.storage_options)) as store:
+            reader = RowReader(store, self.layout)
+            for batch in batches:
+                for task in batch.column(0).to_pylist():
+                    first, files = self.tasks[task]
+                    yield from self._rows(reader, first, pa.ipc.open_stream(files).read_all())
+
+    def _rows(self, reader: RowReader, first: int, files: pa.Table) -> Iterator[pa.RecordBatch]:
+        schema = self.layout.schema
+        for number in range(files.num_rows):
+            try:
+                for rows in reader.read(files, number):
+                    yield _batch(schema, first + number, None, rows.count, rows.columns)
+            except DeltaMaintenanceError as error:
+                if error.retryable:
+                    raise
+                nulls = [pa.nulls(1, kind) for kind in schema.types]
+                yield _batch(schema, first + number, pickle.dumps(error), 1, nulls)
+
+
+class SparkConstraintCheck:
+    """A `ConstraintCheck` on a Spark session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table_uri: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        progress: Progress | None = None,
+        files_per_job: int = _FILES_PER_JOB,
+        bytes_per_task: int = _BYTES_PER_TASK,
+    ) -> None:
+        """The storage options are completed from the driver's environment: see
+        `executor_options`. `RefusedError` for a table that executors cannot reach."""
+        if table_uri.lower().startswith("memory:"):
+            raise RefusedError(
+                "a table in the memory of this process cannot be reached by executors",
+                remedy="copy it to a store that they reach",
+            )
+        self._spark = spark
+        self._uri = table_uri
+        self._storage_options = executor_options(table_uri, storage_options, os.environ)
+        self._progress = progress
+        self._files_per_job = files_per_job
+        self._bytes_per_task = bytes_per_task
+
+    def __call__(
+        self, snapshot: Snapshot, expression: str, *, added_after: int | None
+    ) -> CheckedRows:
+        """See `ConstraintCheck`."""
+        wanted = needed_columns(self._spark, snapshot, expression)
+        layout = RowLayout.of(
+            snapshot, [item.name for item in wanted], zone=self._zone(snapshot, wanted)
+        )
+        total = None if added_after is not None else snapshot.counts.num_files
+        while True:
+            try:
+                found = CheckedRows()
+                for files in self._jobs(snapshot, added_after):
+                    found += self._checked(snapshot, expression, layout, files)
+                    if self._progress is not None:
+                        self._progress("files", found.files, total)
+                return found
+            except UnusableCheckpointError as error:
+                snapshot = snapshot.avoiding(error)
+
+    def _zone(self, snapshot: Snapshot, wanted: tuple[StructField, ...]) -> tzinfo:
+        """The session's time zone, by which Delta Spark reads partition values without one."""
+        timestamp = PrimitiveType(name="timestamp")
+        partitions = snapshot.metadata.partition_columns
+        if not any(item.name in partitions and item.type == timestamp for item in wanted):
+            return UTC
+        name = str(self._spark.conf.get("spark.sql.session.timeZone"))
+        try:
+            return ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError):
+            raise RefusedError(
+                f"the time zone {name!r} of the Spark session is none of a region",
+                remedy="set spark.sql.session.timeZone to the name of a region, or to UTC",
+            ) from None
+
+    def _jobs(self, snapshot: Snapshot, added_after: int | None) -> Iterator[pa.Table]:
+        """The files to be looked at, as many at a time as one job takes."""
+        waiting = FILES.empty_table()
+        for batch in snapshot.scan(fields={"add": FILES.names}):
+            adds = batch.adds
+            # Of the files of a checkpoint nobody knows which commits added them.
+            if added_after is not None and COMMIT_VERSION in adds.column_names:
+                adds = adds.filter(pc.greater(adds[COMMIT_VERSION], added_after))
+            waiting = pa.concat_tables([waiting, _files(adds)])
+            while waiting.num_rows >= self._files_per_job:
+                yield waiting.slice(0, self._files_per_job)
+                waiting = waiting.slice(self._files_per_job)
+        if waiting.num_rows:
+            yield waiting
+
+    def _checked(
+        self, snapshot: Snapshot, expression: str, layout: RowLayout, files: pa.Table
+    ) -> CheckedRows:
+        files = files.combine_chunks()
+        reading = RowReading(
+            uri=self._uri,
+            storage_options=self._storage_options,
+            layout=layout,
+            tasks=tuple(_tasks(files, self._bytes_per_task)),
+        )
+        count = len(reading.tasks)
+        schema = SparkStruct().add(_FILE, "integer").add(_PROBLEM, "binary")
+        for item in spark_schema(snapshot, layout.columns.fields):
+            schema.add(item)
+        holds = functions.coalesce(functions.expr(expression), functions.lit(False))
+        readable = functions.col(_PROBLEM).isNull()
+        found = (
+            self._spark.range(0, count, 1, count)
+            .mapInArrow(reading.read, schema)
+            # Of a file that cannot be read nothing is evaluated.
+            .select(_FILE, _PROBLEM, functions.when(readable, ~holds).alias("violates"))
+            .groupBy(_FILE)
+            .agg(
+                functions.count("violates").alias("rows"),
+                functions.count_if("violates").alias("violations"),
+                functions.max(_PROBLEM).alias("problem"),
+            )
+            .toArrow()
+        )
+        _raise_first(found)
+        return _summary(found, files)
+
+
+def _batch(
+    schema: pa.Schema, file: int, problem: bytes | None, count: int, columns: list[pa.Array]
+) -> pa.RecordBatch:
+    marks = {
+        _FILE: pa.repeat(pa.scalar(file, pa.int32()), count),
+        _PROBLEM: pa.array([problem] * count, pa.binary())
+        if problem
+        else pa.nulls(count, pa.binary()),
+    }
+    return pa.RecordBatch.from_arrays([*marks.values(), *columns], names=[*marks, *schema.names])
+
+
+def _files(adds: pa.Table) -> pa.Table:
+    columns = [
+        adds[item.name]
+        if item.name in adds.column_names
+        else pa.chunked_array([pa.nulls(adds.num_rows, item.type)])
+        for item in FILES
+    ]
+    return pa.table(columns, schema=FILES)
+
+
+def _tasks(files: pa.Table, bytes_per_task: int) -> Iterator[tuple[int, bytes]]:
+    """Neighbouring files together, up to a number of bytes."""
+    sizes = pc.fill_null(files["size"], 0).to_numpy().astype(np.int64)
+    upto = np.cumsum(sizes + _BYTES_TO_OPEN)
+    starts = np.flatnonzero(np.diff((upto - 1) // bytes_per_task, prepend=-1))
+    for first, end in zip(starts, [*starts[1:], files.num_rows], strict=True):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, files.schema) as stream:
+            stream.write_table(files.slice(first, end - first))
+        yield int(first), sink.getvalue().to_pybytes()
+
+
+def _raise_first(found: pa.Table) -> None:
+    problems = found["problem"].drop_null()
+    if len(problems):
+        error: DeltaMaintenanceError = min(map(pickle.loads, problems.to_pylist()), key=str)
+        raise error
+
+
+def _summary(found: pa.Table, files: pa.Table) -> CheckedRows:
+    violating = found.filter(pc.greater(found["violations"], 0))
+    worst = violating.sort_by([("violations", "descending"), (_FILE, "ascending")])
+    shown = worst.slice(0, SHOWN_FILES)
+    return CheckedRows(
+        files=files.num_rows,
+        rows=pc.sum(found["rows"]).as_py() or 0,
+        violations=pc.sum(violating["violations"]).as_py() or 0,
+        violating_files=violating.num_rows,
+        worst_files=tuple(
+            ViolatingFile(
+                path=files["path"][row[_FILE]].as_py(),
+                rows=row["rows"],
+                violations=row["violations"],
+            )
+            for row in shown.to_pylist()
+        ),
+    )
