@@ -56,18 +56,26 @@ class _HashSet:
         return bool(len(self._sorted) or self._added)
 
     def add(self, paths: Sequence[pa.Array]) -> None:
-        self._added += [_hashes(chunk) for chunk in paths if len(chunk)]
+        self._added += [hash_paths(chunk) for chunk in paths if len(chunk)]
 
-    def has(self, paths: pa.Array) -> Mask:
+    def add_hashes(self, hashes: Hashes) -> None:
+        if len(hashes):
+            self._added.append(hashes)
+
+    def sorted(self) -> Hashes:
         if self._added:
             self._sorted = np.unique(np.concatenate([self._sorted, *self._added]))
             self._added = []
-        hashes = _hashes(paths)
-        if not len(self._sorted):
+        return self._sorted
+
+    def has(self, paths: pa.Array) -> Mask:
+        ordered = self.sorted()
+        hashes = hash_paths(paths)
+        if not len(ordered):
             return np.zeros(len(hashes), np.bool_)
-        at = np.searchsorted(self._sorted, hashes)
-        at[at == len(self._sorted)] = 0
-        found: Mask = self._sorted[at] == hashes
+        at = np.searchsorted(ordered, hashes)
+        at[at == len(ordered)] = 0
+        found: Mask = ordered[at] == hashes
         return found
 
 
@@ -95,6 +103,19 @@ class ProtectedPaths:
         spellings = spellings_of(actions, roots=self.roots)
         self._places.add(spellings.places)
         self._names.add(spellings.names_outside)
+
+    def take_hashes(self, places: Hashes, names: Hashes) -> None:
+        """Takes in what `hash_paths` gave for places below the root and for names outside."""
+        self._places.add_hashes(places)
+        self._names.add_hashes(names)
+
+    def take(self, other: ProtectedPaths) -> None:
+        """Takes in everything that another set holds."""
+        self.take_hashes(*other.hashes())
+
+    def hashes(self) -> tuple[Hashes, Hashes]:
+        """Of places below the root, and of names outside: to be carried to another process."""
+        return self._places.sorted(), self._names.sorted()
 
     def take_literally(self, paths: Sequence[pa.StringArray]) -> None:
         """Takes in paths of files that are there, relative to the root."""
@@ -239,8 +260,11 @@ def _raw_and_decoded(paths: pa.StringArray) -> list[pa.BinaryArray]:
     return [raw] if once.equals(raw) else [raw, once]
 
 
-def _hashes(paths: pa.Array) -> Hashes:
-    """Of the paths as a file system compares them that minds neither case nor Unicode's forms."""
+def hash_paths(paths: pa.Array) -> Hashes:
+    """Hashes of paths as a file system compares them that minds neither case nor Unicode's forms.
+
+    The same in every process.
+    """
     try:
         texts = paths.cast(pa.string())
     except pa.ArrowInvalid:

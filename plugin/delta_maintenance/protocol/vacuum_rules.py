@@ -7,7 +7,6 @@ go by paths alone, relative to the root and literal, in columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -137,14 +136,18 @@ def reasons(paths: pa.Array, *, expired: pa.Array) -> npt.NDArray[np.uint8]:
     return found
 
 
-def checksums_of(paths: pa.Array, owners: Sequence[pa.Array] | pa.ChunkedArray) -> Mask:
+def checksums_of(paths: pa.Array, owners: pa.Array) -> Mask:
     """Hadoop's checksums among the paths whose files are among the owners."""
-    checksums = pc.match_substring_regex(paths, _CHECKSUM)
-    found = to_bools(checksums)
+    found = to_bools(pc.match_substring_regex(paths, _CHECKSUM))
     rows = np.flatnonzero(found)
-    files = pc.replace_substring_regex(paths.filter(checksums), r"(^|/)\.([^/]+)\.crc$", r"\1\2")
+    files = checksum_owners(paths.filter(booleans(found)))
     found[rows] = to_bools(pc.is_in(files, value_set=owners))
     return found
+
+
+def checksum_owners(paths: pa.Array) -> pa.Array:
+    """The paths, and in place of Hadoop's checksums the files that they belong to."""
+    return pc.replace_substring_regex(paths, r"(^|/)\.([^/]+)\.crc$", r"\1\2")
 
 
 def _with_name(directories: pa.Array) -> pa.Array:

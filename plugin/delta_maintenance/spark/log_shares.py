@@ -102,6 +102,8 @@ class LogReading:
     partition_columns: frozenset[str]
     """Physical names."""
     layout: FileActionLayout
+    fields: Mapping[str, tuple[str, ...]] | None = None
+    """The fields of each action to read; None for all, unknown ones included."""
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """From the numbers of parts to rows of `SCHEMA`.
@@ -111,7 +113,7 @@ class LogReading:
         with self.address.store() as store:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield from _in_batches(self._rows(store, number))
+                    yield from in_batches(self._rows(store, number))
 
     def _rows(self, store: Store, number: int) -> Iterator[ShareRow]:
         layout = self.layout
@@ -134,11 +136,12 @@ class LogReading:
     def _files(self, store: Store, part: LogPart) -> Iterator[StandingFiles]:
         keys = MapKeys(partition_columns=self.partition_columns)
         if isinstance(part, CheckpointPart):
-            for batch in read_part(store, part, keys=keys):
+            for batch in read_part(store, part, keys=keys, fields=self.fields):
                 yield StandingFiles(batch.adds, batch.removes)
         else:
             # What is superseded within the part need not travel.
-            yield from standing_in_tail(LogTail(store, part).batches(keys=keys), FileReplay())
+            batches = LogTail(store, part).batches(keys=keys, fields=self.fields)
+            yield from standing_in_tail(batches, FileReplay())
 
     def _shares(self, batch: pa.Table, kind: str, number: int) -> Iterator[ShareRow]:
         if not batch.num_rows:
@@ -152,7 +155,7 @@ class LogReading:
         for label, start, end in zip(self.labels, [0, *ends[:-1]], ends, strict=True):
             for at in range(start, end, _ROWS_PER_PAYLOAD):
                 rows = batch.slice(at, min(_ROWS_PER_PAYLOAD, end - at))
-                yield ShareRow(label, number, kind, _ipc(rows))
+                yield ShareRow(label, number, kind, to_payload(rows))
 
     def _notices(self, notice: Notice, number: int) -> Iterator[ShareRow]:
         payload = pickle.dumps(notice)
@@ -170,7 +173,8 @@ def share_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[ShareRow]:
             )
 
 
-def _in_batches(rows: Iterator[ShareRow]) -> Iterator[pa.RecordBatch]:
+def in_batches(rows: Iterable[ShareRow]) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow batches of `SCHEMA`, each of a bounded size."""
     waiting: list[ShareRow] = []
     size = 0
     for row in rows:
@@ -190,7 +194,8 @@ def _batch(rows: list[ShareRow]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
 
 
-def _ipc(rows: pa.Table) -> bytes:
+def to_payload(rows: pa.Table) -> bytes:
+    """Rows as a compressed Arrow stream of their own schema."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema, options=_COMPRESSED) as stream:
         stream.write_table(rows)

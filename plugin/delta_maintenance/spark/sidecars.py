@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession, functions
 
@@ -18,24 +17,21 @@ from delta_maintenance.clock import new_id as random_id
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.protocol.log_files import SIDECAR_DIRECTORY
 from delta_maintenance.spark import log_shares, share_writer
-from delta_maintenance.spark.log_shares import LogPart, LogReading, TableAddress
+from delta_maintenance.spark.log_parts import LOG_BYTES_PER_TASK, log_parts, small_batches
+from delta_maintenance.spark.log_shares import LogReading, TableAddress
 from delta_maintenance.spark.share_writer import Report, ShareWriting, gravest
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.storage.base import Store
 from delta_maintenance.table.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.log_reader import LogTail
-from delta_maintenance.table.log_segment import LOG_DIRECTORY, LogEntry
+from delta_maintenance.table.log_segment import LOG_DIRECTORY
 from delta_maintenance.table.sidecar_writer import Progress, SidecarSet, commit_times
 from delta_maintenance.table.snapshot import Snapshot
 
-_LOG_BYTES_PER_TASK = 32 << 20
-_LOG_FILES_PER_TASK = 2000
-_ARROW_BYTES_PER_TASK = 128 << 20
 _SAMPLED_FILES = 3
 # A share gets some actions more or less than others, which should not cost it a second sidecar.
 _FILL = 0.95
 _LABELS_TRIED = 32
-_ROWS_PER_BATCH = ("spark.sql.execution.arrow.maxRecordsPerBatch", "16")
 
 
 class SparkSidecars:
@@ -54,7 +50,7 @@ class SparkSidecars:
         *,
         new_id: NewId = random_id,
         progress: Progress | None = None,
-        log_bytes_per_task: int = _LOG_BYTES_PER_TASK,
+        log_bytes_per_task: int = LOG_BYTES_PER_TASK,
     ) -> None:
         """`new_id` is called on executors, so it has to be picklable; `progress` in the driver.
 
@@ -74,9 +70,7 @@ class SparkSidecars:
                 "a table in the memory of this process cannot be reached by executors",
                 remedy="use the local engine",
             )
-        tail = self._tail_parts(snapshot.segment.tail)
-        checkpoint = snapshot.checkpoint
-        parts = [*tail, *(checkpoint.parts(_ARROW_BYTES_PER_TASK) if checkpoint else ())]
+        parts, tail = log_parts(snapshot, log_bytes_per_task=self._log_bytes_per_task)
         if not parts:
             return SidecarSet(reports=(), expired_tombstones=0)
         labels = self._labels(_share_count(snapshot, spec))
@@ -91,7 +85,7 @@ class SparkSidecars:
             address=self._address,
             spec=spec,
             commit_times=_needed_times(snapshot, spec),
-            checkpoint_age=len(tail),
+            checkpoint_age=tail,
             new_id=self._new_id,
         )
         self._tell(f"sidecars, of {len(parts)} parts of the log", 0, len(labels))
@@ -102,7 +96,7 @@ class SparkSidecars:
 
     def _run(self, reading: LogReading, writing: ShareWriting) -> list[Report]:
         parts, shares = len(reading.parts), len(reading.labels)
-        with self._small_batches():
+        with small_batches(self._spark):
             rows = (
                 self._spark.range(0, parts, 1, parts)
                 .mapInArrow(reading.read, log_shares.SCHEMA)
@@ -112,24 +106,6 @@ class SparkSidecars:
                 .collect()
             )
         return [pickle.loads(row.report) for row in rows]
-
-    def _tail_parts(self, entries: Sequence[LogEntry]) -> list[LogPart]:
-        """Adjacent files together, the newest part first."""
-        parts: list[LogPart] = []
-        together: list[LogEntry] = []
-        size = 0
-        for entry in reversed(entries):
-            if together and (
-                size + entry.status.size > self._log_bytes_per_task
-                or len(together) == _LOG_FILES_PER_TASK
-            ):
-                parts.append(tuple(reversed(together)))
-                together, size = [], 0
-            together.append(entry)
-            size += entry.status.size
-        if together:
-            parts.append(tuple(reversed(together)))
-        return parts
 
     def _labels(self, shares: int) -> tuple[int, ...]:
         """A number for each share, chosen so that Spark's hash sends each to a task of its own.
@@ -143,17 +119,6 @@ class SparkSidecars:
         found = numbers.groupBy(task).agg(functions.min("label").alias("label")).collect()
         labels = [row.label for row in found]
         return (*labels, *range(-1, len(labels) - shares - 1, -1))
-
-    @contextmanager
-    def _small_batches(self) -> Iterator[None]:
-        """Keeps Spark from handing thousands of payloads to Python at once."""
-        name, value = _ROWS_PER_BATCH
-        before = str(self._spark.conf.get(name))
-        self._spark.conf.set(name, value)
-        try:
-            yield
-        finally:
-            self._spark.conf.set(name, before)
 
     def _tell(self, what: str, done: int, total: int) -> None:
         if self._progress is not None:

@@ -206,19 +206,25 @@ class Checkpoint:
         )
 
 
-def read_part(store: Store, part: CheckpointPart, *, keys: MapKeys) -> Iterator[FileActionBatch]:
-    """The adds and removes of a part, with every field.
+def read_part(
+    store: Store,
+    part: CheckpointPart,
+    *,
+    keys: MapKeys,
+    fields: Mapping[str, Collection[str]] | None = None,
+) -> Iterator[FileActionBatch]:
+    """The adds and removes of a part, with every field or only the named ones of each action.
 
     `UnusableCheckpointError` names the file that is damaged.
     """
     try:
         if part.row_groups is not None:
             parquet = _ParquetFile(store, part.path)
-            yield from parquet.file_actions(keys, None, part.row_groups)
+            yield from parquet.file_actions(keys, fields, part.row_groups)
             return
         _, lines = _read_json(store, part.path)
         if lines is not None:
-            parsed = parse_file_actions([lines], keys=keys)
+            parsed = parse_file_actions([lines], keys=keys, fields=fields)
             yield FileActionBatch(parsed.adds, parsed.removes)
     except _DAMAGE as error:
         problem = f"the checkpoint cannot be used: {_problem(error)}"

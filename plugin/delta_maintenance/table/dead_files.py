@@ -109,7 +109,7 @@ def find_dead_files(
     # Counted as hidden, which they are but for this.
     dead.keep(HIDDEN, -checksums.num_rows)
     dead.files = pa.concat_tables([found, checksums])
-    dead.directories = _emptied(entries, dead.files, search)
+    dead.directories = emptied(*directories_in(entries, dead.files, search))
     return dead
 
 
@@ -224,30 +224,34 @@ def _checksums(entries: Sequence[pa.Table], going: pa.Table) -> pa.Table:
     return pa.concat_tables(found)
 
 
-def _emptied(entries: Sequence[pa.Table], going: pa.Table, search: Search) -> tuple[str, ...]:
-    """The directories below which nothing stays and nothing has changed for long."""
-    candidates: set[str] = set()
+def directories_in(
+    entries: Sequence[pa.Table], going: pa.Table, search: Search
+) -> tuple[set[str], set[str]]:
+    """The directories that nothing has changed for long, and those in which something stays."""
+    old: set[str] = set()
     held: set[str] = set()
     gone = _one(going["path"])
     for batch in entries:
         is_directory = pc.equal(batch["kind"], int(EntryKind.DIRECTORY))
         directories = batch.filter(is_directory)
         times = directories["modified_ms"]
-        old = pc.and_(pc.greater(times, 0), pc.less(times, search.modified_before_ms))
-        old = pc.fill_null(old, False)
-        candidates.update(directories["path"].filter(old).to_pylist())
-        held.update(directories["path"].filter(pc.invert(old)).to_pylist())
-    if not candidates:
-        return ()
-    for batch in entries:
-        others = pc.not_equal(batch["kind"], int(EntryKind.DIRECTORY))
-        staying = batch["path"].filter(others)
+        aged = pc.and_(pc.greater(times, 0), pc.less(times, search.modified_before_ms))
+        aged = pc.fill_null(aged, False)
+        old.update(directories["path"].filter(aged).to_pylist())
+        held.update(directories["path"].filter(pc.invert(aged)).to_pylist())
+        staying = batch["path"].filter(pc.invert(is_directory))
         staying = staying.filter(pc.invert(pc.is_in(staying, value_set=gone)))
         held.update(pc.unique(directories_of(staying)).to_pylist())
-    for path in list(held):
-        while path and (path := path.rpartition("/")[0]):
-            held.add(path)
-    return tuple(path for path in candidates if path not in held)
+    return old, held
+
+
+def emptied(old: set[str], held: set[str]) -> tuple[str, ...]:
+    """The old directories below which nothing stays."""
+    above = set(held)
+    for path in held:
+        while path and (path := path.rpartition("/")[0]) not in above:
+            above.add(path)
+    return tuple(sorted(old - above))
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

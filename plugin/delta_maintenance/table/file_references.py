@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -21,10 +21,11 @@ from delta_maintenance.table.sidecar_writer import commit_times
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.standing_files import StandingFiles
 
-_FIELDS = {
+REFERENCE_FIELDS = {
     "add": ("path", "deletionVector", "size"),
     "remove": ("path", "deletionVector", "deletionTimestamp"),
 }
+"""The fields of file actions that references are told by."""
 
 
 @dataclass(slots=True)
@@ -46,6 +47,12 @@ class FileReferences:
     def none(cls, roots: tuple[str, ...]) -> FileReferences:
         """Of no version yet; `roots` are the addresses of the table."""
         return cls(ProtectedPaths(roots))
+
+    @staticmethod
+    def live_paths(adds: pa.Table) -> list[pa.StringArray]:
+        """The data files of adds, and the files of their vectors as far as they are inside."""
+        vectors = adds["deletionVector"].chunks if "deletionVector" in adds.column_names else []
+        return [*adds["path"].chunks, *(deletion_vector_paths(chunk)[0] for chunk in vectors)]
 
     def unlisted(self, listed: Sequence[pa.StringArray]) -> list[tuple[str, str]]:
         """The live files below the root that are not among the listed ones under any spelling.
@@ -86,9 +93,14 @@ def read_references(
         references = FileReferences.none(snapshot.store.addresses)
         audit = PathAudit(snapshot.table)
         try:
-            for batch in snapshot.scan(fields=_FIELDS):
+            for batch in snapshot.scan(fields=REFERENCE_FIELDS):
                 audit.offer(batch.adds, batch.tombstones)
-                _take(references, batch, snapshot, deleted_before_ms)
+                take_references(
+                    references,
+                    batch,
+                    deleted_before_ms=deleted_before_ms,
+                    commit_times=commit_times(snapshot),
+                )
             break
         except UnusableCheckpointError as error:
             snapshot = snapshot.avoiding(error)
@@ -108,29 +120,28 @@ def protect_live_files(protected: ProtectedPaths, snapshot: Snapshot) -> None:
             snapshot = snapshot.avoiding(error)
 
 
-def _take(
-    references: FileReferences, batch: StandingFiles, snapshot: Snapshot, deleted_before_ms: int
+def take_references(
+    references: FileReferences,
+    batch: StandingFiles,
+    *,
+    deleted_before_ms: int,
+    commit_times: Mapping[int, int],
 ) -> None:
+    """Adds what a batch of a version's standing actions refers to."""
     adds, tombstones = batch.adds, batch.tombstones
     references.in_use.offer(adds)
     references.num_live += adds.num_rows
     if "size" in adds.column_names:
         references.live_bytes += pc.sum(adds["size"]).as_py() or 0
-    references.live += _live(adds)
+    references.live += FileReferences.live_paths(adds)
     if not tombstones.num_rows:
         return
-    times = deletion_times(tombstones, commit_times=commit_times(snapshot))
+    times = deletion_times(tombstones, commit_times=commit_times)
     protects = pc.fill_null(pc.greater_equal(times, deleted_before_ms), True)
     references.in_use.offer(tombstones.filter(protects))
     expired = tombstones.filter(pc.invert(protects))
     references.expired += spellings_of(expired, roots=references.in_use.roots).places
     references.ageless_tombstones += times.null_count
-
-
-def _live(adds: pa.Table) -> list[pa.StringArray]:
-    """The data files of adds, and the files of their deletion vectors as far as they are inside."""
-    vectors = adds["deletionVector"].chunks if "deletionVector" in adds.column_names else []
-    return [*adds["path"].chunks, *(deletion_vector_paths(chunk)[0] for chunk in vectors)]
 
 
 def _readable(place: bytes) -> str:

@@ -1,0 +1,250 @@
+"""The Spark engine of vacuum: folders listed, dead files found and deleted by a cluster.
+
+The driver holds the names of the log's files, of the folders that are dealt out, and a tally per
+bucket: nothing that grows with the number of files. DataFrame operations alone, so it runs on
+Spark Connect as well.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.operations.vacuum_engine import Found, Request
+from delta_maintenance.protocol.checkpoint import FileActionLayout
+from delta_maintenance.protocol.vacuum_rules import Reason
+from delta_maintenance.spark import log_shares
+from delta_maintenance.spark.log_parts import log_parts, small_batches
+from delta_maintenance.spark.log_shares import LogReading, TableAddress
+from delta_maintenance.spark.share_writer import gravest
+from delta_maintenance.spark.storage_access import executor_options
+from delta_maintenance.spark.vacuum_tasks import (
+    BucketDeletion,
+    BucketSearch,
+    BucketTally,
+    FolderListing,
+    ShareReferences,
+)
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.storage.tree import EntryKind, unclean
+from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.data_deletion import Deletion
+from delta_maintenance.table.dead_files import Tally, emptied
+from delta_maintenance.table.file_references import REFERENCE_FIELDS, FileReferences
+from delta_maintenance.table.sidecar_writer import Progress, commit_times
+from delta_maintenance.table.snapshot import Snapshot
+
+_BYTES_PER_BUCKET = 64 << 20
+"""Of the log. A file takes some hundreds of bytes there."""
+_LEAST_BUCKETS = 2
+_FOLDERS_PER_TASK = 4
+_DEPTH = 2
+"""How many levels of folders are dealt out one by one."""
+_SAMPLES = 5
+
+
+class SparkVacuum:
+    """A `VacuumEngine` on a Spark session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table_uri: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        progress: Progress | None = None,
+        log_bytes_per_bucket: int = _BYTES_PER_BUCKET,
+    ) -> None:
+        """The storage options are completed from the driver's environment: `executor_options`."""
+        options = executor_options(table_uri, storage_options, os.environ)
+        self._spark = spark
+        self._address = TableAddress(uri=table_uri, storage_options=options)
+        self._progress = progress
+        self._log_bytes_per_bucket = log_bytes_per_bucket
+
+    def find(self, request: Request) -> Found:
+        """See `VacuumEngine`. What was found stays on the cluster until the session ends."""
+        if self._address.uri.lower().startswith("memory:"):
+            raise RefusedError(
+                "a table in the memory of this process cannot be reached by executors",
+                remedy="use the local engine",
+            )
+        while True:
+            try:
+                return self._find(request)
+            except UnusableCheckpointError as error:
+                request = replace(request, snapshot=request.snapshot.avoiding(error))
+
+    def _find(self, request: Request) -> Found:
+        snapshot = request.snapshot
+        buckets = max(_LEAST_BUCKETS, -(-_log_bytes(snapshot) // self._log_bytes_per_bucket))
+        listing = self._listing(request, buckets).persist()
+        with small_batches(self._spark):
+            # Now, before anything of the log is read that the folder has to be older than.
+            listing.groupBy("kind").count().collect()
+        came = FileReferences.none(snapshot.store.addresses)
+        latest = request.complete(came)
+        rows = listing
+        for version in (snapshot, *request.kept_versions):
+            only_live = version is not snapshot
+            rows = rows.unionAll(self._references(request, version, buckets, only_live=only_live))
+        search = BucketSearch(
+            address=self._address,
+            search=request.search,
+            roots=snapshot.store.addresses,
+            requires_all=request.requires_all,
+            has_directories=isinstance(snapshot.store, LocalStore),
+            came=came.in_use,
+        )
+        found = _bucketed(rows, buckets).mapInArrow(search.find, log_shares.SCHEMA).persist()
+        with small_batches(self._spark):
+            said = found.filter("kind <> 'dead'").collect()
+        listing.unpersist()
+        errors = [pickle.loads(row.payload) for row in said if row.kind == "error"]
+        if errors:
+            raise gravest(errors)
+        tallies: list[BucketTally] = [pickle.loads(row.payload) for row in said]
+        return self._found(found, tallies, latest, snapshot)
+
+    def _found(
+        self,
+        found: DataFrame,
+        tallies: Sequence[BucketTally],
+        latest: Snapshot,
+        snapshot: Snapshot,
+    ) -> Found:
+        references = [one for tally in tallies for one in tally.references]
+        kept: Counter[str] = Counter()
+        for tally in tallies:
+            kept.update(tally.kept)
+        old = set[str]().union(*(tally.old_directories for tally in tallies))
+        held = set[str]().union(*(tally.held_directories for tally in tallies))
+        dead = found.filter("kind = 'dead'")
+        return Found(
+            latest=latest,
+            problem=next((one.problem for one in references if one.problem), None),
+            tallies=_together(tallies),
+            kept=dict(kept),
+            listed=sum(tally.listed for tally in tallies),
+            directories=emptied(old, held),
+            live_files=sum(one.live_files for one in references),
+            live_bytes=sum(one.live_bytes for one in references),
+            ageless_tombstones=sum(one.ageless_tombstones for one in references),
+            batches=lambda: self._batches(dead),
+            deletion=lambda _: self._delete(dead, snapshot),
+        )
+
+    def _listing(self, request: Request, buckets: int) -> DataFrame:
+        task = FolderListing(address=self._address, search=request.search, buckets=buckets)
+        parts = self._folders(request)
+        self._tell("folders listed", 0, len(parts))
+        folders = self._spark.createDataFrame(parts, "directory string, deep boolean")
+        tasks = max(1, len(parts) // _FOLDERS_PER_TASK)
+        return folders.repartition(tasks).mapInArrow(task.read, log_shares.SCHEMA)
+
+    def _folders(self, request: Request) -> list[tuple[str, bool]]:
+        """Folders to list, each as a whole or just what is in it: together, everything."""
+        store, rules = request.snapshot.store, request.search.rules
+        done: list[tuple[str, bool]] = []
+        level = [""]
+        for _ in range(_DEPTH):
+            below: list[str] = []
+            for directory in level:
+                entries = store.list_level(directory)
+                if entries is None:
+                    return [("", True)]
+                done.append((directory, False))
+                is_directory = pc.equal(entries["kind"], int(EntryKind.DIRECTORY))
+                paths = entries["path"].filter(is_directory).combine_chunks()
+                # Nothing is ever deleted under a name that no store takes.
+                clean = paths.filter(pc.invert(unclean(paths)))
+                below += [p for p in clean.to_pylist() if p != directory]
+            level = [path for path in below if not rules.is_hidden_directory(path)]
+            if len(level) > _FOLDERS_PER_TASK * _LEAST_BUCKETS:
+                break
+        return [*done, *((path, True) for path in level)]
+
+    def _references(
+        self, request: Request, snapshot: Snapshot, buckets: int, *, only_live: bool
+    ) -> DataFrame:
+        """What a version refers to, as rows for buckets."""
+        parts, checkpoint_age = log_parts(snapshot)
+        labels = tuple(range(buckets))
+        reading = LogReading(
+            address=self._address,
+            parts=tuple(pickle.dumps(part) for part in parts),
+            labels=labels,
+            partition_columns=frozenset(snapshot.physical_partition_columns),
+            layout=FileActionLayout(stats_as_json=False, statistics_type=None),
+            fields=REFERENCE_FIELDS,
+        )
+        task = ShareReferences(
+            roots=snapshot.store.addresses,
+            deleted_before_ms=request.deleted_before_ms,
+            commit_times=commit_times(snapshot),
+            checkpoint_age=checkpoint_age,
+            only_live=only_live,
+            buckets=buckets,
+        )
+        rows = self._spark.range(0, len(parts), 1, len(parts))
+        shares = rows.mapInArrow(reading.read, log_shares.SCHEMA)
+        return _bucketed(shares, buckets).mapInArrow(task.find, log_shares.SCHEMA)
+
+    def _batches(self, dead: DataFrame) -> Iterator[pa.Table]:
+        with small_batches(self._spark):
+            for row in dead.select("payload").toLocalIterator():
+                yield pa.ipc.open_stream(row.payload).read_all()
+
+    def _delete(self, dead: DataFrame, snapshot: Snapshot) -> Iterator[Deletion]:
+        task = BucketDeletion(
+            address=self._address,
+            version=snapshot.version,
+            partition_columns=frozenset(snapshot.physical_partition_columns),
+        )
+        with small_batches(self._spark):
+            said = dead.mapInArrow(task.run, log_shares.SCHEMA).collect()
+        done = Deletion()
+        errors: list[DeltaMaintenanceError] = []
+        for row in said:
+            deletion, error = pickle.loads(row.payload)
+            done.take(deletion)
+            errors += [error] if error is not None else []
+        yield done
+        if errors:
+            raise gravest(errors)
+
+    def _tell(self, what: str, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress(what, done, total)
+
+
+def _bucketed(rows: DataFrame, buckets: int) -> DataFrame:
+    return rows.repartition(buckets, "label").sortWithinPartitions("label", "age")
+
+
+def _together(tallies: Sequence[BucketTally]) -> tuple[Tally, ...]:
+    together = []
+    for reason in Reason:
+        found = [one for tally in tallies for one in tally.tallies if one.reason is reason]
+        if found:
+            samples = sorted(sample for one in found for sample in one.samples)[:_SAMPLES]
+            count, size = sum(one.count for one in found), sum(one.bytes for one in found)
+            together.append(Tally(reason, count, size, tuple(samples)))
+    return tuple(together)
+
+
+def _log_bytes(snapshot: Snapshot) -> int:
+    size = sum(entry.status.size for entry in snapshot.segment.tail)
+    checkpoint = snapshot.checkpoint
+    if checkpoint is not None:
+        size += sum(entry.status.size for entry in checkpoint.files.entries)
+        size += sum(sidecar.size_in_bytes for sidecar in checkpoint.sidecars)
+    return size

@@ -1,0 +1,363 @@
+"""What executors do for a vacuum: list folders, say what the log refers to, find and delete.
+
+Paths go to buckets by their hashes, those of a listing and those that the log refers to alike, so
+that each bucket can be decided by itself. Rows are those of `log_shares`: a label, an age by which
+they are sorted, a kind, and a payload.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.protocol.arrays import booleans, integers, to_bools
+from delta_maintenance.protocol.path_audit import PathAudit, locations
+from delta_maintenance.protocol.protected_paths import ProtectedPaths, hash_paths
+from delta_maintenance.protocol.reconcile import FileReplay
+from delta_maintenance.protocol.vacuum_rules import Mask, checksum_owners
+from delta_maintenance.spark.log_shares import (
+    ShareRow,
+    TableAddress,
+    in_batches,
+    share_rows,
+    to_payload,
+)
+from delta_maintenance.spark.share_writer import gravest
+from delta_maintenance.storage.base import Store
+from delta_maintenance.storage.tree import STATUSES, TREE, EntryKind
+from delta_maintenance.table.data_deletion import Deletion, delete_data_files
+from delta_maintenance.table.dead_files import (
+    DeadFiles,
+    Search,
+    Tally,
+    directories_in,
+    find_dead_files,
+    require_no_missing,
+)
+from delta_maintenance.table.file_references import FileReferences, take_references
+from delta_maintenance.table.log_segment import list_log
+from delta_maintenance.table.standing_files import StandingFiles, standing_files
+from delta_maintenance.table.winning_commits import read_winner
+
+_ROWS_PER_PAYLOAD = 1 << 15
+_REFERENCES, _LISTING = 0, 1
+"""Ages: what the log refers to comes before what was listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderListing:
+    """Lists directories, each with all that is below it or just what is in it."""
+
+    address: TableAddress
+    search: Search
+    buckets: int
+
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """From rows of a directory and whether to go deep to rows of `log_shares.SCHEMA`."""
+        with self.address.store() as store:
+            for batch in batches:
+                for directory, deep in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+                    yield from in_batches(self._rows(store, directory, deep))
+
+    def _rows(self, store: Store, directory: str, deep: bool) -> Iterator[ShareRow]:
+        if deep:
+            found = store.list_tree(directory, skip=self.search.rules.is_hidden_directory)
+        else:
+            found = iter([self._level(store, directory)])
+        for entries in found:
+            paths = pa.concat_arrays([pa.array([], pa.string()), *entries["path"].chunks])
+            # A checksum has to meet the file that it belongs to.
+            for label, rows in _dealt(checksum_owners(paths), self.buckets):
+                yield from _payloads(label, _LISTING, "listed", entries.take(integers(rows)))
+
+    def _level(self, store: Store, directory: str) -> pa.Table:
+        """What is in a directory, without those that are listed by themselves."""
+        level = store.list_level(directory)
+        if level is None:
+            return TREE.empty_table()
+        is_directory = to_bools(pc.equal(level["kind"], int(EntryKind.DIRECTORY)).combine_chunks())
+        names = level["path"].to_pylist()
+        for row in np.flatnonzero(is_directory):
+            hidden = self.search.rules.is_hidden_directory(names[row])
+            is_directory[row] = not hidden and names[row] != directory
+        return level.filter(booleans(~is_directory))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceTally:
+    """What a share of the log adds up to."""
+
+    live_files: int
+    live_bytes: int
+    ageless_tombstones: int
+    problem: str | None
+    """Why nothing may be deleted, as one clause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareReferences:
+    """Says which files a share of the log refers to, once it has been replayed."""
+
+    roots: tuple[str, ...]
+    deleted_before_ms: int
+    commit_times: Mapping[int, int]
+    checkpoint_age: int
+    """From this age on, actions are the checkpoint's: nothing is older."""
+    only_live: bool
+    """Whether the version is one whose live files stay, and no more is asked of it."""
+    buckets: int
+
+    def find(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """From rows of a log's shares, sorted by label and age, to rows for buckets."""
+        for _, share in groupby(share_rows(batches), key=lambda row: row.label):
+            yield from in_batches(self._rows(share))
+
+    def _rows(self, share: Iterator[ShareRow]) -> Iterator[ShareRow]:
+        references, audit = FileReferences.none(self.roots), PathAudit(self.roots[0])
+        try:
+            for files in self._standing(share):
+                audit.offer(files.adds, files.tombstones)
+                if self.only_live:
+                    files = StandingFiles(files.adds, files.tombstones.slice(0, 0))
+                take_references(
+                    references,
+                    files,
+                    deleted_before_ms=self.deleted_before_ms,
+                    commit_times=self.commit_times,
+                )
+                yield from self._protected(files.adds)
+            places, names = references.in_use.hashes()
+        except DeltaMaintenanceError as error:
+            if error.retryable:
+                raise
+            payload = pickle.dumps(error)
+            yield from (ShareRow(label, -1, "error", payload) for label in range(self.buckets))
+            return
+        for label, rows in _by_bucket(places, self.buckets):
+            yield ShareRow(label, _REFERENCES, "in use", places[rows].tobytes())
+        if len(names):
+            for label in range(self.buckets):
+                yield ShareRow(label, _REFERENCES, "names outside", names.tobytes())
+        for expired in references.expired:
+            for label, rows in _dealt(expired, self.buckets):
+                table = pa.table({"place": expired.take(integers(rows))})
+                yield from _payloads(label, _REFERENCES, "expired", table)
+        if not self.only_live:
+            tally = ReferenceTally(
+                live_files=references.num_live,
+                live_bytes=references.live_bytes,
+                ageless_tombstones=references.ageless_tombstones,
+                problem=audit.problem(),
+            )
+            yield ShareRow(0, _REFERENCES, "references", pickle.dumps(tally))
+
+    def _standing(self, share: Iterator[ShareRow]) -> Iterator[StandingFiles]:
+        replay = FileReplay()
+        errors = []
+        for row in share:
+            if row.is_notice:
+                notice = row.notice()
+                errors += [notice] if isinstance(notice, DeltaMaintenanceError) else []
+                continue
+            if errors:
+                raise gravest(errors)
+            files = row.files()
+            remember = row.age < self.checkpoint_age
+            yield standing_files(files.adds, files.tombstones, replay, remember=remember)
+        if errors:
+            raise gravest(errors)
+
+    def _protected(self, adds: pa.Table) -> Iterator[ShareRow]:
+        """The live files, for the check that they are there."""
+        if self.only_live:
+            return
+        for paths in FileReferences.live_paths(adds):
+            for label, rows in _dealt(locations(paths, root=self.roots[0]), self.buckets):
+                table = pa.table({"path": paths.take(integers(rows))})
+                yield from _payloads(label, _REFERENCES, "live", table)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketTally:
+    """What a bucket adds up to; no list of files."""
+
+    tallies: tuple[Tally, ...]
+    kept: Mapping[str, int]
+    listed: int
+    references: tuple[ReferenceTally, ...]
+    old_directories: frozenset[str]
+    held_directories: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketSearch:
+    """Finds the dead files of a bucket."""
+
+    address: TableAddress
+    search: Search
+    roots: tuple[str, ...]
+    requires_all: bool
+    has_directories: bool
+    came: ProtectedPaths
+    """What came into use after the version whose log was read."""
+
+    def find(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """From rows for buckets, sorted by label and age, to rows of the kinds `dead` and `tally`.
+
+        Errors that may pass are raised, so that Spark tries again; others become rows.
+        """
+        with self.address.store() as store:
+            for label, rows in groupby(share_rows(batches), key=lambda row: row.label):
+                yield from in_batches(self._rows(store, label, rows))
+
+    def _rows(self, store: Store, label: int, rows: Iterator[ShareRow]) -> Iterator[ShareRow]:
+        references = FileReferences.none(self.roots)
+        entries: list[pa.Table] = []
+        tallies: list[ReferenceTally] = []
+        none = np.empty(0, np.uint64)
+        for row in rows:
+            match row.kind:
+                case "error":
+                    yield ShareRow(label, 0, "error", bytes(row.payload))
+                    return
+                case "in use":
+                    references.in_use.take_hashes(np.frombuffer(row.payload, np.uint64), none)
+                case "names outside":
+                    references.in_use.take_hashes(none, np.frombuffer(row.payload, np.uint64))
+                case "references":
+                    tallies.append(pickle.loads(row.payload))
+                case _:
+                    table = pa.ipc.open_stream(row.payload).read_all()
+                    if row.kind == "listed":
+                        entries.append(table)
+                    elif row.kind == "expired":
+                        references.expired += table["place"].chunks
+                    else:
+                        references.live += table["path"].chunks
+        references.in_use.take(self.came)
+        try:
+            if self.requires_all:
+                require_no_missing(store, references, entries)
+            dead = find_dead_files(store, entries, references, self.search)
+        except DeltaMaintenanceError as error:
+            if error.retryable:
+                raise
+            yield ShareRow(label, 0, "error", pickle.dumps(error))
+            return
+        yield from _payloads(label, 0, "dead", dead.files)
+        yield ShareRow(label, 0, "tally", pickle.dumps(self._tally(dead, entries, tallies)))
+
+    def _tally(
+        self, dead: DeadFiles, entries: list[pa.Table], tallies: list[ReferenceTally]
+    ) -> BucketTally:
+        old: set[str] = set()
+        held: set[str] = set()
+        if self.has_directories:
+            old, held = directories_in(entries, dead.files, self.search)
+        return BucketTally(
+            tallies=dead.tallies(),
+            kept=dead.kept,
+            listed=dead.listed,
+            references=tuple(tallies),
+            old_directories=frozenset(old),
+            held_directories=frozenset(held),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketDeletion:
+    """Deletes the dead files of a task, through the same guard as the local engine."""
+
+    address: TableAddress
+    version: int
+    """From the one after this on, commits are looked at before every round."""
+    partition_columns: frozenset[str]
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """From rows of the kind `dead` to one row of the kind `deletion`, or `error`."""
+        with self.address.store() as store:
+            rows = list(share_rows(batches))
+            if rows:
+                yield from in_batches([self._deleted(store, rows)])
+
+    def _deleted(self, store: Store, rows: list[ShareRow]) -> ShareRow:
+        tables = [pa.ipc.open_stream(row.payload).read_all() for row in rows]
+        files = pa.concat_tables(tables).select(STATUSES.names)
+        done = Deletion()
+        error: DeltaMaintenanceError | None = None
+        try:
+            for step in delete_data_files(store, files, watch=_CommitWatch(store, self)):
+                done = step
+        except DeltaMaintenanceError as raised:
+            # Not tried again by Spark: what was deleted would be counted twice.
+            error = raised
+        return ShareRow(0, 0, "deletion", pickle.dumps((done, error)))
+
+
+class _CommitWatch:
+    """Follows the log without a snapshot: any change of protocol or metadata ends the run."""
+
+    def __init__(self, store: Store, deletion: BucketDeletion) -> None:
+        self._store = store
+        self._version = deletion.version
+        self._columns = deletion.partition_columns
+        self._came = ProtectedPaths(store.addresses)
+
+    def look(self) -> None:
+        listing = list_log(self._store, first_version=self._version + 1)
+        for version in range(self._version + 1, max(listing.commits, default=self._version) + 1):
+            entry = listing.commits.get(version)
+            try:
+                if entry is None:
+                    raise FileNotFoundError
+                commit = read_winner(self._store, entry, partition_columns=self._columns)
+            except FileNotFoundError:
+                raise RefusedError(
+                    "a commit is gone that was made meanwhile",
+                    table=self._store.root,
+                    version=version,
+                    remedy="run again",
+                ) from None
+            self._came.offer(commit.adds)
+            self._came.offer(commit.removes)
+            self._version = version
+            if commit.protocol is not None or commit.metadata is not None:
+                raise RefusedError(
+                    "the table's protocol or metadata has just changed",
+                    table=self._store.root,
+                    version=version,
+                    remedy="run again",
+                )
+
+    def covers(self, paths: pa.StringArray) -> Mask:
+        return self._came.covers(paths)
+
+
+def _dealt(paths: pa.Array, buckets: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    return _by_bucket(hash_paths(paths), buckets)
+
+
+def _by_bucket(
+    hashes: npt.NDArray[np.uint64], buckets: int
+) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """The rows that each bucket gets."""
+    # Not the lowest bits, by which shares of the log are made: they would be all alike here.
+    bucket = ((hashes >> np.uint64(20)) % np.uint64(buckets)).astype(np.int64)
+    order = np.argsort(bucket, kind="stable")
+    ends = np.cumsum(np.bincount(bucket, minlength=buckets))
+    for label, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        if end > start:
+            yield label, order[start:end]
+
+
+def _payloads(label: int, age: int, kind: str, table: pa.Table) -> Iterator[ShareRow]:
+    for start in range(0, table.num_rows, _ROWS_PER_PAYLOAD):
+        yield ShareRow(label, age, kind, to_payload(table.slice(start, _ROWS_PER_PAYLOAD)))

@@ -1,0 +1,172 @@
+"""The Spark engine of vacuum finds and deletes exactly what the local one does."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from vacuum_tables import Folder
+
+from delta_maintenance import clock
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    RefusedError,
+)
+from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.vacuum import Survey, VacuumOptions
+from delta_maintenance.spark.vacuum import SparkVacuum
+from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
+from delta_maintenance.testing.table_builder import LOG
+
+pytestmark = pytest.mark.spark
+
+VECTOR = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
+
+
+def engine(spark: SparkSession, table: Folder) -> SparkVacuum:
+    """Many buckets, however small the log."""
+    return SparkVacuum(spark, table.store.root, log_bytes_per_bucket=1 << 10)
+
+
+def build(root: Path) -> Folder:
+    """Files of every kind, dead and alive, in folders at several depths."""
+    now = clock.now()
+    first = [features("deletionVectors"), metadata(partitioned_by=["_p"])]
+    table = Folder(root, now=now, first=first)
+    old, recent = (epoch_millis(now - timedelta(days=days)) for days in (20, 2))
+    live = [f"_p={n % 5}/live {n}.parquet" for n in range(40)]
+    gone = [f"_p={n % 5}/gone-{n}.parquet" for n in range(30)]
+    table.log(
+        *(add(path.replace(" ", "%20")) for path in live),
+        *(add(path) for path in gone),
+        add("vectored.parquet", dv=deletion_vector()),
+        add(f"file:{root}/deep/er/absolute.parquet"),
+        add("s3://elsewhere/t/unknown-address.parquet"),
+        add("kept/version.parquet"),
+    )
+    table.log(*(remove(path, deletionTimestamp=old) for path in gone[:20]), days=20)
+    table.checkpoint()
+    table.log(*(remove(path, deletionTimestamp=recent) for path in gone[20:]), days=2)
+    table.log(remove("kept/version.parquet", deletionTimestamp=old), days=1)
+    table.file(*live, *gone, "vectored.parquet", VECTOR, "deep/er/absolute.parquet")
+    table.file("unknown-address.parquet", "kept/version.parquet", "readme.txt", "_tmp/x.parquet")
+    table.file(
+        *(f"deep/a{n}/b/orphan-{n}.parquet" for n in range(9)), "Ü/ö.parquet", "LIVE.parquet"
+    )
+    table.file("_change_data/cdc-1.parquet", ".orphan.parquet.crc", "orphan.parquet", "q/.o.crc")
+    table.file("deep/young.parquet", days=1)
+    (root / "deep" / "empty").mkdir()
+    (root / "linked").symlink_to("/etc")
+    for folder in sorted(root.rglob("*")):
+        if folder.is_dir() and LOG not in folder.parts:
+            os.utime(folder, (1_600_000_000, 1_600_000_000))
+    return table
+
+
+def both(spark: SparkSession, table: Folder, **options: Any) -> tuple[Survey, Survey]:
+    snapshot = table.open().snapshot()
+    local = vacuum.survey(snapshot, VacuumOptions(engine="local", **options), now=table.now)
+    wanted = VacuumOptions(engine="spark", **options)
+    return local, vacuum.survey(snapshot, wanted, now=table.now, engine=engine(spark, table))
+
+
+def rows(surveyed: Survey) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in surveyed.found.files().to_pylist())
+
+
+@pytest.mark.conformance("VAC-03", "VAC-04", "VAC-09", "VAC-11", "VAC-15")
+@pytest.mark.parametrize("options", [{}, {"foreign_files": True}, {"keep_versions": (1,)}], ids=str)
+def test_both_engines_find_the_same(
+    spark: SparkSession, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    table = build(tmp_path / "my table")
+    local, ours = both(spark, table, **options)
+    assert rows(ours) == rows(local) and len(rows(local)) > 10
+    plans = [
+        surveyed.plan.to_json() | {"options": None, "engine": None, "groups": None}
+        for surveyed in (local, ours)
+    ]
+    assert plans[0] == plans[1]
+    for mine, theirs in zip(ours.plan.groups, local.plan.groups, strict=True):
+        assert (mine.reason, mine.count, mine.bytes) == (theirs.reason, theirs.count, theirs.bytes)
+    assert set(ours.found.directories) == set(local.found.directories) != set()
+    assert VECTOR not in ours.found.files()["path"].to_pylist()
+
+
+@pytest.mark.conformance("VAC-17", "VAC-19", "VAC-20")
+def test_executors_delete_what_was_found_and_spare_what_came_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = build(tmp_path / "t")
+    before = table.files()
+    local, ours = both(spark, table)
+    table.log(add("orphan.parquet"), days=0)
+    result = vacuum.apply(table.open(), ours.plan, now=clock.now(), surveyed=ours)
+    assert (result.status, result.spared, result.failed) == ("vacuumed", 1, 0)
+    assert before - table.files() == {path for path, *_ in rows(local)} - {"orphan.parquet"}
+    assert result.deleted == len(rows(local)) - 1
+    assert result.directories > 5 and (tmp_path / "t" / "linked").is_symlink()
+    assert [entry.operation for entry in table.open().history()[:2]] == [
+        "VACUUM END",
+        "VACUUM START",
+    ]
+    assert both(spark, table)[1].plan.files == 0
+
+
+def test_what_stops_the_local_engine_stops_this_one(spark: SparkSession, tmp_path: Path) -> None:
+    cases: list[tuple[str, list[Any], list[str], type[DeltaMaintenanceError]]] = [
+        ("missing", [add("absent.parquet")], [], CorruptTableError),
+        ("nested", [], ["sub/inner/_delta_log/0.json"], RefusedError),
+        ("vector", [add("a", dv=deletion_vector("short"))], ["a"], CorruptTableError),
+        (
+            "spellings",
+            [add("file:/x/y"), remove("file:///x/y", deletionTimestamp=1)],
+            [],
+            RefusedError,
+        ),
+    ]
+    for name, actions, files, error in cases:
+        table = Folder(
+            tmp_path / name, now=clock.now(), first=[features("deletionVectors"), metadata()]
+        )
+        table.log(*actions) if actions else None
+        table.file("dead.parquet", *files)
+        for chosen in ("local", "spark"):
+            with pytest.raises(error):
+                vacuum.survey(
+                    table.open().snapshot(),
+                    VacuumOptions(engine=chosen),
+                    now=table.now,
+                    engine=engine(spark, table),
+                )
+
+
+def test_a_change_of_the_rules_ends_the_deletion(spark: SparkSession, tmp_path: Path) -> None:
+    table = build(tmp_path / "t")
+    _, ours = both(spark, table, log_commits=False)
+    before = table.files()
+    table.log(metadata(partitioned_by=["x"]), days=0)
+    with pytest.raises(RefusedError, match="has just changed"):
+        vacuum.apply(table.open(), ours.plan, now=clock.now(), surveyed=ours)
+    assert table.files() == before
+
+
+def test_a_plan_for_spark_needs_spark(tmp_path: Path) -> None:
+    table = Folder(tmp_path, now=clock.now())
+    with pytest.raises(DeltaMaintenanceError, match="the plan is for Spark"):
+        vacuum.plan(table.open().snapshot(), VacuumOptions(engine="spark"), now=table.now)
+
+
+def test_the_driver_holds_no_list(spark: SparkSession, tmp_path: Path) -> None:
+    """What comes back is one row per bucket, and the list only when it is asked for."""
+    table = build(tmp_path / "t")
+    _, ours = both(spark, table)
+    batches = list(ours.found.batches())
+    assert len(batches) > 1 and all(isinstance(batch, pa.Table) for batch in batches)
