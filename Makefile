@@ -19,7 +19,7 @@ demo: venv ## Neglected table in, checkpointed table out: a real DAG run, before
 
 .PHONY: test
 test: check ## The whole test suite, after the checks
-	$(WITH_JAVA) $(PY) -m pytest
+	$(WITH_JAVA) $(PY) -m pytest -n 2 --dist loadfile
 
 .PHONY: check
 check: venv ## Lint, formatting, types, import contracts, conformance document

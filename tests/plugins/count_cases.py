@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,21 @@ def count_cases(pytestconfig: pytest.Config) -> Callable[[str, int], None]:
         cases[kind] = cases.get(kind, 0) + number
 
     return count
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of a divided run hands its counts to the process that prints the summary."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["cases"] = session.config.stash.get(CASES, {})
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes in what a worker has counted."""
+    cases = node.config.stash.setdefault(CASES, {})
+    for kind, number in getattr(node, "workeroutput", {}).get("cases", {}).items():
+        cases[kind] = cases.get(kind, 0) + number
 
 
 def pytest_terminal_summary(
