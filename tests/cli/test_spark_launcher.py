@@ -14,11 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sound_tables import SoundTable
 
 from delta_maintenance.cli.spark_launcher import JOB, find_spark_home, split_secrets
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations import fsck
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
+from delta_maintenance.operations.fsck import FindingCount, FsckOptions, FsckResult
+from delta_maintenance.spark.submit import JobSpec
 from delta_maintenance.storage.addresses import parse_options
+from delta_maintenance.storage.local import LocalStore
 
 SUBMIT = """\
 #!{python}
@@ -104,6 +109,34 @@ def test_the_job_gets_its_specification_and_its_result_is_printed(
     }
     assert seen["environment"]["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert seen["private"]
+
+
+@pytest.mark.parametrize("engine", ["spark", "auto"])
+def test_a_deep_fsck_of_many_files_is_a_job_and_its_findings_are_those_of_the_command(
+    engine: str, cli: Any, spark: FakeSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = SoundTable(LocalStore(tmp_path / "table"), extras=False).store.root
+    count = FindingCount(kind="missing-sidecar", severity="corrupt", count=1)
+    result = FsckResult(table=table, version=3, status="corrupt", counts=(count,))
+    spark.answers({"result": result.to_json()})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fsck, "_most_files", lambda options: 1)
+    words = ("fsck", "table", "--deep", "--engine", engine)
+
+    dry = cli(*words, "--dry-run", "--json")
+    assert (dry.document["engine"], spark.seen_file.exists()) == ("spark", False)
+
+    outcome = cli(*words, "--json", "--report", "findings.parquet")
+    assert outcome.status == 5
+    assert FsckResult.from_json(outcome.document) == result
+    assert spark.seen["spec"] == {
+        "operation": "fsck",
+        "table": table,
+        "storage_options": {},
+        "options": FsckOptions(deep=True, engine="spark").to_json(),
+        "report_uri": str(tmp_path / "findings.parquet"),
+    }
+    JobSpec.from_json(spark.seen["spec"])
 
 
 def test_progress_of_the_job_comes_through_and_the_log_of_spark_only_if_asked_for(

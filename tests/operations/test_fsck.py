@@ -94,6 +94,57 @@ def test_looking_changes_nothing_whatever_is_found() -> None:
     assert files_of(table) == before
 
 
+@pytest.mark.parametrize(
+    ("options", "engine"),
+    [
+        (FsckOptions(deep=True), "local"),
+        (FsckOptions(deep=True, engine="local", auto_spark_files=0), "local"),
+        # Four data files and a deletion vector.
+        (FsckOptions(deep=True, auto_spark_files=6), "local"),
+        (FsckOptions(deep=True, auto_spark_files=5), "spark"),
+        (FsckOptions(deep=True, engine="spark"), "spark"),
+        (FsckOptions(engine="spark"), "local"),
+    ],
+)
+def test_files_are_left_to_spark_where_they_are_many(
+    options: FsckOptions, engine: str, tmp_path: Path
+) -> None:
+    table = SoundTable()
+    table.step(table.data("e"), table.mark())
+    table.store.put("c", b"x" * len(table.store.read("c")))
+    report = tmp_path / "report.parquet"
+
+    plan = fsck.survey(table.open(), options, now=NOW, report=str(report)).plan
+
+    opened = options.deep and engine == "local"
+    assert plan.engine == engine
+    assert [count.kind for count in plan.counts] == ["unreadable-data-file"] * opened
+    if engine == "spark":
+        assert plan.notes[0] == (
+            "5 data files and deletion vectors are yet to be opened, by a Spark job"
+        )
+        assert (plan.report, report.exists()) == (None, False)
+        with pytest.raises(InvalidRequestError, match="the plan is for Spark"):
+            fsck.apply(table.open(), plan, now=NOW)
+    else:
+        assert report.exists()
+        assert fsck.apply(table.open(), plan, now=NOW).counts == plan.counts
+
+
+def test_a_plan_for_this_process_is_carried_out_in_it_however_many_files_there_are() -> None:
+    table = SoundTable(extras=False)
+    table.hint(77)
+    options = FsckOptions(deep=True, repair=True, auto_spark_files=6)
+    plan = fsck.plan(table.open(), options, now=NOW)
+    table.step(table.data("e"), table.data("f"), table.data("g"), table.mark())
+    table.store.put("f", b"x" * len(table.store.read("f")))
+
+    result = fsck.apply(table.open(), plan, now=NOW)
+
+    assert outcomes(result) == {"remove-hint": "done"}
+    assert [count.kind for count in result.counts] == ["unreadable-data-file"]
+
+
 def test_the_worst_finding_gives_the_status() -> None:
     table = SoundTable(extras=False)
     table.write("strange", b"x")

@@ -32,7 +32,8 @@ class DeltaFsckOperator(DeltaReportingOperator):
     def read_options(self, given: Mapping[str, Any]) -> FsckOptions:
         from delta_maintenance.operations import fsck
 
-        return fsck.FsckOptions.from_json(given)
+        # The worker opens the files itself, however many there are.
+        return fsck.FsckOptions.from_json({"engine": "local", **given})
 
     def prepare(self, table: Table, options: FsckOptions, progress: LoggedProgress) -> Prepared:
         from delta_maintenance.operations import fsck

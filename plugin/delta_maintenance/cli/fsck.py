@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
-from delta_maintenance.cli.arguments import Verbs, add_verb, open_table
+from delta_maintenance.cli.arguments import Verbs, add_engine, add_verb, open_table
 from delta_maintenance.cli.output import (
     Progress,
     count_text,
@@ -14,10 +14,11 @@ from delta_maintenance.cli.output import (
     print_json,
     print_table,
 )
+from delta_maintenance.cli.spark_launcher import absolute, run_spark_job
 from delta_maintenance.errors import CorruptTableError
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.fsck import FsckPlan, FsckResult
+    from delta_maintenance.operations.fsck import FsckOptions, FsckPlan, FsckResult
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -36,7 +37,8 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument(
         "--deep",
         action="store_true",
-        help="open the footer of every data file, and every deletion vector",
+        help="open the footer of every data file, and every deletion vector; from 100000 of them "
+        "on by a Spark job, unless --engine says otherwise",
     )
     parser.add_argument(
         "--repair",
@@ -71,6 +73,7 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="only say what is wrong, and what would be repaired"
     )
+    add_engine(parser)
     parser.set_defaults(run=run)
 
 
@@ -81,11 +84,15 @@ def run(arguments: argparse.Namespace) -> None:
 
     options = fsck.FsckOptions(
         deep=arguments.deep,
+        engine=arguments.engine or "auto",
         repair=arguments.repair,
         remove_missing_files=arguments.remove_missing_files,
         allow_append_only=arguments.allow_append_only,
         other_writers=arguments.other_writers,
     )
+    if options.deep and options.engine == "spark" and not arguments.dry_run:
+        _conclude(_submitted(options, arguments), arguments)
+        return
     table = open_table(arguments)
     with Progress() as progress:
         surveyed = fsck.survey(
@@ -96,19 +103,32 @@ def run(arguments: argparse.Namespace) -> None:
             storage_options=dict(arguments.storage_options) or None,
             progress=progress,
         )
-        if not arguments.dry_run:
+        by_spark = surveyed.plan.engine == "spark"
+        if not arguments.dry_run and not by_spark:
             result = fsck.apply(
                 table, surveyed.plan, now=clock.now(), progress=progress, surveyed=surveyed
             )
-    corrupt = surveyed.plan.num_corrupt if arguments.dry_run else result.num_corrupt
     if arguments.dry_run:
-        _print(surveyed.plan, arguments)
+        _conclude(surveyed.plan, arguments)
     else:
-        _print(result, arguments)
-    if corrupt:
+        _conclude(_submitted(options, arguments) if by_spark else result, arguments)
+
+
+def _submitted(options: FsckOptions, arguments: argparse.Namespace) -> FsckResult:
+    """The Result of a Spark job, which looks and repairs on its own."""
+    from delta_maintenance.operations import fsck
+
+    report = None if arguments.report is None else absolute(arguments.report)
+    job = {"options": {**options.to_json(), "engine": "spark"}, "report_uri": report}
+    return fsck.FsckResult.from_json(run_spark_job("fsck", job, arguments))
+
+
+def _conclude(document: FsckPlan | FsckResult, arguments: argparse.Namespace) -> None:
+    _print(document, arguments)
+    if document.num_corrupt:
         raise CorruptTableError(
-            f"{count_text(corrupt, 'finding')} of corruption",
-            version=surveyed.plan.version,
+            f"{count_text(document.num_corrupt, 'finding')} of corruption",
+            version=document.version,
             remedy="see each for what to do",
         )
 

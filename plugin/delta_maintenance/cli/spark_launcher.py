@@ -53,7 +53,7 @@ def run_spark_job(
     options, secrets = split_secrets(arguments.table, dict(arguments.storage_options))
     spec = {
         "operation": operation,
-        "table": _absolute(arguments.table),
+        "table": absolute(arguments.table),
         "storage_options": options,
         **job,
     }
@@ -89,6 +89,11 @@ def find_spark_home() -> Path:
     return home
 
 
+def absolute(address: str) -> str:
+    """An address that means the same in every process of Spark's, wherever it runs."""
+    return address if ":" in address.split("/", 1)[0] else os.path.abspath(address)
+
+
 def split_secrets(
     table: str, given: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str | None]]:
@@ -103,11 +108,6 @@ def split_secrets(
 
     options = parse_options(table, given)
     return (options.public(), options.secrets()) if options is not None else (dict(given), {})
-
-
-def _absolute(table: str) -> str:
-    # Spark's processes have working directories of their own.
-    return table if ":" in table.split("/", 1)[0] else os.path.abspath(table)
 
 
 def _environment(spark_home: Path, secrets: Mapping[str, str | None]) -> dict[str, str]:

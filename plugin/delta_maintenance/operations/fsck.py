@@ -7,14 +7,15 @@ does only what would still be proposed then.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 
 import pyarrow as pa
 
 from delta_maintenance import clock
 from delta_maintenance.clock import NewId
-from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.fsck_records import (
     FindingCount,
     FsckOptions,
@@ -28,6 +29,7 @@ from delta_maintenance.operations.fsck_records import (
 from delta_maintenance.operations.fsck_repairs import Repairing, proposed_repairs
 from delta_maintenance.operations.report import write_rows
 from delta_maintenance.table.examination import Examination, examine
+from delta_maintenance.table.file_contents import ContentsCheck
 from delta_maintenance.table.findings import KINDS, Finding, Findings
 from delta_maintenance.table.sidecar_writer import Progress
 from delta_maintenance.table.table import Table
@@ -81,15 +83,27 @@ def survey(
     now: datetime,
     report: str | None = None,
     storage_options: Mapping[str, str] | None = None,
+    contents: ContentsCheck | None = None,
     progress: Progress | None = None,
 ) -> Survey:
     """Like `plan`, for who wants to have every finding.
 
-    `report` is the address of a new Parquet file for them, in any store and outside of the table.
+    `report` is the address of a new Parquet file for them, in any store and outside of the table;
+    there is none where Spark is to open the files first. `contents` opens them, if they are to be
+    opened, in place of a few threads of this process.
     """
     options = FsckOptions.from_json(asdict(options or FsckOptions()))
+    by_others = options.deep and contents is not None
     try:
-        found = examine(table, now=now, deep=options.deep, progress=progress)
+        found = examine(
+            table,
+            now=now,
+            deep=options.deep,
+            contents=contents,
+            open_fewer_than=None if by_others else _most_files(options),
+            progress=progress,
+        )
+        report = None if found.unopened else report
         if report is not None:
             rows = found.findings.table()
             write_rows(rows, report, table=table.store, storage_options=storage_options)
@@ -102,6 +116,7 @@ def survey(
             version=found.version,
             planned_at=now,
             options=options,
+            engine="spark" if found.unopened or by_others else "local",
             findings=found.findings.first(_SHOWN),
             counts=_counts(found.findings),
             report=report,
@@ -118,19 +133,28 @@ def apply(
     *,
     now: datetime,
     new_id: NewId = clock.new_id,
+    contents: ContentsCheck | None = None,
     progress: Progress | None = None,
     surveyed: Survey | None = None,
 ) -> FsckResult:
     """Carries out the repairs of a plan, then looks again. Two at a time do no harm.
 
+    `contents` is as of `survey`; `InvalidRequestError` where the plan needs one and has none.
+
     A repair that fails is told in the Result, and the others are tried all the same. `surveyed` is
     what the plan comes from, where it was made a moment ago: that saves looking first.
     """
+    if plan.engine == "spark" and contents is None:
+        raise InvalidRequestError(
+            "the plan is for Spark", remedy="run it by delta_maintenance.spark, or plan for local"
+        )
     if plan.is_noop:
         return _result(plan, plan.findings, plan.counts, report=plan.report)
     try:
-        options = plan.options
-        surveyed = surveyed or survey(table, options, now=now, progress=progress)
+        # What was decided stays decided, however many files there are by now.
+        options = replace(plan.options, engine=plan.engine)
+        look = partial(survey, table, options, now=now, contents=contents, progress=progress)
+        surveyed = surveyed or look()
         wanted = {_key(repair) for repair in plan.repairs}
         repairing = Repairing(
             table=table, found=surveyed.found, options=options, now=now, new_id=new_id
@@ -138,10 +162,15 @@ def apply(
         outcomes = tuple(
             repairing.run(repair) for repair in surveyed.plan.repairs if _key(repair) in wanted
         )
-        after = survey(table, options, now=now, progress=progress).plan
+        after = look().plan
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
     return _result(after, after.findings, after.counts, repairs=outcomes, report=plan.report)
+
+
+def _most_files(options: FsckOptions) -> int | None:
+    """How many files are too many for this process to open; None where none are."""
+    return {"auto": options.auto_spark_files, "spark": 0, "local": None}[options.engine]
 
 
 def _key(repair: Repair) -> tuple[str, str | None]:
@@ -177,6 +206,10 @@ def _counts(findings: Findings) -> tuple[FindingCount, ...]:
 
 def _notes(found: Examination) -> tuple[str, ...]:
     notes = []
+    if found.unopened:
+        notes.append(
+            f"{found.unopened} data files and deletion vectors are yet to be opened, by a Spark job"
+        )
     if found.presence is not None and found.presence.external:
         notes.append(
             f"{found.presence.external} data files lie outside of the table's root; whether they "

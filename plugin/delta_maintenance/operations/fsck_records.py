@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, Field
 
 from delta_maintenance.operations.record import Record
 from delta_maintenance.table.commit_gates import OtherWriters
@@ -21,6 +21,10 @@ class FsckOptions(Record):
 
     deep: bool = False
     """Whether to open every data file's footer and every deletion vector."""
+    engine: Literal["auto", "local", "spark"] = "auto"
+    """Who opens them."""
+    auto_spark_files: Annotated[int, Field(ge=0)] = 100_000
+    """With `engine="auto"`: from this many data files and deletion vectors on, Spark does."""
     repair: bool = False
     """Whether `apply` may do what cannot lose anything: lead `_last_checkpoint` to a checkpoint
     that is there, and write damaged checkpoints anew from a log that is whole."""
@@ -80,6 +84,8 @@ class FsckPlan(Record):
     """The newest one that the log lists, -1 where there is none."""
     planned_at: AwareDatetime
     options: FsckOptions
+    engine: Literal["local", "spark"] = "local"
+    """Who opens the files, or is to: a note says where they were not opened for the plan."""
     findings: tuple[Finding, ...]
     """The first few of each kind, the worst first."""
     counts: tuple[FindingCount, ...]

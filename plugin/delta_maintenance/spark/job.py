@@ -24,9 +24,10 @@ from pyspark.sql import SparkSession
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations import add_constraint, backfill_row_ids, checkpoint
+from delta_maintenance.operations import add_constraint, backfill_row_ids, checkpoint, fsck
 from delta_maintenance.spark.constraint_check import SparkConstraintCheck
 from delta_maintenance.spark.footers import SparkFooters
+from delta_maintenance.spark.fsck import SparkContents
 from delta_maintenance.spark.sidecars import SparkSidecars
 from delta_maintenance.spark.submit import JobReport, JobSpec
 from delta_maintenance.storage import open_store
@@ -117,10 +118,36 @@ def _add_constraint(spec: JobSpec, address: str, spark: SparkSession) -> dict[st
     return add_constraint.apply(table, plan, check=check).to_json()
 
 
+def _fsck(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
+    options = fsck.FsckOptions.from_json({"engine": "spark", **spec.options})
+    table = open_table(address, spec.storage_options)
+    contents = (
+        SparkContents(spark, address, spec.storage_options) if options.engine == "spark" else None
+    )
+    surveyed = fsck.survey(
+        table,
+        options,
+        now=clock.now(),
+        report=spec.report_uri,
+        storage_options=_options_for(spec.report_uri or "", spec.storage_options),
+        contents=contents,
+        progress=_progress,
+    )
+    return fsck.apply(
+        table,
+        surveyed.plan,
+        now=clock.now(),
+        contents=contents,
+        progress=_progress,
+        surveyed=surveyed,
+    ).to_json()
+
+
 _OPERATIONS: Mapping[str, Callable[[JobSpec, str, SparkSession], dict[str, Any]]] = {
     "checkpoint": _checkpoint,
     "backfill-row-ids": _backfill_row_ids,
     "add-constraint": _add_constraint,
+    "fsck": _fsck,
 }
 
 
@@ -136,15 +163,18 @@ def _in_session(spec: JobSpec) -> dict[str, Any]:
 
 
 def _write(address: str, data: bytes, storage_options: Mapping[str, str]) -> None:
-    folder, _, name = address.rpartition("/")
-    on_s3 = address.lower().startswith(("s3:", "s3a:", "s3n:"))
-    store = open_store(
-        folder or ("/" if address.startswith("/") else "."), storage_options if on_s3 else None
-    )
+    folder, slash, name = address.rpartition("/")
+    store = open_store(folder or slash or ".", _options_for(address, storage_options))
     try:
         store.put(name, data)
     finally:
         store.close()
+
+
+def _options_for(address: str, given: Mapping[str, str]) -> Mapping[str, str] | None:
+    """The options of the table's store for a file that may lie on a disk of this machine."""
+    scheme, colon, _ = address.split("/", 1)[0].partition(":")
+    return given or None if colon and scheme.lower() != "file" else None
 
 
 def _progress(what: str, done: int, total: int | None) -> None:

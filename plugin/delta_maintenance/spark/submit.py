@@ -26,7 +26,7 @@ APPLICATION = Path(__file__).resolve().with_name("job.py")
 class JobSpec(Record):
     """One operation on one table."""
 
-    operation: Literal["checkpoint", "backfill-row-ids", "add-constraint"]
+    operation: Literal["checkpoint", "backfill-row-ids", "add-constraint", "fsck"]
     table: str
     """An address that the driver and every executor reach."""
     version: int | None = None
@@ -35,6 +35,9 @@ class JobSpec(Record):
     """Of the table's store. May hold credentials: see `write`."""
     options: dict[str, Any] = field(default_factory=dict)
     """Fields of the operation's Options. The engine is Spark, unless they name another."""
+    report_uri: str | None = None
+    """A new Parquet file for the whole list that the Result has the beginning of; with the storage
+    options of the table, and outside of it."""
 
     def write(self, path: str | os.PathLike[str]) -> str:
         """Writes the specification to a file that only this user can read; returns `@PATH`.

@@ -10,7 +10,7 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.table.checkpoint_comparison import check_checkpoints, check_hint
 from delta_maintenance.table.checksum_comparison import check_checksums
-from delta_maintenance.table.file_contents import check_footers, check_vectors
+from delta_maintenance.table.file_contents import ContentsCheck, LocalContents, with_vectors
 from delta_maintenance.table.file_presence import Presence, TableFiles, check_presence
 from delta_maintenance.table.findings import Findings
 from delta_maintenance.table.live_file_soundness import check_live_files, read_live_files
@@ -49,6 +49,8 @@ class Examination:
     """None where the newest version does not open."""
     presence: Presence | None
     """None where the newest version does not open, or files were not asked for."""
+    unopened: int = 0
+    """Data files and deletion vectors that were to be opened, and are too many."""
 
 
 def examine(
@@ -57,16 +59,28 @@ def examine(
     now: datetime,
     files: bool = True,
     deep: bool = False,
+    contents: ContentsCheck | None = None,
+    open_fewer_than: int | None = None,
     progress: Progress | None = None,
 ) -> Examination:
     """Reads the whole log and, with `files`, looks for every file; `deep` opens them too.
+
+    `contents` does so in place of a few threads of this process; with `open_fewer_than`, nobody
+    does so where there are as many data files and deletion vectors or more.
 
     Changes nothing. `NotADeltaTableError` where there is no log at all, `UnsupportedFeatureError`
     where this release cannot read it; whatever else is wrong is a finding.
     """
     for attempt in range(_ATTEMPTS):
         try:
-            return _Look(table, now, progress).run(files=files, deep=deep)
+            look = _Look(
+                table,
+                now,
+                contents=(contents or LocalContents(table.store)) if deep else None,
+                open_fewer_than=open_fewer_than,
+                progress=progress,
+            )
+            return look.run(files=files)
         except (FileNotFoundError, VanishedFileError) as error:
             if attempt == _ATTEMPTS - 1:
                 raise CorruptTableError(
@@ -81,13 +95,24 @@ def examine(
 class _Look:
     """One look at a table."""
 
-    def __init__(self, table: Table, now: datetime, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        table: Table,
+        now: datetime,
+        *,
+        contents: ContentsCheck | None,
+        open_fewer_than: int | None,
+        progress: Progress | None,
+    ) -> None:
         self.table = table
         self.now = now
+        self.contents = contents
+        self.open_fewer_than = open_fewer_than
         self.progress = progress
         self.findings = Findings()
+        self.unopened = 0
 
-    def run(self, *, files: bool, deep: bool) -> Examination:
+    def run(self, *, files: bool) -> Examination:
         findings, store = self.findings, self.table.store
         inventory = take_inventory(store)
         listing = inventory.listing
@@ -108,7 +133,7 @@ class _Look:
         if snapshot is not None:
             check_state(snapshot, findings)
             if files:
-                presence = self._check_files(snapshot, deep=deep)
+                presence = self._check_files(snapshot)
         return Examination(
             version=last,
             findings=findings,
@@ -117,6 +142,7 @@ class _Look:
             history=history,
             snapshot=snapshot,
             presence=presence,
+            unopened=self.unopened,
         )
 
     def _open(self, version: int | None) -> Snapshot | None:
@@ -137,7 +163,7 @@ class _Look:
             remedy=error.remedy,
         )
 
-    def _check_files(self, snapshot: Snapshot, *, deep: bool) -> Presence | None:
+    def _check_files(self, snapshot: Snapshot) -> Presence | None:
         findings, store, version = self.findings, self.table.store, snapshot.version
         try:
             live = read_live_files(snapshot)
@@ -156,11 +182,14 @@ class _Look:
             version=version,
             kept_from_ms=self._kept_from(snapshot),
         )
-        if deep:
-            check_footers(
-                store, presence.present, findings, version=version, progress=self.progress
-            )
-            check_vectors(store, live.adds, findings, version=version, progress=self.progress)
+        if self.contents is not None:
+            count = presence.present.num_rows + with_vectors(live.adds).num_rows
+            if self.open_fewer_than is not None and count >= self.open_fewer_than:
+                self.unopened = count
+            else:
+                self.contents(
+                    presence.present, live.adds, findings, version=version, progress=self.progress
+                )
         return presence
 
     def _kept_from(self, snapshot: Snapshot) -> int:

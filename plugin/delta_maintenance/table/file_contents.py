@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +27,46 @@ from delta_maintenance.table.sidecar_writer import Progress
 _TOGETHER = 4096
 """Files between two reports of progress."""
 _PARALLEL_READS = 16
+
+
+class ContentsCheck(Protocol):
+    """Opens the files of a version and says what is wrong with them, wherever it does so."""
+
+    def __call__(
+        self,
+        present: pa.Table,
+        adds: pa.Table,
+        findings: Findings,
+        *,
+        version: int,
+        progress: Progress | None = None,
+    ) -> None:
+        """`present` is as of `Presence`, `adds` as of `LiveFiles`."""
+
+
+class LocalContents:
+    """A `ContentsCheck` on a few threads of this process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __call__(
+        self,
+        present: pa.Table,
+        adds: pa.Table,
+        findings: Findings,
+        *,
+        version: int,
+        progress: Progress | None = None,
+    ) -> None:
+        """See `ContentsCheck`."""
+        check_footers(self._store, present, findings, version=version, progress=progress)
+        check_vectors(self._store, adds, findings, version=version, progress=progress)
+
+
+def with_vectors(adds: pa.Table) -> pa.Table:
+    """Those of some files that have a deletion vector."""
+    return adds.filter(pc.is_valid(adds["deletionVector"]))
 
 
 def check_footers(
@@ -80,7 +120,7 @@ def check_vectors(
 
     A file that holds several is read once. One that is gone is found by its absence already.
     """
-    rows = adds.filter(pc.is_valid(adds["deletionVector"]))
+    rows = with_vectors(adds)
     by_file: defaultdict[str, list[_Marked]] = defaultdict(list)
     columns = ("path", "deletionVector", "num_records")
     for path, vector, count in zip(*(rows[name].to_pylist() for name in columns), strict=True):

@@ -110,6 +110,13 @@ class Findings:
         )
         self._tables.append(pa.table([columns[name] for name in FINDINGS.names], schema=FINDINGS))
 
+    def extend(self, found: pa.Table) -> None:
+        """Findings (`FINDINGS`) that were collected elsewhere."""
+        self._flush()
+        for kind in found["kind"].value_counts().to_pylist():
+            self.counts[kind["values"]] += kind["counts"]
+        self._tables.append(found)
+
     def table(self) -> pa.Table:
         """All findings (`FINDINGS`)."""
         self._flush()

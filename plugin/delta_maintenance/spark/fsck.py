@@ -1,0 +1,157 @@
+"""The files of an examination opened by a cluster: footers of data files, and deletion vectors.
+
+Plain PySpark with Python workers, as for sidecars. The driver sends the files out some at a time
+and gets back what is wrong with them, so opening them costs it no memory that grows with their
+number; executors read those files and nothing else, by the functions of the local engine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.protocol.file_actions import ADD_TYPES
+from delta_maintenance.spark.storage_access import executor_options
+from delta_maintenance.storage import open_store
+from delta_maintenance.table.file_contents import check_footers, check_vectors, with_vectors
+from delta_maintenance.table.findings import FINDINGS, Findings
+from delta_maintenance.table.sidecar_writer import Progress
+
+SCHEMA = "kind string, severity string, version long, path string, problem string, remedy string"
+"""Findings, as executors give them."""
+
+_FILES_PER_ROUND = 200_000
+_FILES_PER_TASK = 500
+
+_FOOTERS = pa.schema({"path": pa.string(), "place": pa.string(), "num_records": pa.int64()})
+_VECTORS = pa.schema(
+    {
+        "path": pa.string(),
+        "deletionVector": ADD_TYPES["deletionVector"],
+        "num_records": pa.int64(),
+        # Only to bring the vectors of one file together.
+        "file": pa.string(),
+    }
+)
+
+_Batches = Iterable[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReading:
+    """What a task has to know. It travels to executors.
+
+    Its methods give rows of `SCHEMA`. Errors of the store are raised, so that Spark tries again.
+    """
+
+    uri: str
+    storage_options: Mapping[str, str] = field(repr=False)
+    version: int
+
+    def footers(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
+        """Opens data files, given as rows of `path`, `place` and `num_records`."""
+        return self._found(check_footers, batches, _FOOTERS)
+
+    def vectors(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
+        """Opens deletion vectors, given as rows of `path`, `deletionVector` and `num_records`."""
+        return self._found(check_vectors, batches, _VECTORS)
+
+    def _found(
+        self, check: Callable[..., None], batches: _Batches, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        with closing(open_store(self.uri, self.storage_options)) as store:
+            for batch in batches:
+                findings = Findings()
+                # Spark may hand over large strings.
+                files = pa.table(batch).cast(schema)
+                check(store, files, findings, version=self.version)
+                yield from findings.table().to_batches()
+
+
+class SparkContents:
+    """A `ContentsCheck` on a Spark session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table_uri: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        files_per_round: int = _FILES_PER_ROUND,
+        files_per_task: int = _FILES_PER_TASK,
+    ) -> None:
+        """The storage options are completed from the driver's environment: see
+        `executor_options`. `RefusedError` for a table that executors cannot reach."""
+        if table_uri.lower().startswith("memory:"):
+            raise RefusedError(
+                "a table in the memory of this process cannot be reached by executors",
+                remedy="use the local engine",
+            )
+        self._spark = spark
+        self._uri = table_uri
+        self._options = executor_options(table_uri, storage_options, os.environ)
+        self._files_per_round = files_per_round
+        self._files_per_task = files_per_task
+
+    def __call__(
+        self,
+        present: pa.Table,
+        adds: pa.Table,
+        findings: Findings,
+        *,
+        version: int,
+        progress: Progress | None = None,
+    ) -> None:
+        """See `ContentsCheck`. Findings of a round are in the order of their paths."""
+        reading = FileReading(uri=self._uri, storage_options=self._options, version=version)
+        footers = present.select(_FOOTERS.names)
+        for done, files in self._rounds(footers):
+            findings.extend(self._found(files, "place", reading.footers))
+            _tell(progress, "footers", done, footers.num_rows)
+        vectors = with_vectors(adds).select(_VECTORS.names[:-1])
+        for done, rows in self._rounds(vectors):
+            findings.extend(self._found(_by_file(rows), "file", reading.vectors))
+            _tell(progress, "deletion vectors", done, vectors.num_rows)
+
+    def _rounds(self, files: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        """Some files at a time, and how many those are with the ones before."""
+        for first in range(0, files.num_rows, self._files_per_round):
+            part = files.slice(first, self._files_per_round)
+            yield first + part.num_rows, part
+
+    def _found(
+        self,
+        files: pa.Table,
+        together: str,
+        read: Callable[[_Batches], Iterator[pa.RecordBatch]],
+    ) -> pa.Table:
+        """What is wrong with files, of which those that agree in a column come to one task."""
+        tasks = -(-files.num_rows // self._files_per_task)
+        return (
+            self._spark.createDataFrame(files)
+            .repartition(tasks, together)
+            .sortWithinPartitions(together)
+            .mapInArrow(read, SCHEMA)
+            .toArrow()
+            .cast(FINDINGS)
+            .sort_by([("path", "ascending"), ("problem", "ascending")])
+        )
+
+
+def _by_file(rows: pa.Table) -> pa.Table:
+    """With the column `file`: the same for vectors that lie in one file."""
+    vectors = rows["deletionVector"]
+    kind, name = (pc.struct_field(vectors, part) for part in ("storageType", "pathOrInlineDv"))
+    return rows.append_column("file", pc.binary_join_element_wise(kind, name, ""))
+
+
+def _tell(progress: Progress | None, what: str, done: int, total: int) -> None:
+    if progress is not None:
+        progress(what, done, total)
