@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Literal, Protocol
 
@@ -185,6 +185,7 @@ def plan(
     `UnsupportedFeatureError` and `RefusedError` for a table that must not be changed.
     """
     options = AddConstraintOptions.from_json(asdict(options))
+    options = replace(options, name=options.name.strip(), expression=options.expression.strip())
     operation_id = options.operation_id or new_id()
     decision = _decide(snapshot, options, operation_id)
     noop = decision.is_noop
@@ -297,7 +298,7 @@ class _Looks:
 
 
 def _decide(snapshot: Snapshot, options: AddConstraintOptions, operation_id: str) -> Decision:
-    name, expression = options.name.strip().lower(), options.expression.strip()
+    name, expression = options.name.lower(), options.expression
     if not name or name == _RESERVED:
         raise InvalidRequestError(
             f"{options.name!r} is no name of a constraint", remedy="choose another one"
@@ -325,7 +326,7 @@ def _decide(snapshot: Snapshot, options: AddConstraintOptions, operation_id: str
         after = decide_change(snapshot, request, operation_id=operation_id)
     decision = Decision(
         operation="ADD CONSTRAINT",
-        parameters={"name": options.name.strip(), "expr": expression},
+        parameters={"name": options.name, "expr": expression},
         before=before,
         after=after,
     )
