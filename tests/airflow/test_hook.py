@@ -38,3 +38,13 @@ def test_a_connection_becomes_storage_options(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("nothing", [None, ""])
 def test_without_a_connection_the_environment_decides(nothing: str | None) -> None:
     assert DeltaHook(nothing).storage_options() == {}
+
+
+@pytest.mark.parametrize("address", ["/srv/a:b.parquet", "r.parquet", "./x:y", "file:///srv/r"])
+def test_no_option_is_for_the_disks_of_the_worker(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "delta", "login": "key"}))
+    assert DeltaHook("lake").options_for(address) is None
+    assert DeltaHook("lake").options_for("s3://b/r") == {"AWS_ACCESS_KEY_ID": "key"}
+    assert DeltaHook(None).options_for("s3://b/r") is None

@@ -170,13 +170,12 @@ class DeltaMaintenanceOperator(BaseOperator):
     def _told(self, document: Any, *, planned: bool) -> dict[str, Any]:
         """Logs what is planned or done, and gives its facts."""
         fields = document.to_json()
-        fields.pop("options", None)
-        status = "planned" if planned else fields["status"]
-        facts = flat(
-            {"operation": self.operation, "status": status}
-            | {name: value for name, value in fields.items() if name != "status"}
-            | dict(self.facts(document))
-        )
+        # What the task was given, and what all reports are called by one name.
+        for name in ("options", "report"):
+            fields.pop(name, None)
+        status = "planned" if planned else fields.pop("status")
+        head = {"operation": self.operation, "status": status}
+        facts = flat({**head, **fields, **self.facts(document)})
         for note in document.notes:
             self.log.info("note: %s", note)
         if planned:
