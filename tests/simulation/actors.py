@@ -65,6 +65,7 @@ class Actor:
             self.world.at_work[self.name] = self.world.now_ms
             self.run(f"task-{self.name}-{number}")
             del self.world.at_work[self.name]
+            self.world.wanted_back.pop(self.name, None)
             self.schedule.pause()
 
     def run(self, task: str) -> None:
@@ -152,11 +153,10 @@ class ActorStore(ScheduledStore):
 
     def delete(self, path: str) -> None:
         self._schedule.pause()
-        if path.startswith(LOG) or self._world.require_dead(path, seen=self._seen):
+        if path.startswith(LOG):
             self._store.delete(path)
         else:
-            # Whoever restores a table must bring back what was deleted meanwhile.
-            self._world.brought_back.add(path)
+            self._world.delete(path, seen=self._seen)
 
     def _pass_time(self) -> None:
         self._world.now_ms += self._world.chance.randrange(2_000)

@@ -200,6 +200,8 @@ class World:
         """Whether a leap in time is due, for which nobody may be at work."""
         self.at_work: dict[str, int] = {}
         """Since when each actor has been at its task."""
+        self.wanted_back: dict[str, set[str]] = {}
+        """Files that each writer has seen to be there and is about to bring back."""
         self.brought_back: set[str] = set()
         """Files that came back into use in the moment before they were deleted."""
         self.checks = 0
@@ -212,22 +214,25 @@ class World:
         digits = f"{self.chance.getrandbits(64):016x}{self._numbers:016x}"
         return "-".join(re.fullmatch("(.{8})(.{4})(.{4})(.{4})(.{12})", digits).groups())  # type: ignore[union-attr]
 
-    def require_dead(self, path: str, *, seen: int) -> bool:
-        """Whether a data file may be deleted by who last looked at the log at version `seen`.
+    def delete(self, path: str, *, seen: int) -> None:
+        """Deletes a data file for somebody who last looked at the log at version `seen`.
 
-        False where it came into use after that, which nobody can help.
+        A file that came into use after that, or is about to, stays: nobody can help that, and
+        whoever restores a table has to bring back from a backup what is gone by then.
         """
         ledger = self.ledger
         before_ms = self.now_ms + SKEW_MS - self.data_retention_ms
         for state in ledger.states[seen:]:
             if path in files_of(state.live.values()):
                 assert state is not ledger.states[seen], f"{path} is in use, and was deleted"
-                return False
+                self.brought_back.add(path)
+                return
         young = [r for r in ledger.latest.tombstones.values() if _deleted_at(r) > before_ms]
         assert path not in files_of(young), f"{path} is in an unexpired tombstone, and was deleted"
         status = self.store.stat(path)
         assert status is None or status.modified_ms <= before_ms, f"{path} is young"
-        return True
+        if not any(path in files for files in self.wanted_back.values()):
+            self.store.delete(path)
 
     def advance_promise(self) -> None:
         """Gives up the versions that nobody has to keep any more."""

@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import pyarrow as pa
 from tests.properties.model import State
 from tests.simulation.actors import Actor
-from tests.simulation.world import Z85, Effect, World, has, vector_path
+from tests.simulation.world import Z85, Effect, World, files_of, has, vector_path
 
 from delta_maintenance.protocol.staged_actions import removes_of, staged_adds
 from delta_maintenance.storage.base import Store
@@ -88,6 +88,12 @@ class Job:
         """The rows of a file, but for those that its deletion vector takes away."""
         ledger = self.world.ledger
         return ledger.rows_of[file["path"]] - ledger.deleted_by.get(dv_id(file) or "", frozenset())
+
+    def want_back(self, file: Action) -> bool:
+        """Whether a removed file and its deletion vector are still there, to be brought back."""
+        files = files_of([file])
+        self.world.wanted_back.setdefault(self.txn_id.split("-")[1], set()).update(files)
+        return all(self.store.stat(path) is not None for path in sorted(files))
 
     def new_file(self, rows: frozenset[str] | None = None, **fields: Any) -> Action:
         """Writes a data file, with rows that are moved here or with new ones."""
@@ -181,20 +187,19 @@ def optimize(job: Job, transaction: Transaction) -> Effect | None:
 
 
 def restore(job: Job, transaction: Transaction) -> Effect | None:
-    """Files that were removed, as they last were, if they are still there."""
+    """A file that was removed, as it last was, if it is still there."""
     ledger, live = job.world.ledger, job.world.ledger.rows(job.state)
-    for old in reversed(ledger.states[: job.snapshot.version]):
-        for _, file in sorted(old.live.items(), key=str):
+    states = ledger.states[: job.snapshot.version]
+    for state in states if job.chance.random() < 0.5 else reversed(states):
+        for (_, vector), file in sorted(state.live.items(), key=str):
             rows = job.rows(file)
-            if rows & live or job.store.stat(_stored(file)) is None:
+            if rows & live or (vector is not None and not has(job.state, "deletionVectors")):
                 continue
-            if dv_id(file) is not None and job.store.stat(_stored_vector(file)) is None:
+            if not job.want_back(file):
                 continue
-            back = {**file, "dataChange": True}
             base, version = ledger.row_ids.get(file["path"], (None, None))
-            back |= {"baseRowId": base, "defaultRowCommitVersion": version}
-            if dv_id(file) is not None and not has(job.state, "deletionVectors"):
-                continue
+            back = {**file, "dataChange": True, "baseRowId": base}
+            back["defaultRowCommitVersion"] = version
             transaction.read_whole_table()
             transaction.stage_adds([{k: v for k, v in back.items() if v is not None}])
             return Effect(inserted=rows)
@@ -249,11 +254,3 @@ def _read(transaction: Transaction, files: Sequence[Action], *, data_change: boo
 @cache
 def _data_of(rows: int) -> bytes:
     return parquet_bytes(pa.table({"id": pa.array(range(rows), pa.int64())}))
-
-
-def _stored(file: Action) -> str:
-    return unquote(file["path"])
-
-
-def _stored_vector(file: Action) -> str:
-    return vector_path(file["deletionVector"]["pathOrInlineDv"])
