@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -18,6 +20,7 @@ from delta_maintenance.protocol.log_files import (
     classic_checkpoint_name,
     commit_name,
     compaction_name,
+    hadoop_checksum_name,
     multipart_checkpoint_name,
 )
 from delta_maintenance.table.examination import Examination, examine
@@ -92,6 +95,11 @@ def _id(number: int, name: str) -> dict[str, Any]:
     return {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": name}
 
 
+def hadoop_checksum(data: bytes, *, every: int = 512) -> bytes:
+    sums = [zlib.crc32(data[at : at + every]) for at in range(0, len(data), every)]
+    return struct.pack(f">4sI{len(sums)}I", b"crc\0", every, *sums)
+
+
 VECTOR_FILE = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
 SIDECAR = "_delta_log/_sidecars/3-00000000-0000-4000-8000-000000000000-0.parquet"
 MANIFEST = "_delta_log/00000000000000000003.checkpoint.00000000-0000-4000-8000-000000000000.json"
@@ -141,6 +149,18 @@ SEEDS: dict[str, Seed] = {
     "unknown-action": Seed(lambda t: t.step({"odd": {"a": 1}}), commit(5)),
     "unknown-file": Seed(lambda t: t.write("strange", b"x"), "_delta_log/strange"),
     "abandoned-file": Seed(lambda t: t.write(".x.tmp", b"x"), "_delta_log/.x.tmp"),
+    "stale-hadoop-checksum": Seed(
+        lambda t: (
+            [
+                t.write(
+                    hadoop_checksum_name(commit_name(n)), hadoop_checksum(t.read(commit_name(n)))
+                )
+                for n in (1, 2)
+            ]
+            + [t.write(hadoop_checksum_name(commit_name(3)), hadoop_checksum(b"another"))]
+        ),
+        commit(3),
+    ),
     "incomplete-checkpoint": Seed(
         lambda t: t.drop(multipart_checkpoint_name(2, 1, 2)),
         f"_delta_log/{multipart_checkpoint_name(2, 2, 2)}",

@@ -13,6 +13,7 @@ from delta_maintenance.table.checksum_comparison import check_checksums
 from delta_maintenance.table.file_contents import ContentsCheck, LocalContents, with_vectors
 from delta_maintenance.table.file_presence import Presence, TableFiles, check_presence
 from delta_maintenance.table.findings import Findings
+from delta_maintenance.table.hadoop_checksums import check_hadoop_checksums
 from delta_maintenance.table.live_file_soundness import check_live_files, read_live_files
 from delta_maintenance.table.log_history import LogHistory, read_history
 from delta_maintenance.table.log_inventory import LogInventory, take_inventory
@@ -123,6 +124,7 @@ class _Look:
         history = read_history(store, listing, last, findings, progress=self.progress)
         check_gaps(listing, last, history, findings)
         check_names(inventory, findings, now=self.now)
+        check_hadoop_checksums(store, inventory, findings)
         check_hint(store, inventory, findings)
         if history is not None:
             check_commits(history, findings, root=self.table.uri)

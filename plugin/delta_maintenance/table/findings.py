@@ -177,6 +177,9 @@ KINDS: Mapping[str, FindingKind] = {
     "unknown-action": FindingKind("note", "use a release that knows it"),
     "unknown-file": FindingKind("note", "look what wrote it; nothing of ours deletes it"),
     "abandoned-file": FindingKind("note", "clean-log deletes it when it is old enough"),
+    "stale-hadoop-checksum": FindingKind(
+        "warning", "delete the checksum; until then Hadoop's local file system refuses the file"
+    ),
     # Checkpoints, hint, compactions, checksums.
     "incomplete-checkpoint": FindingKind("warning", "clean-log deletes it in time"),
     "unreadable-checkpoint": FindingKind("corrupt", _CHECKPOINT),
