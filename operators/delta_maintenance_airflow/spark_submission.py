@@ -52,10 +52,17 @@ class SparkSubmission:
         self._spark_hook: SparkSubmitHook | None = None
 
     def run(
-        self, operation: str, table_uri: str, options: Mapping[str, Any], *, version: int | None
+        self,
+        operation: str,
+        table_uri: str,
+        options: Mapping[str, Any],
+        *,
+        version: int | None = None,
+        report_uri: str | None = None,
     ) -> dict[str, Any]:
         """Runs the job to its end and returns the JSON of its Result.
 
+        `version` and `report_uri` are as of `JobSpec`.
         Raises the error that the job reports; `AirflowFailException` where it cannot be submitted
         like this; `AirflowException`, for Airflow to retry, where it ended without a report.
         """
@@ -70,6 +77,7 @@ class SparkSubmission:
                 "version": version,
                 "storage_options": self._delta_hook.storage_options(credentials=not on_cluster),
                 "options": dict(options),
+                "report_uri": report_uri,
             }
         )
         with tempfile.TemporaryDirectory(prefix="delta-maintenance-") as scratch:

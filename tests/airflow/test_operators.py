@@ -480,8 +480,38 @@ def test_a_backfill_on_spark_is_told_the_id_and_takes_the_newest_version(
     ).execute(task_context)
     assert (outcome["status"], outcome["num_commits"]) == ("enabled", 3)
     (((verb, uri, options), named),) = submitted
-    assert (verb, uri, named) == ("backfill-row-ids", str(tmp_path), {"version": None})
+    assert (verb, uri) == ("backfill-row-ids", str(tmp_path))
+    assert named == {"version": None, "report_uri": None}
     assert options["engine"] == "spark" and options["operation_id"]
+
+
+@pytest.mark.parametrize("engine", ["spark", "auto"])
+def test_files_of_a_deep_examination_are_opened_by_a_job_which_writes_the_report(
+    engine: str, tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worn_table(tmp_path / "t")
+    submitted: list[Any] = []
+
+    def run(self: SparkSubmission, *given: Any, **named: Any) -> dict[str, Any]:
+        submitted.append((given, named))
+        report = named["report_uri"]
+        return {"table": "/t", "version": 15, "status": "warnings", "report": report}
+
+    monkeypatch.setattr(SparkSubmission, "run", run)
+    case = BY_VERB["fsck"]
+    given = {"table_uri": str(tmp_path / "t"), "engine": engine, "report_uri": f"{tmp_path}/r/"}
+    options = {"deep": "True", "auto_spark_files": "1"}
+    outcome = task(case, **given, options=options).execute(task_context)
+    (((verb, _, options), named),) = submitted
+    assert (verb, options["deep"], options["engine"]) == ("fsck", True, "spark")
+    assert outcome["report_uri"] == named["report_uri"]
+    assert outcome["report_uri"].startswith(f"{tmp_path}/r/") and named["version"] is None
+    planned = task(case, **given, options={"deep": True, "auto_spark_files": 1}, plan_only=True)
+    outcome = planned.execute(task_context)
+    assert outcome["status"] == "planned"
+    # Who only plans opens no file, and so has no list of all findings.
+    assert (outcome["engine"], "report_uri" in outcome) == ("spark", False)
+    assert len(submitted) == 1 and not (tmp_path / "r").exists()
 
 
 def test_a_vacuum_reads_the_clock_before_the_table(

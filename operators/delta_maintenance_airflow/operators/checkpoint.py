@@ -29,6 +29,7 @@ class DeltaCheckpointOperator(DeltaSparkOperator):
     """
 
     operation = "checkpoint"
+    pins_version = True
 
     def read_options(self, given: Mapping[str, Any]) -> CheckpointOptions:
         from delta_maintenance.operations import checkpoint

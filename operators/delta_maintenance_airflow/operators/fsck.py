@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
 from delta_maintenance_airflow.operators.base import Prepared
 from delta_maintenance_airflow.operators.reporting import DeltaReportingOperator
+from delta_maintenance_airflow.operators.spark_base import DeltaSparkOperator
 
 if TYPE_CHECKING:
     from delta_maintenance import Table
@@ -16,24 +17,39 @@ if TYPE_CHECKING:
     from delta_maintenance_airflow.progress import LoggedProgress
 
 
-class DeltaFsckOperator(DeltaReportingOperator):
+class DeltaFsckOperator(DeltaReportingOperator, DeltaSparkOperator):
     """Holds commits, checkpoints, compactions, checksums and files of a table against each other.
 
     Changes nothing unless a repair is asked for. A task that finds the table corrupt, and leaves it
-    so, fails at once; what was found is in XCom all the same.
+    so, fails at once; what was found is in XCom all the same. With the engine `spark` the job opens
+    the files of a `deep` examination.
 
     `status` is `sound` or `warnings`. `num_corrupt` counts the findings of corruption. Takes the
-    parameters of `DeltaReportingOperator`; the report has every finding. `options` are fields of
-    `FsckOptions`: `deep`, `repair`, `remove_missing_files`, `allow_append_only`, `other_writers`.
+    parameters of `DeltaReportingOperator` and of `DeltaSparkOperator`; the report has every
+    finding. `options` are fields of `FsckOptions`: `deep`, `auto_spark_files`, `repair`,
+    `remove_missing_files`, `allow_append_only`, `other_writers`.
     """
 
     operation = "fsck"
+    template_fields: Sequence[str] = (*DeltaSparkOperator.template_fields, "report_uri")
 
     def read_options(self, given: Mapping[str, Any]) -> FsckOptions:
         from delta_maintenance.operations import fsck
 
-        # The worker opens the files itself, however many there are.
-        return fsck.FsckOptions.from_json({"engine": "local", **given})
+        return fsck.FsckOptions.from_json(given)
+
+    def read_result(self, value: Mapping[str, Any]) -> FsckResult:
+        from delta_maintenance.operations import fsck
+
+        return fsck.FsckResult.from_json(value)
+
+    def needs_job(self, plan: FsckPlan) -> bool:
+        # Also where nothing is to be repaired: the files are yet to be opened.
+        return plan.engine == "spark"
+
+    def report_of_job(self) -> str | None:
+        address, _ = self.new_report() or (None, None)
+        return address
 
     def prepare(self, table: Table, options: FsckOptions, progress: LoggedProgress) -> Prepared:
         from delta_maintenance.operations import fsck
@@ -67,7 +83,8 @@ class DeltaFsckOperator(DeltaReportingOperator):
         return f"{_findings(result)}{repairs}"
 
     def facts(self, document: FsckPlan | FsckResult) -> Mapping[str, Any]:
-        return {"num_corrupt": document.num_corrupt, **super().facts(document)}
+        told = {} if document.report is None else {"report_uri": document.report}
+        return {"num_corrupt": document.num_corrupt, **told}
 
     def failure(self, document: FsckPlan | FsckResult) -> DeltaMaintenanceError | None:
         if not document.num_corrupt:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from delta_maintenance_airflow.spark_submission import SparkSubmission
@@ -27,6 +27,8 @@ class DeltaSparkOperator(DeltaMaintenanceOperator):
         does. (templated)
     """
 
+    pins_version: ClassVar[bool] = False
+    """Whether the job works on the version of the plan, and not on the newest one."""
     subjects = ("engine",)
     template_fields: Sequence[str] = (
         *DeltaMaintenanceOperator.template_fields,
@@ -57,17 +59,24 @@ class DeltaSparkOperator(DeltaMaintenanceOperator):
         """The Result that a job reports as JSON."""
         raise NotImplementedError
 
+    def needs_job(self, plan: Any) -> bool:
+        """Whether a plan of this worker is for Spark to carry out."""
+        return plan.engine == "spark" and not plan.is_noop
+
+    def report_of_job(self) -> str | None:
+        """Where the job shall write the list that the Result has the beginning of."""
+        return None
+
     def run(self, options: Any, *, plan_only: bool) -> Any:
         if options.engine == "spark" and not plan_only:
-            # Not opened here: a log that asks for Spark may be more than the worker can hold.
+            # Not opened here: a table that asks for Spark may be more than the worker can hold.
             return self._submit(options, version=None)
         prepared = self.planned(options)
         plan = prepared.plan
         if plan_only:
             return plan
-        if plan.engine == "spark" and not plan.is_noop:
-            # What commits does so on top of the newest version.
-            return self._submit(options, version=None if self.names_commits else plan.version)
+        if self.needs_job(plan):
+            return self._submit(options, version=plan.version if self.pins_version else None)
         return prepared.apply()
 
     def on_kill(self) -> None:
@@ -81,7 +90,11 @@ class DeltaSparkOperator(DeltaMaintenanceOperator):
             delta_hook=self.hook,
             report_folder=self.report_folder,
         )
-        given = {**options.to_json(), "engine": "spark"}
-        return self.read_result(
-            self._submission.run(self.operation, self.table_uri, given, version=version)
+        result = self._submission.run(
+            self.operation,
+            self.table_uri,
+            {**options.to_json(), "engine": "spark"},
+            version=version,
+            report_uri=self.report_of_job(),
         )
+        return self.read_result(result)

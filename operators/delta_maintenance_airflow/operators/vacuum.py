@@ -38,7 +38,8 @@ class DeltaVacuumOperator(DeltaReportingOperator):
     def read_options(self, given: Mapping[str, Any]) -> VacuumOptions:
         from delta_maintenance.operations import vacuum
 
-        return vacuum.VacuumOptions.from_json(given)
+        # The worker lists the table and deletes by itself, however large the log is.
+        return vacuum.VacuumOptions.from_json({"engine": "local", **given})
 
     def prepare(self, table: Table, options: VacuumOptions, progress: LoggedProgress) -> Prepared:
         # Before the table is opened: what comes later must not look older than it is.
