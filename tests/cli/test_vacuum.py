@@ -12,6 +12,7 @@ import pytest
 from vacuum_tables import Folder
 
 from delta_maintenance import clock
+from delta_maintenance.cli import vacuum
 from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.operations.vacuum import VacuumPlan, VacuumResult
 from delta_maintenance.storage.local import LocalStore
@@ -118,3 +119,27 @@ def test_what_cannot_be_deleted_is_status_1(
     assert outcome.status == 1 and "1 file could not be deleted" in outcome.err
     assert outcome.document["failures"] == ["dead.parquet: access denied"]
     assert outcome.err.count("\n") == 1 and os.path.exists(f"{table.store.root}/dead.parquet")
+
+
+def test_spark_is_told_what_was_asked_for(
+    cli: Any, table: Folder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[dict[str, Any]] = []
+    result = VacuumResult(table="t", version=7, status="partly", deleted=2, failed=1)
+
+    def run_job(operation: str, job: dict[str, Any], _: Any) -> dict[str, Any]:
+        asked.append({"operation": operation, **job})
+        return plan if job["plan_only"] else result.to_json()
+
+    plan = cli("vacuum", table.store.root, "--dry-run", "--json").document
+    del plan["file_list"], plan["directory_list"]
+    monkeypatch.setattr(vacuum, "run_spark_job", run_job)
+    monkeypatch.chdir(tmp_path)
+    words = ("vacuum", table.store.root, "--engine", "spark", "--keep-version", 0)
+    dry = cli(*words, "--dry-run", "--report", "r.parquet")
+    assert dry.status == 0 and "vacuum, dry run" in dry.out
+    assert asked[0]["operation"] == "vacuum" and asked[0]["report_uri"] == f"{tmp_path}/r.parquet"
+    assert (asked[0]["options"]["engine"], asked[0]["options"]["keep_versions"]) == ("spark", [0])
+    outcome = cli(*words, "--json")
+    assert outcome.status == 1 and "1 file could not be deleted" in outcome.err
+    assert not asked[1]["plan_only"] and len(table.files()) == 5

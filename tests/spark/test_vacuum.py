@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from vacuum_tables import Folder
@@ -20,7 +21,14 @@ from delta_maintenance.errors import (
     RefusedError,
 )
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.vacuum import Survey, VacuumOptions
+from delta_maintenance.operations.vacuum import (
+    Survey,
+    VacuumOptions,
+    VacuumPlan,
+    VacuumResult,
+)
+from delta_maintenance.spark import job
+from delta_maintenance.spark.submit import JobSpec
 from delta_maintenance.spark.vacuum import SparkVacuum
 from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
 from delta_maintenance.testing.table_builder import LOG
@@ -156,6 +164,22 @@ def test_a_change_of_the_rules_ends_the_deletion(spark: SparkSession, tmp_path: 
     with pytest.raises(RefusedError, match="has just changed"):
         vacuum.apply(table.open(), ours.plan, now=clock.now(), surveyed=ours)
     assert table.files() == before
+
+
+def test_the_job_answers_with_the_plan_or_the_result(spark: SparkSession, tmp_path: Path) -> None:
+    table = build(tmp_path / "t")
+    before = table.files()
+    report = tmp_path / "report.parquet"
+    spec = JobSpec(
+        operation="vacuum", table=table.store.root, report_uri=str(report), plan_only=True
+    )
+    plan = VacuumPlan.from_json(job.run(spec, spark))
+    assert (plan.engine, plan.files) == ("spark", pq.read_table(report).num_rows)
+    assert table.files() == before
+    spec = JobSpec(operation="vacuum", table=table.store.root, options={"log_commits": False})
+    result = VacuumResult.from_json(job.run(spec, spark))
+    assert (result.status, result.deleted) == ("vacuumed", plan.files)
+    assert before - table.files() == set(pq.read_table(report)["path"].to_pylist())
 
 
 def test_a_plan_for_spark_needs_spark(tmp_path: Path) -> None:

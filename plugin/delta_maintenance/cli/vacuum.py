@@ -19,7 +19,7 @@ from delta_maintenance.cli.output import (
     size_text,
     warn,
 )
-from delta_maintenance.cli.spark_launcher import run_spark_job
+from delta_maintenance.cli.spark_launcher import absolute, run_spark_job
 from delta_maintenance.errors import StorageError
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _run_on_spark(options: VacuumOptions, arguments: argparse.Namespace) -> None
     job = {
         "options": {**options.to_json(), "engine": "spark"},
         "plan_only": arguments.dry_run,
-        "file_report": arguments.report,
+        "report_uri": None if arguments.report is None else absolute(arguments.report),
     }
     document = run_spark_job("vacuum", job, arguments)
     if not arguments.dry_run:

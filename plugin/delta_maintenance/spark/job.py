@@ -24,12 +24,14 @@ from pyspark.sql import SparkSession
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations import add_constraint, backfill_row_ids, checkpoint, fsck
+from delta_maintenance.operations import add_constraint, backfill_row_ids, checkpoint, fsck, vacuum
+from delta_maintenance.operations.vacuum_report import write_report
 from delta_maintenance.spark.constraint_check import SparkConstraintCheck
 from delta_maintenance.spark.footers import SparkFooters
 from delta_maintenance.spark.fsck import SparkContents
 from delta_maintenance.spark.sidecars import SparkSidecars
 from delta_maintenance.spark.submit import JobReport, JobSpec
+from delta_maintenance.spark.vacuum import SparkVacuum
 from delta_maintenance.storage import open_store
 
 
@@ -143,11 +145,41 @@ def _fsck(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
     ).to_json()
 
 
+def _vacuum(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
+    # Before the table is opened: what comes later must not look older than it is.
+    now = clock.now()
+    options = vacuum.VacuumOptions.from_json({"engine": "spark", **spec.options})
+    table = open_table(address, spec.storage_options)
+    snapshot = table.snapshot()
+    engine = SparkVacuum(spark, address, spec.storage_options, progress=_progress)
+    surveyed = vacuum.survey(
+        snapshot,
+        options,
+        now=now,
+        engine=engine,
+        storage_options=_options_for(options.inventory or "", spec.storage_options),
+    )
+    _say(f"{surveyed.plan.table}, version {surveyed.plan.version}: {surveyed.plan.reason}")
+    if spec.report_uri is not None:
+        write_report(
+            surveyed.found.batches(),
+            spec.report_uri,
+            table=table.store,
+            storage_options=_options_for(spec.report_uri, spec.storage_options),
+        )
+    if spec.plan_only:
+        return surveyed.plan.to_json()
+    return vacuum.apply(
+        table, surveyed.plan, now=clock.now(), progress=_progress, surveyed=surveyed
+    ).to_json()
+
+
 _OPERATIONS: Mapping[str, Callable[[JobSpec, str, SparkSession], dict[str, Any]]] = {
     "checkpoint": _checkpoint,
     "backfill-row-ids": _backfill_row_ids,
     "add-constraint": _add_constraint,
     "fsck": _fsck,
+    "vacuum": _vacuum,
 }
 
 

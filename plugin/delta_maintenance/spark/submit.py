@@ -26,7 +26,7 @@ APPLICATION = Path(__file__).resolve().with_name("job.py")
 class JobSpec(Record):
     """One operation on one table."""
 
-    operation: Literal["checkpoint", "backfill-row-ids", "add-constraint", "fsck"]
+    operation: Literal["checkpoint", "backfill-row-ids", "add-constraint", "fsck", "vacuum"]
     table: str
     """An address that the driver and every executor reach."""
     version: int | None = None
@@ -38,6 +38,8 @@ class JobSpec(Record):
     report_uri: str | None = None
     """A new Parquet file for the whole list that the Result has the beginning of; with the storage
     options of the table, and outside of it."""
+    plan_only: bool = False
+    """For a vacuum: answer with the Plan, and delete nothing."""
 
     def write(self, path: str | os.PathLike[str]) -> str:
         """Writes the specification to a file that only this user can read; returns `@PATH`.
