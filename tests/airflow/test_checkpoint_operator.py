@@ -226,6 +226,15 @@ def test_credentials_reach_the_driver_by_a_private_file_alone(
     assert outcome.items() >= {"operation": "checkpoint", **RESULT, **shown}.items()
 
 
+def test_a_job_writes_the_checkpoint_of_the_version_that_was_planned(
+    monkeypatch: pytest.MonkeyPatch, neglected_table: TableBuilder, task_context: dict[str, Any]
+) -> None:
+    job = play(monkeypatch, FakeSpark({"status": "done", "result": RESULT}))
+    options = {"kind": "v2-json", "auto_spark_bytes": 1}
+    operator(neglected_table, options=options).execute(task_context)
+    assert (job.spec["operation"], job.spec["version"]) == ("checkpoint", 9)
+
+
 @pytest.mark.parametrize(
     ("kind", "passes"),
     [("StorageError", True), ("UnsupportedFeatureError", False), ("Py4JJavaError", True)],

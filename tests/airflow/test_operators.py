@@ -417,11 +417,12 @@ def test_every_argument_is_templated_named_and_documented(case: Case) -> None:
 
 
 @each
-def test_every_option_is_documented(case: Case) -> None:
+def test_every_option_is_documented_and_the_id_is_given_where_one_is_taken(case: Case) -> None:
     module = importlib.import_module(f"delta_maintenance.operations.{case.module}")
     kind = next(value for name, value in vars(module).items() if name.endswith("Options"))
     docs = inspect.getdoc(case.operator) or ""
     named = {*case.operator.subjects, "engine", "auto_spark_bytes"}
+    assert case.operator.names_commits == ("operation_id" in kind.__dataclass_fields__)
     for name in set(kind.__dataclass_fields__) - named:
         assert f"`{name}`" in docs, name
 
