@@ -59,10 +59,11 @@ class SparkSubmission:
         *,
         version: int | None = None,
         report_uri: str | None = None,
+        plan_only: bool = False,
     ) -> dict[str, Any]:
-        """Runs the job to its end and returns the JSON of its Result.
+        """Runs the job to its end and returns the JSON of its Result, or of its Plan.
 
-        `version` and `report_uri` are as of `JobSpec`.
+        `version`, `report_uri` and `plan_only` are as of `JobSpec`.
         Raises the error that the job reports; `AirflowFailException` where it cannot be submitted
         like this; `AirflowException`, for Airflow to retry, where it ended without a report.
         """
@@ -78,6 +79,7 @@ class SparkSubmission:
                 "storage_options": self._delta_hook.storage_options(credentials=not on_cluster),
                 "options": dict(options),
                 "report_uri": report_uri,
+                "plan_only": plan_only,
             }
         )
         with tempfile.TemporaryDirectory(prefix="delta-maintenance-") as scratch:

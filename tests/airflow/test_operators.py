@@ -21,7 +21,7 @@ from worn_tables import BY_VERB, CASES, Case, fingerprint, worn_table
 
 from delta_maintenance import Table, clock
 from delta_maintenance.errors import CommitConflictError, StorageError
-from delta_maintenance.operations import set_properties
+from delta_maintenance.operations import set_properties, vacuum
 from delta_maintenance.testing.actions import add
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow import operators
@@ -421,7 +421,7 @@ def test_every_option_is_documented_and_the_id_is_given_where_one_is_taken(case:
     module = importlib.import_module(f"delta_maintenance.operations.{case.module}")
     kind = next(value for name, value in vars(module).items() if name.endswith("Options"))
     docs = inspect.getdoc(case.operator) or ""
-    named = {*case.operator.subjects, "engine", "auto_spark_bytes"}
+    named = {*case.operator.subjects, "engine"}
     assert case.operator.names_commits == ("operation_id" in kind.__dataclass_fields__)
     for name in set(kind.__dataclass_fields__) - named:
         assert f"`{name}`" in docs, name
@@ -482,7 +482,7 @@ def test_a_backfill_on_spark_is_told_the_id_and_takes_the_newest_version(
     assert (outcome["status"], outcome["num_commits"]) == ("enabled", 3)
     (((verb, uri, options), named),) = submitted
     assert (verb, uri) == ("backfill-row-ids", str(tmp_path))
-    assert named == {"version": None, "report_uri": None}
+    assert named == {"version": None, "report_uri": None, "plan_only": False}
     assert options["engine"] == "spark" and options["operation_id"]
 
 
@@ -513,6 +513,44 @@ def test_files_of_a_deep_examination_are_opened_by_a_job_which_writes_the_report
     # Who only plans opens no file, and so has no list of all findings.
     assert (outcome["engine"], "report_uri" in outcome) == ("spark", False)
     assert len(submitted) == 1 and not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("plan_only", [True, False])
+@pytest.mark.parametrize("engine", ["spark", "auto"])
+def test_a_vacuum_of_a_large_table_is_planned_and_done_by_a_job(
+    engine: str,
+    plan_only: bool,
+    tmp_path: Path,
+    task_context: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = worn_table(tmp_path / "t")
+    before = fingerprint(tmp_path)
+    plan = vacuum.plan(table.open().snapshot(), now=datetime.now(UTC)).to_json()
+    result = {"table": "/t", "version": 15, "status": "vacuumed", "deleted": 9}
+    submitted: list[Any] = []
+
+    def run(self: SparkSubmission, *given: Any, **named: Any) -> dict[str, Any]:
+        submitted.append((given, named))
+        return plan if named["plan_only"] else result
+
+    monkeypatch.setattr(SparkSubmission, "run", run)
+    outcome = task(
+        BY_VERB["vacuum"],
+        table_uri=str(tmp_path / "t"),
+        engine=engine,
+        plan_only=plan_only,
+        report_uri=f"{tmp_path}/r/",
+        options={"auto_spark_bytes": 1, "retention": "P30D"},
+    ).execute(task_context)
+    (((verb, _, options), named),) = submitted
+    assert (verb, options["engine"], options["retention"]) == ("vacuum", "spark", "P30D")
+    assert (named["version"], named["plan_only"]) == (None, plan_only)
+    assert outcome["report_uri"] == named["report_uri"] and fingerprint(tmp_path) == before
+    if plan_only:
+        assert (outcome["status"], outcome["files"]) == ("planned", 1)
+    else:
+        assert (outcome["status"], outcome["deleted"]) == ("vacuumed", 9)
 
 
 def test_a_vacuum_reads_the_clock_before_the_table(

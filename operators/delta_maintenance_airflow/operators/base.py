@@ -138,9 +138,13 @@ class DeltaMaintenanceOperator(BaseOperator):
         """Opens the table, plans, and logs why."""
         table = self.hook.open_table(self.table_uri)
         prepared = self.prepare(table, options, LoggedProgress(self.log))
-        plan = prepared.plan
-        self.log.info("%s, version %d: %s", plan.table, plan.version, self.reason(plan))
+        if prepared.plan is not None:
+            self.log_reason(prepared.plan)
         return prepared
+
+    def log_reason(self, plan: Any) -> None:
+        """Logs why this, or why nothing."""
+        self.log.info("%s, version %d: %s", plan.table, plan.version, self.reason(plan))
 
     @property
     def hook(self) -> DeltaHook:

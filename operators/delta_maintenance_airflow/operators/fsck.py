@@ -47,10 +47,6 @@ class DeltaFsckOperator(DeltaReportingOperator, DeltaSparkOperator):
         # Also where nothing is to be repaired: the files are yet to be opened.
         return plan.engine == "spark"
 
-    def report_of_job(self) -> str | None:
-        address, _ = self.new_report() or (None, None)
-        return address
-
     def prepare(self, table: Table, options: FsckOptions, progress: LoggedProgress) -> Prepared:
         from delta_maintenance.operations import fsck
 

@@ -34,5 +34,10 @@ class DeltaReportingOperator(DeltaMaintenanceOperator):
         self._report = self.report_uri + name
         return self._report, self.hook.options_for(self._report)
 
+    def report_of_job(self) -> str | None:
+        """Where a Spark job shall report, if there is to be one."""
+        address, _ = self.new_report() or (None, None)
+        return address
+
     def facts(self, document: Any) -> Mapping[str, Any]:
         return {} if self._report is None else {"report_uri": self._report}

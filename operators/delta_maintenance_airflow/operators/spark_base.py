@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
+from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator, Prepared
 from delta_maintenance_airflow.spark_submission import SparkSubmission
+
+BY_JOB = Prepared(None, lambda: None)
+"""Stands for a plan that only a job can make."""
 
 
 class DeltaSparkOperator(DeltaMaintenanceOperator):
@@ -16,7 +19,7 @@ class DeltaSparkOperator(DeltaMaintenanceOperator):
 
     :param engine: `local` works in the worker; `spark` submits a PySpark job, which plans and works
         on its own; `auto` opens the table in the worker and submits a job for large work only.
-        Plans are always made in the worker. (templated)
+        (templated)
     :param spark_conn_id: the connection to submit to; of the Apache Spark provider, which comes
         with the extra `airflow-spark`. (templated)
     :param spark_conf: Spark properties of the job. (templated)
@@ -29,6 +32,8 @@ class DeltaSparkOperator(DeltaMaintenanceOperator):
 
     pins_version: ClassVar[bool] = False
     """Whether the job works on the version of the plan, and not on the newest one."""
+    plans_by_job: ClassVar[bool] = False
+    """Whether a job makes the plan too where the work is for Spark."""
     subjects = ("engine",)
     template_fields: Sequence[str] = (
         *DeltaMaintenanceOperator.template_fields,
@@ -59,6 +64,10 @@ class DeltaSparkOperator(DeltaMaintenanceOperator):
         """The Result that a job reports as JSON."""
         raise NotImplementedError
 
+    def read_plan(self, value: Mapping[str, Any]) -> Any:
+        """The Plan that a job answers with as JSON."""
+        raise NotImplementedError
+
     def needs_job(self, plan: Any) -> bool:
         """Whether a plan of this worker is for Spark to carry out."""
         return plan.engine == "spark" and not plan.is_noop
@@ -68,11 +77,13 @@ class DeltaSparkOperator(DeltaMaintenanceOperator):
         return None
 
     def run(self, options: Any, *, plan_only: bool) -> Any:
-        if options.engine == "spark" and not plan_only:
+        if options.engine == "spark" and (self.plans_by_job or not plan_only):
             # Not opened here: a table that asks for Spark may be more than the worker can hold.
-            return self._submit(options, version=None)
+            return self._submit(options, plan_only=plan_only)
         prepared = self.planned(options)
         plan = prepared.plan
+        if prepared is BY_JOB:
+            return self._submit(options, plan_only=plan_only)
         if plan_only:
             return plan
         if self.needs_job(plan):
@@ -83,18 +94,23 @@ class DeltaSparkOperator(DeltaMaintenanceOperator):
         if self._submission is not None:
             self._submission.kill()
 
-    def _submit(self, options: Any, *, version: int | None) -> Any:
+    def _submit(self, options: Any, *, version: int | None = None, plan_only: bool = False) -> Any:
         self._submission = SparkSubmission(
             spark_conn_id=self.spark_conn_id,
             spark_conf=self.spark_conf,
             delta_hook=self.hook,
             report_folder=self.report_folder,
         )
-        result = self._submission.run(
+        document = self._submission.run(
             self.operation,
             self.table_uri,
             {**options.to_json(), "engine": "spark"},
             version=version,
             report_uri=self.report_of_job(),
+            plan_only=plan_only,
         )
-        return self.read_result(result)
+        if not plan_only:
+            return self.read_result(document)
+        plan = self.read_plan(document)
+        self.log_reason(plan)
+        return plan

@@ -2,44 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, StorageError
 from delta_maintenance_airflow.operators.base import Prepared
 from delta_maintenance_airflow.operators.reporting import DeltaReportingOperator
+from delta_maintenance_airflow.operators.spark_base import BY_JOB, DeltaSparkOperator
 
 if TYPE_CHECKING:
     from delta_maintenance import Table
-    from delta_maintenance.operations.vacuum import VacuumOptions, VacuumResult
+    from delta_maintenance.operations.vacuum import VacuumOptions, VacuumPlan, VacuumResult
     from delta_maintenance_airflow.progress import LoggedProgress
 
 
-class DeltaVacuumOperator(DeltaReportingOperator):
+class DeltaVacuumOperator(DeltaReportingOperator, DeltaSparkOperator):
     """Deletes data files, deletion vectors and change data files that nothing retained refers to.
 
     The log is read again before every few thousand deletions, so that others may write meanwhile. A
     retention shorter than the table's own, or than a week, is refused unless
     `allow_short_retention` and `no_other_writers` are both given; so are more than 1,000 files that
     are more than half of all, without `allow_large_delete`. A task that is killed is continued by
-    the next one.
+    the next one. With the engine `spark` a job lists the table, finds what is dead and deletes it
+    in parallel; it makes the plan, too.
 
     `status` is `vacuumed` or `nothing-to-do`. A task that could not delete a file fails, with the
-    status `partly` in XCom, and may be retried. Takes the parameters of `DeltaReportingOperator`;
-    the report has each file with size, time and the reason. `options` are fields of
-    `VacuumOptions`: `mode` (`full`, `lite`, `inventory`), `retention`, `allow_short_retention`,
-    `no_other_writers`, `keep_versions`, `inventory`, `foreign_files`, `allow_large_delete`,
-    `ignore_missing_files`, `log_commits`, `other_writers`.
+    status `partly` in XCom, and may be retried. Takes the parameters of `DeltaReportingOperator`
+    and of `DeltaSparkOperator`; the report has each file with size, time and the reason. `options`
+    are fields of `VacuumOptions`: `mode` (`full`, `lite`, `inventory`), `retention`,
+    `allow_short_retention`, `no_other_writers`, `keep_versions`, `inventory`, `foreign_files`,
+    `allow_large_delete`, `ignore_missing_files`, `log_commits`, `other_writers`,
+    `auto_spark_bytes`.
     """
 
     operation = "vacuum"
+    plans_by_job = True
+    template_fields: Sequence[str] = (*DeltaSparkOperator.template_fields, "report_uri")
 
     def read_options(self, given: Mapping[str, Any]) -> VacuumOptions:
         from delta_maintenance.operations import vacuum
 
-        # The worker lists the table and deletes by itself, however large the log is.
-        return vacuum.VacuumOptions.from_json({"engine": "local", **given})
+        return vacuum.VacuumOptions.from_json(given)
+
+    def read_plan(self, value: Mapping[str, Any]) -> VacuumPlan:
+        from delta_maintenance.operations import vacuum
+
+        return vacuum.VacuumPlan.from_json(value)
+
+    def read_result(self, value: Mapping[str, Any]) -> VacuumResult:
+        from delta_maintenance.operations import vacuum
+
+        return vacuum.VacuumResult.from_json(value)
 
     def prepare(self, table: Table, options: VacuumOptions, progress: LoggedProgress) -> Prepared:
         # Before the table is opened: what comes later must not look older than it is.
@@ -47,9 +61,12 @@ class DeltaVacuumOperator(DeltaReportingOperator):
         from delta_maintenance.operations import vacuum
         from delta_maintenance.operations.vacuum_report import write_report
 
+        snapshot = table.snapshot()
+        if vacuum.engine_for(snapshot, options) == "spark":
+            return BY_JOB
         inventory = options.inventory
         surveyed = vacuum.survey(
-            table.snapshot(),
+            snapshot,
             options,
             now=now,
             storage_options=None if inventory is None else self.hook.options_for(inventory),
