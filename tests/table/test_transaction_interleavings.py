@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
@@ -19,12 +17,13 @@ import pytest
 from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
 from delta_maintenance.protocol.conflicts import BACKFILL
 from delta_maintenance.protocol.staged_actions import removes_of, staged_adds
-from delta_maintenance.storage.base import FileStatus, Put, Store
+from delta_maintenance.storage.base import FileStatus, Put
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.commit_outcome import AlreadyDone, Landed
 from delta_maintenance.table.table import Table
 from delta_maintenance.table.transaction import Transaction
 from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.interleaving import Schedule, ScheduledStore, single_threaded
 from delta_maintenance.testing.table_builder import EPOCH_MS, log_text
 
 SEEDS = int(os.environ.get("DELTA_MAINTENANCE_SEEDS", "12"))
@@ -33,6 +32,8 @@ COMMITS = 8
 FEATURES = log.features(
     "deletionVectors", writer_only=["domainMetadata", "inCommitTimestamp", "rowTracking"]
 )
+Late = list[tuple[str, bytes]]
+"""Puts that are still under way."""
 START = [
     log.commit_info("CREATE TABLE", inCommitTimestamp=EPOCH_MS),
     FEATURES,
@@ -42,65 +43,40 @@ START = [
 ]
 
 
-class Turns:
-    """Lets one of several threads run at a time, and picks the next one by the seed."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self._mine = [threading.Semaphore(0) for _ in range(WRITERS)]
-        self._back = threading.Semaphore(0)
-        self.alive = set(range(WRITERS))
-
-    def wait(self, writer: int) -> None:
-        self._back.release()
-        self._mine[writer].acquire()
-
-    def leave(self, writer: int) -> None:
-        self.alive.discard(writer)
-        self._back.release()
-
-    def run(self) -> None:
-        for _ in range(WRITERS):
-            self._back.acquire()
-        while self.alive:
-            self._mine[self.random.choice(sorted(self.alive))].release()
-            self._back.acquire()
-
-
-class PacedStore(Store):
+class PacedStore(ScheduledStore):
     """One writer's view of the store: each request waits for its turn, some puts go astray."""
 
-    def __init__(self, inner: MemoryStore, turns: Turns, writer: int, late: list[Any]) -> None:
-        self.root = inner.root
-        self._inner, self._turns, self._writer, self._late = inner, turns, writer, late
+    def __init__(self, inner: MemoryStore, schedule: Schedule, late: Late) -> None:
+        super().__init__(inner, schedule)
+        self._late = late
         self.faults = 0
 
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
         self._turn()
-        return self._inner.list_from(directory, start)
+        return iter(list(self._store.list_from(directory, start)))
 
     def read(self, path: str) -> bytes:
         self._turn()
-        return self._inner.read(path)
+        return self._store.read(path)
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
         self._turn()
-        fault = self._turns.random.random()
+        fault = self._schedule.random.random()
         if fault < 0.03:
             self.faults += 1
             self._late.append((path, data))
             raise CommitUnknownError("under way")
-        outcome = self._inner.put_if_absent(path, data)
+        outcome = self._store.put_if_absent(path, data)
         if fault < 0.08:
             self.faults += 1
             raise CommitUnknownError("the answer was lost")
         return outcome
 
     def _turn(self) -> None:
-        self._turns.wait(self._writer)
-        if self._late and self._turns.random.random() < 0.3:
+        self._schedule.pause()
+        if self._late and self._schedule.random.random() < 0.3:
             path, data = self._late.pop()
-            self._inner.put_if_absent(path, data)
+            self._store.put_if_absent(path, data)
 
     def stat(self, path: str) -> FileStatus | None:
         raise AssertionError("a commit needs no stat")
@@ -118,26 +94,19 @@ class PacedStore(Store):
         raise AssertionError("a commit deletes nothing")
 
 
-class Writer(threading.Thread):
-    def __init__(self, number: int, inner: MemoryStore, turns: Turns, late: list[Any]) -> None:
-        super().__init__(daemon=True)
-        self.number, self.inner, self.turns = number, inner, turns
-        self.store = PacedStore(inner, turns, number, late)
+class Writer:
+    def __init__(self, number: int, inner: MemoryStore, schedule: Schedule, late: Late) -> None:
+        self.number, self.inner, self.schedule = number, inner, schedule
+        self.store = PacedStore(inner, schedule, late)
         self.results: list[tuple[str, object]] = []
-        self.failure: BaseException | None = None
 
-    def run(self) -> None:
-        try:
-            for turn in range(COMMITS):
-                self.turns.wait(self.number)
-                self._commit(turn)
-        except BaseException as error:
-            self.failure = error
-        finally:
-            self.turns.leave(self.number)
+    def work(self) -> None:
+        for turn in range(COMMITS):
+            self._commit(turn)
+            self.schedule.pause()
 
     def _commit(self, turn: int) -> None:
-        choose = self.turns.random
+        choose = self.schedule.random
         snapshot = Table(self.inner).snapshot()
         live = [row for batch in snapshot.scan() for row in batch.adds.to_pylist()]
         live = [{k: _plain(v) for k, v in row.items() if not k.startswith("_")} for row in live]
@@ -212,11 +181,8 @@ def _plain(value: Any) -> Any:
 def test_writers_in_any_order_leave_what_the_model_allows() -> None:
     landed = rebased = faults = 0
     for seed in range(SEEDS):
-        writers, inner = _play(seed)
         try:
-            for writer in writers:
-                if writer.failure is not None:
-                    raise writer.failure
+            writers, inner = _play(seed)
             landed += _judge(inner, [result for w in writers for result in w.results])
         except (AssertionError, DeltaMaintenanceError) as error:
             raise AssertionError(f"seed {seed}") from error
@@ -242,13 +208,12 @@ def test_a_seed_plays_the_same_twice() -> None:
 def _play(seed: int) -> tuple[list[Writer], MemoryStore]:
     inner = MemoryStore(now_ms=lambda: EPOCH_MS)
     inner.put("_delta_log/00000000000000000000.json", log_text(START))
-    turns, late = Turns(seed), list[Any]()
-    writers = [Writer(number, inner, turns, late) for number in range(WRITERS)]
+    schedule, late = Schedule(seed), Late()
+    writers = [Writer(number, inner, schedule, late) for number in range(WRITERS)]
     for writer in writers:
-        writer.start()
-    turns.run()
-    for writer in writers:
-        writer.join(10)
+        schedule.begin(writer.work)
+    with single_threaded():
+        schedule.run()
     for path, data in late:
         inner.put_if_absent(path, data)
     return writers, inner
