@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
-from tests.simulation.world import HINT, HOUR_MS, LOG, SKEW_MS, World
+from tests.simulation.world import HINT, HOUR_MS, LOG, SKEW_MS, World, is_commit
 
 from delta_maintenance.errors import (
     CommitConflictError,
@@ -16,7 +16,7 @@ from delta_maintenance.errors import (
     StorageError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.storage.base import FileStatus, Store
+from delta_maintenance.storage.base import FileStatus, Put
 from delta_maintenance.table.snapshot import VanishedFileError
 from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash
 from delta_maintenance.testing.interleaving import Schedule, ScheduledStore
@@ -40,6 +40,10 @@ FAULTS = (
     Fault.LOST_ANSWER,
 )
 _TRIES = 3
+_ASTRAY = 0.02
+"""How many commits are under way for long, with no answer to whoever sent them."""
+_ARRIVES = 0.05
+"""How likely one of them arrives at any request of anybody."""
 
 
 class Actor:
@@ -71,7 +75,7 @@ class Actor:
     def run(self, task: str) -> None:
         raise NotImplementedError
 
-    def attempts(self, *, longest: int) -> Iterator[tuple[int, Store]]:
+    def attempts(self, *, longest: int) -> Iterator[tuple[int, ActorStore | FaultStore]]:
         """A store for each attempt, one of whose requests may fail, but for the last one's."""
         for number in range(_TRIES):
             store = ActorStore(self.world, self.schedule)
@@ -81,7 +85,7 @@ class Actor:
                 at = self.chance.randrange(longest)
                 yield number, FaultStore(store, at=at, fault=self.chance.choice(FAULTS))
 
-    def tried(self, store: Store, attempt: Callable[[], None]) -> bool:
+    def tried(self, store: ActorStore | FaultStore, attempt: Callable[[], None]) -> bool:
         """Whether the attempt came to an end that needs no other one."""
         try:
             attempt()
@@ -91,7 +95,7 @@ class Actor:
         except EXPECTED:
             return True
         except (StorageError, CommitUnknownError):
-            assert isinstance(store, FaultStore), "nothing failed"
+            assert isinstance(store, FaultStore) or store.astray, "nothing failed"
             self.faults += 1
             return False
         return True
@@ -105,6 +109,9 @@ class Calendar(Actor):
         del world.at_work[self.name]
         for _ in range(self.chance.randrange(60)):
             self.schedule.pause()
+        while world.late:
+            # Days later its version might have been cleaned up, and made anew by it.
+            world.deliver()
         if self.chance.random() < 0.5:
             latest = min((t + LONGEST_TASK_MS for t in world.at_work.values()), default=None)
             leap = self.chance.randrange(LONGEST_TASK_MS)
@@ -127,6 +134,8 @@ class ActorStore(ScheduledStore):
         self._seen = 0
         """The newest version when the log was last listed."""
         self._hint = -1
+        self.astray = False
+        """Whether a commit was left under way, so that nobody knows what becomes of it."""
 
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
         files = super().list_from(directory, start)
@@ -141,6 +150,14 @@ class ActorStore(ScheduledStore):
         if path == HINT:
             self._hint = json.loads(data)["version"]
         return data
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        if not is_commit(path) or self._world.chance.random() >= _ASTRAY:
+            return super().put_if_absent(path, data)
+        self._schedule.pause()
+        self._world.late.append((path, data))
+        self.astray = True
+        raise CommitUnknownError("the commit is under way", file=path)
 
     def put(self, path: str, data: bytes) -> None:
         if path == HINT:
@@ -160,3 +177,5 @@ class ActorStore(ScheduledStore):
 
     def _pass_time(self) -> None:
         self._world.now_ms += self._world.chance.randrange(2_000)
+        if self._world.late and self._world.chance.random() < _ARRIVES:
+            self._world.deliver()

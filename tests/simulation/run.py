@@ -65,6 +65,10 @@ def play(seed: int) -> Played:
         schedule.begin(actor.work)
     with _on_its_own_clock(world), single_threaded():
         schedule.run()
+        while world.late:
+            world.deliver()
+        for writer in writers:
+            writer.judge()
         _end(world, schedule)
     return Played(world, schedule.turns, writers, keepers)
 

@@ -204,6 +204,8 @@ class World:
         """Files that each writer has seen to be there and is about to bring back."""
         self.brought_back: set[str] = set()
         """Files that came back into use in the moment before they were deleted."""
+        self.late: list[tuple[str, bytes]] = []
+        """Commits that are still under way."""
         self.checks = 0
         self._numbers = 0
         self._checked: set[str] = set()
@@ -213,6 +215,10 @@ class World:
         self._numbers += 1
         digits = f"{self.chance.getrandbits(64):016x}{self._numbers:016x}"
         return "-".join(re.fullmatch("(.{8})(.{4})(.{4})(.{4})(.{12})", digits).groups())  # type: ignore[union-attr]
+
+    def deliver(self) -> None:
+        """Lets a commit arrive that was under way."""
+        self.store.put_if_absent(*self.late.pop())
 
     def delete(self, path: str, *, seen: int) -> None:
         """Deletes a data file for somebody who last looked at the log at version `seen`.
@@ -362,6 +368,11 @@ class _Witness(MemoryStore):
             f"{path} was overwritten"
         )
         super().put(path, data)
+
+
+def is_commit(path: str) -> bool:
+    """Whether the file is a commit of the log."""
+    return _COMMIT.fullmatch(path) is not None
 
 
 def files_of(actions: Collection[Action]) -> set[str]:
