@@ -226,7 +226,8 @@ def test_a_file_of_another_size_or_time_than_listed_stays(disk: LocalStore, tmp_
     instant = os.stat(tmp_path / "grown").st_mtime_ns
     (tmp_path / "grown").write_bytes(b"xx")
     os.utime(tmp_path / "grown", ns=(instant, instant))
-    os.utime(tmp_path / "touched", ns=(instant, instant + 1_000_000))
+    touched = os.stat(tmp_path / "touched").st_mtime_ns
+    os.utime(tmp_path / "touched", ns=(touched, touched + 1_000_000))
     kept = disk.delete_unchanged(listed)
     assert set(kept) == {"grown", "touched"} and not (tmp_path / "same").exists()
 

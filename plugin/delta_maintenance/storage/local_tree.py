@@ -10,7 +10,7 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -19,6 +19,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
+from delta_maintenance.storage.streaming_pool import StreamingPool
 from delta_maintenance.storage.tree import STATUSES, EntryKind, Skip, tree_of
 
 Answer = TypeVar("Answer")
@@ -37,8 +38,7 @@ def list_tree(enter: Enter, directory: str, skip: Skip | None) -> Iterator[pa.Ta
     """See `Store.list_tree`. A directory that is gone when its turn comes has nothing in it."""
     pending, running = deque([directory]), deque[Future[_Listing]]()
     found = _Listing()
-    pool = ThreadPoolExecutor(_PARALLEL)
-    try:
+    with StreamingPool(_PARALLEL) as pool:
         while pending or running:
             while pending and len(running) < _PARALLEL:
                 running.append(pool.submit(_scan, enter, pending.popleft(), skip))
@@ -49,8 +49,6 @@ def list_tree(enter: Enter, directory: str, skip: Skip | None) -> Iterator[pa.Ta
                 yield found.table()
                 found = _Listing()
         yield found.table()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def list_level(enter: Enter, directory: str) -> pa.Table:
@@ -203,7 +201,7 @@ def _by_directory(
                 raise
             return failed(error, names, within)
 
-    with ThreadPoolExecutor(_PARALLEL) as pool:
+    with StreamingPool(_PARALLEL) as pool:
         tasks = []
         # Not sorted: a listing has the files of a directory next to each other.
         for within, group in groupby(paths, lambda path: path[: path.rfind("/") + 1]):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,6 +20,7 @@ from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, Storag
 from delta_maintenance.protocol.arrays import booleans, to_bools
 from delta_maintenance.protocol.vacuum_rules import Mask, in_a_log
 from delta_maintenance.storage.base import Store
+from delta_maintenance.storage.streaming_pool import StreamingPool
 from delta_maintenance.storage.tree import unclean
 
 _BATCH = 1000
@@ -97,7 +97,7 @@ def delete_data_files(store: Store, files: pa.Table, *, watch: Watch) -> Iterato
     require_data_paths(files["path"])
     done = Deletion()
     gone: list[pa.StringArray] = []
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with StreamingPool(_AT_ONCE) as pool:
         for first in range(0, files.num_rows, _BATCH * _AT_ONCE):
             watch.look()
             batch = files.slice(first, _BATCH * _AT_ONCE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -22,6 +22,7 @@ from delta_maintenance.protocol.commit_text import (
 from delta_maintenance.protocol.file_action_json import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.file_actions import COMMIT_VERSION
 from delta_maintenance.storage.base import Store
+from delta_maintenance.storage.streaming_pool import StreamingPool
 from delta_maintenance.table.log_segment import LogEntry
 from delta_maintenance.table.parallel import in_parallel
 
@@ -125,7 +126,7 @@ def read_ahead(
     waiting: deque[tuple[Sequence[LogEntry], int, Future[list[T]]]] = deque()
     ahead = 0
     upcoming = _groups(entries, parallel)
-    with ThreadPoolExecutor(parallel) as pool:
+    with StreamingPool(parallel) as pool:
         while True:
             while len(waiting) < parallel and ahead < _READ_AHEAD_BYTES:
                 group = next(upcoming, None)

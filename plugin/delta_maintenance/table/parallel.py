@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TypeVar
+
+from delta_maintenance.storage.streaming_pool import StreamingPool
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -18,7 +20,7 @@ def in_parallel(work: Callable[[Item], Made], items: Iterable[Item]) -> Iterator
 
     Two, because Arrow and NumPy use the other cores within an item, and items are large.
     """
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with StreamingPool(_THREADS) as pool:
         under_way: deque[Future[Made]] = deque()
         for item in items:
             under_way.append(pool.submit(work, item))
