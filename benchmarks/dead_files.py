@@ -1,7 +1,7 @@
 """Generates a Delta table with its files, of which many are dead.
 
-The files hold one byte each; a vacuum does not open them. All of it is a month old: the dead files
-were added by one of many commits and removed by the last, longer ago than any retention.
+The files are empty; a vacuum does not open them. All of it is a month old: the dead files were
+added by one of many commits and removed by the last, longer ago than any retention.
 
 Run it as ``python -m benchmarks.dead_files TABLE [--files N --dead M ...]``.
 """
@@ -36,9 +36,12 @@ def generate(
     ]
     for number in range(partitions):
         (table / f"day={number}").mkdir(parents=True)
+    root = f"{table}/"
     for path in paths:
-        (table / path).write_bytes(b"x")
-        os.utime(table / path, (instant, instant))
+        # Nothing but system calls: there may be millions.
+        file = os.open(root + path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o644)
+        os.utime(file, (instant, instant))
+        os.close(file)
     (table / "_delta_log").mkdir()
     first = [
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
@@ -82,7 +85,7 @@ def _add(path: str, instant: float) -> dict[str, object]:
         "add": {
             "path": path,
             "partitionValues": _values(path),
-            "size": 1,
+            "size": 0,
             "modificationTime": int(instant * 1000),
             "dataChange": True,
             "stats": _STATS,
@@ -98,7 +101,7 @@ def _remove(path: str, instant: float) -> dict[str, object]:
             "dataChange": True,
             "extendedFileMetadata": True,
             "partitionValues": _values(path),
-            "size": 1,
+            "size": 0,
         }
     }
 

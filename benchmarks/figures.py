@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 from benchmarks import tables
-from benchmarks.measure import ProcessFailed, Run, Spread, run_pairs, run_process
+from benchmarks.measure import Run, Spread, run_pairs, run_process
+from benchmarks.outcome import (
+    Figure,
+    Outcome,
+    Row,
+    Settings,
+    agreement,
+    airflow_home,
+    time_and_memory,
+)
 
 CHECKPOINT = [str(Path(sys.executable).parent / "delta-maintenance"), "checkpoint"]
 """Our command line; the table and the options follow."""
@@ -25,65 +33,11 @@ V2_OPTIONS = ["--kind", "v2-json"]
 _COMPACTED_ADDS = 100_000
 _COMPACTED_REMOVES = 10_000
 
+_SPARK_FILES = 1_000_000
+
 _TAIL_COMMITS = 100
 _TAIL_ADDS = 100 * _TAIL_COMMITS
 _TAIL_REMOVES = 10 * _TAIL_COMMITS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The size of the log, the number of pairs, and where tables are kept."""
-
-    commits: int
-    adds: int
-    removes: int
-    runs: int
-    work: Path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One quantity of ours and of the peer, pair by pair. The target is the largest good ratio.
-
-    Where no peer can do it, there is none, and the target is the largest good amount.
-    """
-
-    name: str
-    unit: str
-    ours: Sequence[float]
-    peer: Sequence[float] | None
-    target: str = ""
-
-    @property
-    def ratio(self) -> Spread | None:
-        if self.peer is None:
-            return None
-        return Spread.of([a / b for a, b in zip(self.ours, self.peer, strict=True)])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """A figure's rows, and notes about what the processes reported besides."""
-
-    rows: Sequence[Row]
-    notes: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """``needs`` is a statement that runs only where the subject is there."""
-
-    title: str
-    needs: str
-    measure: Callable[[Settings], Outcome]
-
-    def missing(self, settings: Settings) -> str | None:
-        """Why this figure cannot be measured, or None."""
-        try:
-            run_process([sys.executable, "-c", self.needs], env=_airflow_home(settings))
-        except ProcessFailed as failure:
-            return str(failure).rsplit("status ", 1)[-1].partition(": ")[2]
-        return None
 
 
 def checkpoint(settings: Settings) -> Outcome:
@@ -138,8 +92,8 @@ def opening(settings: Settings) -> Outcome:
                 runs=settings.runs,
                 label=name,
             )
-            rows += _time_and_memory(ours, peer, prefix=f"{name}: ", targets=("0.5", ""))
-            notes += _agreement(name, ours[0].report, peer[0].report)
+            rows += time_and_memory(ours, peer, prefix=f"{name}: ", targets=("0.5", ""))
+            notes += agreement(name, ours[0].report, peer[0].report)
     return Outcome(rows=rows, notes=notes)
 
 
@@ -171,7 +125,7 @@ def backfill(settings: Settings) -> Outcome:
     notes = [
         f"{report['files_backfilled']} files in {report['num_commits']} commits, those that change "
         f"protocol and property included; the result is {report['status']!r}",
-        *_agreement("files", {"files": after[0].report["files"]}, before[0].report),
+        *agreement("files", {"files": after[0].report["files"]}, before[0].report),
     ]
     rows = [
         Row(name=name, unit=unit, ours=amounts, peer=None, target=target)
@@ -181,7 +135,7 @@ def backfill(settings: Settings) -> Outcome:
             ("peak memory", "MB", [run.peak_mb for run in runs], "2147 MB"),
         ]
     ]
-    opened = _time_and_memory(after, before, prefix="open, after and before: ", targets=("1.0", ""))
+    opened = time_and_memory(after, before, prefix="open, after and before: ", targets=("1.0", ""))
     return Outcome(rows=[*rows, *opened], notes=notes)
 
 
@@ -209,7 +163,7 @@ def compaction(settings: Settings) -> Outcome:
         label="compact-log",
     )
     rows = [
-        *_time_and_memory(*runs, prefix="", targets=("0.33", "0.5")),
+        *time_and_memory(*runs, prefix="", targets=("0.33", "0.5")),
         Row(name="file size", unit="MB", ours=sizes[0], peer=sizes[1]),
     ]
     return Outcome(rows=rows)
@@ -230,14 +184,49 @@ def vacuum(settings: Settings) -> Outcome:
         label="vacuum",
     )
     return Outcome(
-        rows=_time_and_memory(ours, peer, prefix="", targets=("0.8", "1.0")),
-        notes=_agreement("vacuum", {"files": listed["files"]}, peer[0].report),
+        rows=time_and_memory(ours, peer, prefix="", targets=("0.8", "1.0")),
+        notes=agreement("vacuum", {"files": listed["files"]}, peer[0].report),
+    )
+
+
+def vacuum_spark(settings: Settings) -> Outcome:
+    """What the driver of a dry run on a cluster holds, of ten times the files and of the files."""
+    small, large = (
+        tables.generated(settings.work, by="dead_files", files=n, dead=n // 4, partitions=336)
+        for n in (_SPARK_FILES // 10, _SPARK_FILES)
+    )
+    argv = [sys.executable, "-m", "benchmarks.spark_vacuum"]
+    runs = run_pairs(
+        partial(run_process, [*argv, str(large)]),
+        partial(run_process, [*argv, str(small)]),
+        runs=settings.runs,
+        label="vacuum-spark",
+    )
+    quantities = {
+        "heap after the run": "heap_mb",
+        "heap at most after any collection": "heap_peak_mb",
+        "peak memory of the JVM": "jvm_mb",
+        "peak memory of the Python driver": "python_mb",
+    }
+    rows = [
+        Row(
+            name=name,
+            unit="MB",
+            ours=[run.report[key] for run in runs[0]],
+            peer=[run.report[key] for run in runs[1]],
+            target="1.1",
+        )
+        for name, key in quantities.items()
+    ]
+    local = run_process([*VACUUM, str(large), "--dry-run", "--json"]).report
+    return Outcome(
+        rows=rows, notes=agreement("vacuum", {"files": local["files"]}, runs[0][0].report)
     )
 
 
 def imports(settings: Settings) -> Outcome:
     """The import of our operators, against what Airflow itself has to import for them."""
-    env = _airflow_home(settings)
+    env = airflow_home(settings)
     # Neither side pays for the first start of Airflow, which writes its configuration.
     run_process(_subject("import-ours"), env=env)
     ours, peer = run_pairs(
@@ -253,7 +242,7 @@ def imports(settings: Settings) -> Outcome:
         "after Airflow's own; the target is 100 ms",
         f"of pyarrow and pyspark it loads {' and '.join(heavy) if heavy else 'neither'}",
     ]
-    return Outcome(rows=_time_and_memory(ours, peer, prefix="", targets=("", "")), notes=notes)
+    return Outcome(rows=time_and_memory(ours, peer, prefix="", targets=("", "")), notes=notes)
 
 
 FIGURES: Mapping[str, Figure] = {
@@ -286,6 +275,11 @@ FIGURES: Mapping[str, Figure] = {
         title="`delta-maintenance vacuum --dry-run` against deltalake's `vacuum(full=True)`",
         needs="import delta_maintenance.cli.main",
         measure=vacuum,
+    ),
+    "vacuum-spark": Figure(
+        title=f"The driver of a Spark vacuum of {_SPARK_FILES} files, and of a tenth of them",
+        needs="import pyspark",
+        measure=vacuum_spark,
     ),
     "import": Figure(
         title="`import delta_maintenance_airflow.operators` against Airflow's own imports",
@@ -323,46 +317,11 @@ def _checkpoints(
         label="v2" if v2 else "checkpoint",
     )
     rows = [
-        *_time_and_memory(*runs, prefix="", targets=targets[:2]),
+        *time_and_memory(*runs, prefix="", targets=targets[:2]),
         Row(name="file size", unit="MB", ours=sizes[0], peer=sizes[1], target=targets[2]),
     ]
-    return Outcome(rows=rows, notes=_agreement("add", {"files": adds[0][0]}, {"files": adds[1][0]}))
-
-
-def _time_and_memory(
-    ours: Sequence[Run], peer: Sequence[Run], *, prefix: str, targets: tuple[str, str]
-) -> list[Row]:
-    return [
-        Row(
-            name=f"{prefix}wall time",
-            unit="s",
-            ours=[run.seconds for run in ours],
-            peer=[run.seconds for run in peer],
-            target=targets[0],
-        ),
-        Row(
-            name=f"{prefix}peak memory",
-            unit="MB",
-            ours=[run.peak_mb for run in ours],
-            peer=[run.peak_mb for run in peer],
-            target=targets[1],
-        ),
-    ]
-
-
-def _agreement(what: str, ours: Mapping[str, object], peer: Mapping[str, object]) -> list[str]:
-    """A note that says whether both sides found the same: a fast wrong answer is no figure."""
-    shared = {key: value for key, value in ours.items() if key in peer}
-    differing = [key for key, value in shared.items() if peer[key] != value]
-    if differing:
-        said = ", ".join(f"{key} {ours[key]} and {peer[key]}" for key in differing)
-        return [f"{what}: the two DIFFER: {said}"]
-    return [f"{what}: both report " + ", ".join(f"{key} {value}" for key, value in shared.items())]
+    return Outcome(rows=rows, notes=agreement("add", {"files": adds[0][0]}, {"files": adds[1][0]}))
 
 
 def _subject(name: str, *args: Path) -> list[str]:
     return [sys.executable, "-m", "benchmarks.subjects", name, *map(str, args)]
-
-
-def _airflow_home(settings: Settings) -> dict[str, str]:
-    return {"AIRFLOW_HOME": str(settings.work / "airflow")}

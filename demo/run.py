@@ -1,7 +1,7 @@
-"""A neglected table in, a checkpointed table out: the real Dag, before and after, and the proof.
+"""A neglected table in, a checkpointed table out: real Dags, before and after, the health page.
 
     make demo
-    .venv/bin/python demo/run.py [--engine local|spark] [--keep]
+    .venv/bin/python demo/run.py [--engine local|spark] [--keep] [--serve]
 
 Everything happens in .demo, which is made anew and removed at the end.
 """
@@ -16,8 +16,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,23 +24,22 @@ from urllib.parse import unquote
 import deltalake
 import neglected_table
 import pyarrow as pa
-from rich.console import Console
+from health_page import served, wait_for_interrupt, with_policy
 from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table as Grid
+from telling import console, timed
+from throwaway_airflow import ROOT, Airflow
 
 import delta_maintenance
 from delta_maintenance.table.snapshot import Snapshot
 
-ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".demo"
 TABLE = HOME / "telemetry"
 AIRFLOW_LOG = HOME / "airflow.log"
 READERS = ("delta-maintenance", "deltalake")
 TRIES = 5
 ACTIONS_PER_SIDECAR = 8_000
-
-console = Console(highlight=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +61,7 @@ def main() -> int:
     began = time.monotonic()
     shutil.rmtree(HOME, ignore_errors=True)
     HOME.mkdir()
+    airflow = Airflow(home=HOME / "airflow", log=AIRFLOW_LOG)
     try:
         console.print(
             f"[bold]1. A neglected table[/], written with deltalake {deltalake.__version__}"
@@ -71,15 +69,25 @@ def main() -> int:
         _write_table()
         before = _look()
         console.print("\n[bold]2. The Dag [cyan]delta_checkpoint[/][/], run by Airflow")
-        _run_dag(arguments.engine)
+        _run_dag(airflow, arguments.engine)
         console.print("\n[bold]3. Before and after[/]")
         after = _look()
         checkpoint = _checkpoint_of(delta_maintenance.open_table(str(TABLE)).snapshot())
         _compare(before, after, checkpoint)
         console.print("\n[bold]4. The same table?[/]")
         proved = _prove(before, after)
-        console.print(f"\n{time.monotonic() - began:.0f} seconds in all.")
-        return 0 if proved else 1
+        console.print("\n[bold]5. The health page[/], after the Dag [cyan]delta_maintenance[/]")
+        with served(with_policy(airflow, TABLE), TABLE.name, forms=arguments.serve) as page:
+            console.print(f"\n{time.monotonic() - began:.0f} seconds in all.\n")
+            console.print(f"The health page: [bold]{page.address}[/]", soft_wrap=True)
+            if arguments.serve:
+                console.print(
+                    "[dim]Ctrl-C stops it. No scheduler runs: what you trigger waits for one.[/]"
+                )
+                wait_for_interrupt()
+            else:
+                console.print("[dim]It stops now; --serve keeps it running.[/]")
+        return 0 if proved and page.shown else 1
     finally:
         if arguments.keep:
             console.print(f"Kept: the table in {TABLE}, Airflow's log in {AIRFLOW_LOG}.")
@@ -88,7 +96,7 @@ def main() -> int:
 
 
 def _write_table() -> None:
-    with _timed("{seconds:.0f} s"):
+    with timed("{seconds:.0f} s"):
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             bar = progress.add_task("commits", total=neglected_table.COMMITS)
             for done in neglected_table.write_neglected_table(TABLE):
@@ -140,67 +148,19 @@ def _in_a_process(what: str, table: Path) -> dict[str, Any]:
     return found
 
 
-def _run_dag(engine: str) -> None:
+def _run_dag(airflow: Airflow, engine: str) -> None:
     """Runs the Dag as `airflow dags test` does: a real DagRun with real task instances and XComs,
     in a database of its own; without a scheduler, so that the demo need not wait for one.
     """
-    environment = {
-        # Nothing of an Airflow that this machine may have.
-        **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
-        "AIRFLOW_HOME": os.fspath(HOME / "airflow"),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME / 'airflow' / 'airflow.db'}",
-        "AIRFLOW__CORE__DAGS_FOLDER": os.fspath(ROOT / "dags"),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[*]"}),
-    }
     conf = {
         "table_uri": os.fspath(TABLE),
         "engine": engine,
         "actions_per_sidecar": ACTIONS_PER_SIDECAR,
     }
-    with _timed("Airflow's database on SQLite: {seconds:.0f} s"):
-        _airflow(environment, "db", "migrate")
-    with _timed("the DagRun: {seconds:.0f} s"):
-        _airflow(environment, "dags", "test", "delta_checkpoint", "--conf", json.dumps(conf))
-
-
-def _airflow(environment: dict[str, str], *command: str) -> None:
-    """Runs a command of Airflow's, keeps its output and shows the lines that tell the story."""
-    console.print(f"   [dim]$ airflow {escape(' '.join(command))}[/]", soft_wrap=True)
-    with (
-        open(AIRFLOW_LOG, "a") as log,
-        subprocess.Popen(
-            [sys.executable, "-m", "airflow", *command],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as process,
-    ):
-        assert process.stdout is not None
-        lines = []
-        for line in process.stdout:
-            log.write(line)
-            lines.append(line)
-            if told := _story(line):
-                console.print(f"     {escape(told)}", soft_wrap=True)
-    if process.returncode:
-        console.print("".join(lines[-40:]), markup=False)
-        raise SystemExit(f"airflow {command[0]} {command[1]} failed")
-
-
-def _story(line: str) -> str | None:
-    """What a line of Airflow's log says about our tasks."""
-    # 2026-01-31T12:00:00Z [info     ] what is said     [who says so] loc=...
-    said = line.partition("] ")[2].partition("  ")[0].partition(" [")[0].strip()
-    if said.startswith("delta-maintenance: ") or "newest checkpoint" in said:
-        return said
-    if said.startswith(("file actions:", f"{TABLE}")):
-        return said
-    if "starting task_id=" in said:
-        return f"task {said.partition('task_id=')[2].partition(' ')[0]}"
-    return None
+    with timed("Airflow's database on SQLite: {seconds:.0f} s"):
+        airflow.run("db", "migrate")
+    with timed("the DagRun: {seconds:.0f} s"):
+        airflow.run("dags", "test", "delta_checkpoint", "--conf", json.dumps(conf))
 
 
 def _checkpoint_of(snapshot: Snapshot) -> str:
@@ -280,13 +240,6 @@ def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
 
 
-@contextmanager
-def _timed(text: str) -> Iterator[None]:
-    began = time.monotonic()
-    yield
-    console.print(f"   [dim]{text.format(seconds=time.monotonic() - began)}[/]")
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
@@ -296,6 +249,9 @@ def _parser() -> argparse.ArgumentParser:
         help="who writes the sidecars: a PySpark job, the default, or the worker itself",
     )
     parser.add_argument("--keep", action="store_true", help="keep the table and Airflow's log")
+    parser.add_argument(
+        "--serve", action="store_true", help="keep the health page's server running until Ctrl-C"
+    )
     return parser
 
 

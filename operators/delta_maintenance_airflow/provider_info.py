@@ -13,12 +13,15 @@ from delta_maintenance_airflow import __version__
 _INTEGRATION = "Delta Lake"
 _PACKAGE = "delta_maintenance_airflow"
 _OPERATORS = (
+    "add_constraint",
     "backfill_row_ids",
+    "by_hand",
     "checkpoint",
     "clean_log",
     "compact_log",
     "drop_feature",
     "fsck",
+    "policy",
     "set_properties",
     "upgrade_protocol",
     "vacuum",
@@ -40,32 +43,97 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "operators": [_modules(*(f"{_PACKAGE}.operators.{name}" for name in _OPERATORS))],
-        "sensors": [_modules("delta_maintenance_airflow.sensors.commit")],
-        "hooks": [_modules("delta_maintenance_airflow.hooks.delta")],
-        "connection-types": [
-            {
-                "connection-type": "delta",
-                "hook-class-name": "delta_maintenance_airflow.hooks.delta.DeltaHook",
-                "hook-name": _INTEGRATION,
-                # Declared here, the form is drawn without importing the hook.
-                "ui-field-behaviour": {
-                    "hidden-fields": ["host", "port", "schema"],
-                    "relabeling": {"login": "Access key", "password": "Secret key"},
-                    "placeholders": {"extra": '{"endpoint_url": "http://localhost:9000"}'},
+        "sensors": [_modules(f"{_PACKAGE}.sensors.commit")],
+        "hooks": [_modules(f"{_PACKAGE}.hooks.delta")],
+        "triggers": [_modules(f"{_PACKAGE}.triggers.commit", f"{_PACKAGE}.triggers.commit_event")],
+        "extra-links": [f"{_PACKAGE}.links.SparkUILink"],
+        "notifications": [f"{_PACKAGE}.notifications.MaintenanceSummaryNotifier"],
+        "connection-types": [_connection_type()],
+        "config": {"delta_maintenance": _configuration()},
+    }
+
+
+def _configuration() -> dict[str, Any]:
+    return {
+        "description": "What the Dags and the health page share.",
+        "options": {
+            "policy": _option("The file with the policy.", "/opt/airflow/policy.yaml"),
+            "assessments": _option(
+                "A folder of its own for the last assessment of each table: a path or a URI that "
+                "the workers and the API server reach. By default "
+                "delta_maintenance/assessments below AIRFLOW_HOME, for one host.",
+                "s3://lake/assessments",
+            ),
+            "assessments_conn_id": _option(
+                "The connection of type delta with access to that folder.", "lake"
+            ),
+            "poll_interval": _option(
+                "Seconds from one look at a watched table to the next; 30 by default.", "30"
+            ),
+            "notify_conn_id": _option(
+                "A connection with the URL of a chat as its host: summaries that need somebody are "
+                "posted there.",
+                "maintenance_chat",
+            ),
+        },
+    }
+
+
+def _connection_type() -> dict[str, Any]:
+    # Declared here, the form is drawn without importing the hook.
+    return {
+        "connection-type": "delta",
+        "hook-class-name": f"{_PACKAGE}.hooks.delta.DeltaHook",
+        "hook-name": _INTEGRATION,
+        "ui-field-behaviour": {
+            "hidden-fields": ["host", "port", "schema"],
+            "relabeling": {"login": "S3 access key", "password": "S3 secret key"},
+            "placeholders": {"extra": '{"profile": "maintenance"}'},
+        },
+        "conn-fields": {
+            "test_address": _text(
+                "Address to test with",
+                "A table or a folder that the test button lists, such as s3://lake/events. "
+                "Nothing else uses it.",
+            ),
+            "storage_conn_id": _text(
+                "Credentials of the connection",
+                "The id of a connection of the type aws, google_cloud_platform, wasb or adls. "
+                "What is filled in here goes before it.",
+            ),
+            "other_writers": {
+                "label": "Who else writes",
+                "description": "On S3 nobody commits without knowing: conditional_put (delta-rs, "
+                "Trino and the like), spark (Delta Spark), none. The default of all operators.",
+                "schema": {
+                    "type": ["string", "null"],
+                    "enum": ["conditional_put", "spark", "none", None],
                 },
-                "conn-fields": {
-                    "region": _text("Region", "Region of the object store."),
-                    "endpoint_url": _text(
-                        "Endpoint URL", "Only for stores other than the provider's own."
-                    ),
-                    "session_token": {
-                        "label": "Session token",
-                        "description": "Of temporary credentials.",
-                        "schema": {"type": ["string", "null"], "format": "password"},
-                    },
-                },
-            }
-        ],
+            },
+            "spark_conn_id": _text(
+                "Spark connection", "Where large work is submitted, unless a task says otherwise."
+            ),
+            "anonymous": {
+                "label": "Without credentials",
+                "description": "For public data.",
+                "schema": {"type": ["boolean", "null"]},
+            },
+            "endpoint_url": _text("Endpoint URL", "Only for stores other than the provider's own."),
+            "region": _text("S3 region", "Where the worker's environment does not say it."),
+            "session_token": _secret("S3 session token", "Of temporary credentials."),
+            "google_key_file": _text(
+                "Google key file", "The path of a file with credentials, on every worker."
+            ),
+            "google_key": _secret("Google key", "The content of such a file, JSON."),
+            "azure_account_name": _text(
+                "Azure account", "Only where the address does not name it: az://CONTAINER/PATH."
+            ),
+            "azure_account_key": _secret("Azure account key", "Or one of the following."),
+            "azure_sas_token": _secret("Azure SAS token", "With the right to list and read."),
+            "azure_tenant_id": _text("Azure tenant", "Of a service principal."),
+            "azure_client_id": _text("Azure client", "Of a service principal."),
+            "azure_client_secret": _secret("Azure client secret", "Of a service principal."),
+        },
     }
 
 
@@ -75,3 +143,19 @@ def _modules(*names: str) -> dict[str, Any]:
 
 def _text(label: str, description: str) -> dict[str, Any]:
     return {"label": label, "description": description, "schema": {"type": ["string", "null"]}}
+
+
+def _secret(label: str, description: str) -> dict[str, Any]:
+    schema = {"type": ["string", "null"], "format": "password"}
+    return {"label": label, "description": description, "schema": schema}
+
+
+def _option(description: str, example: str) -> dict[str, Any]:
+    return {
+        "description": description,
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": example,
+        "default": None,
+        "sensitive": False,
+    }

@@ -94,6 +94,13 @@ class CommitConflictError(DeltaMaintenanceError):
     retryable = True
 
 
+class BusyError(DeltaMaintenanceError):
+    """Somebody else is at work on the table. Wait for their end."""
+
+    exit_status = 4
+    retryable = True
+
+
 class CommitUnknownError(DeltaMaintenanceError):
     """A write was sent and its outcome could not be found out. Look before running again."""
 

@@ -6,6 +6,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ _HOME = tempfile.TemporaryDirectory(prefix="delta-maintenance-airflow-")
 # Airflow reads these once, when it is first imported: by the test modules of this folder.
 os.environ.update(
     AIRFLOW_HOME=_HOME.name,
+    AIRFLOW__API_AUTH__JWT_SECRET="of these tests, as long as Airflow asks for: " + "x" * 20,
     AIRFLOW__CORE__DAGS_FOLDER=str(Path(__file__).resolve().parents[2] / "dags"),
     AIRFLOW__CORE__LOAD_EXAMPLES="False",
     AIRFLOW__CORE__UNIT_TEST_MODE="False",
@@ -74,7 +76,8 @@ def task_context() -> dict[str, Any]:
             return self[key]
 
     ti = MagicMock(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1, max_tries=0)
-    return {"outlet_events": Events(outlet_events), "ti": ti, "params": {}}
+    dag_run = SimpleNamespace(run_after=datetime(2026, 1, 1, tzinfo=UTC))
+    return {"outlet_events": Events(outlet_events), "ti": ti, "dag_run": dag_run, "params": {}}
 
 
 @pytest.fixture

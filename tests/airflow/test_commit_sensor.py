@@ -2,56 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
 
 from delta_maintenance.errors import StorageError
-from delta_maintenance.storage.base import FileStatus
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.table import Table
-from delta_maintenance.testing.actions import add, metadata, protocol
+from delta_maintenance.operations import watch
+from delta_maintenance.operations.watch import CommitFilter, WaitCondition
+from delta_maintenance.testing.actions import add, commit_info, metadata, protocol
+from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.hooks import DeltaHook
 from delta_maintenance_airflow.sensors import DeltaCommitSensor
 
 
-class CountingStore(MemoryStore):
-    """Counts what a real store would be asked over the network."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requests: list[str] = []
-        self.fails = False
-
-    def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
-        self._count(f"list {directory} from {start or 'the start'}")
-        return super().list_from(directory, start)
-
-    def stat(self, path: str) -> FileStatus | None:
-        self._count(f"stat {path}")
-        return super().stat(path)
-
-    def read(self, path: str) -> bytes:
-        self._count(f"read {path}")
-        return super().read(path)
-
-    def open(self, path: str) -> BinaryIO:
-        self._count(f"open {path}")
-        return super().open(path)
-
-    def _count(self, request: str) -> None:
-        if self.fails:
-            raise StorageError("the store is down", remedy="wait")
-        self.requests.append(request)
-
-
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
     store = CountingStore()
-    monkeypatch.setattr(DeltaHook, "open_table", lambda self, uri: Table(store))
+    monkeypatch.setattr(DeltaHook, "open_watched", lambda self, uri: store)
     return store
 
 
@@ -149,7 +126,7 @@ def test_no_table_at_the_address_fails_at_once_even_with_soft_fail(
 def test_a_store_that_is_down_is_left_to_the_retries(
     table: TableBuilder, store: CountingStore
 ) -> None:
-    store.fails = True
+    store.fails = StorageError("the store is down", remedy="wait")
     with pytest.raises(StorageError, match="the store is down"):
         sensor(version=0).execute({})
 
@@ -158,3 +135,128 @@ def test_a_store_that_is_down_is_left_to_the_retries(
 def test_exactly_one_thing_is_waited_for(arguments: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="exactly one"):
         sensor(**arguments)
+
+
+def test_a_sensor_that_need_not_wait_is_not_deferred(
+    table: TableBuilder, store: CountingStore
+) -> None:
+    found = sensor(after_version="8", deferrable=True).execute({})
+    assert found == {"table": store.root, "version": 9, "commits": 1}
+
+
+def test_a_deferred_sensor_waits_in_the_triggerer(
+    table: TableBuilder, store: CountingStore
+) -> None:
+    waiting = sensor(
+        after_version="9",
+        min_commits="2",
+        operations="merge, WRITE",
+        data_changes_only="True",
+        deferrable=True,
+        poke_interval=7,
+        timeout=600,
+        delta_conn_id=None,
+    )
+    with pytest.raises(TaskDeferred) as deferred:
+        waiting.execute({})
+    path, kwargs = deferred.value.trigger.serialize()
+    assert kwargs == {
+        "table_uri": "memory:/t",
+        "delta_conn_id": None,
+        "poll_interval": 7,
+        "condition": WaitCondition(
+            after_version=9,
+            min_commits=2,
+            commits=CommitFilter(data_changes_only=True, operations=("merge", "WRITE")),
+        ).to_json(),
+    }
+    assert deferred.value.timeout.total_seconds() == 600
+    assert deferred.value.method_name == "execute_complete"
+    event = {"status": "success", "table": store.root, "version": 11, "commits": 2}
+    assert waiting.resume_execution("execute_complete", {"event": event}, {}) == {
+        "table": store.root,
+        "version": 11,
+        "commits": 2,
+    }
+
+
+@pytest.mark.parametrize("soft_fail", [False, True])
+def test_what_cannot_be_watched_fails_a_deferred_sensor_even_with_soft_fail(
+    table: TableBuilder, soft_fail: bool
+) -> None:
+    event = {"status": "error", "error": "NotADeltaTableError", "message": "the log is gone"}
+    with pytest.raises(AirflowFailException, match="the log is gone"):
+        sensor(version=99, deferrable=True, soft_fail=soft_fail).resume_execution(
+            "execute_complete", {"event": event}, {}
+        )
+
+
+def test_a_deferred_wait_in_vain_is_skipped_by_soft_fail() -> None:
+    timeout = {"error": "Trigger timeout"}
+    with pytest.raises(AirflowSensorTimeout):
+        sensor(version=99, deferrable=True).resume_execution("__fail__", timeout, {})
+    with pytest.raises(AirflowSkipException):
+        sensor(version=99, deferrable=True, soft_fail=True).resume_execution(
+            "__fail__", timeout, {}
+        )
+
+
+def test_a_poke_goes_on_where_the_last_one_ended(table: TableBuilder, store: CountingStore) -> None:
+    waiting = sensor(after_version=9, data_changes_only=True)
+    assert not waiting.poke({}).is_done
+    table.commit([commit_info("OPTIMIZE"), add("x", dataChange=False)])
+    assert not waiting.poke({}).is_done
+    store.requests.clear()
+    assert not waiting.poke({}).is_done
+    assert store.requests == ["list _delta_log from 00000000000000000010"]
+    table.commit([add("y")])
+    assert waiting.poke({}).is_done
+
+
+def test_a_change_of_properties_is_told_apart_from_what_they_were(
+    table: TableBuilder, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def properties(uri: str, names: tuple[str, ...], **_: Any) -> dict[str, str | None]:
+        return dict.fromkeys(names)
+
+    monkeypatch.setattr(watch, "current_properties", properties)
+    waiting = sensor(after_version=9, properties="delta.appendOnly,delta.logRetentionDuration")
+    table.commit([metadata(configuration={"delta.other": "1"})])
+    assert not waiting.poke({}).is_done
+    table.commit([metadata(configuration={"delta.appendOnly": "true"})])
+    assert waiting.poke({}).is_done
+
+
+def test_only_what_comes_after_a_version_can_be_told_apart(table: TableBuilder) -> None:
+    with pytest.raises(AirflowFailException, match="give after_version"):
+        sensor(version=1, data_changes_only=True).execute({})
+
+
+def test_airflow_says_whether_sensors_are_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sensor(version=1).deferrable is False
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")
+    assert sensor(version=1).deferrable is True
+    assert sensor(version=1, deferrable=False).deferrable is False
+
+
+@pytest.mark.airflow
+@pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
+def test_a_deferred_task_goes_on_when_the_commit_comes(
+    run_dag: Callable[..., Any], classic_table: TableBuilder
+) -> None:
+    with DAG("deferred_wait", schedule=None) as dag:
+        DeltaCommitSensor(
+            task_id="wait",
+            table_uri=classic_table.store.root,
+            after_version=1,
+            data_changes_only=True,
+            deferrable=True,
+            poke_interval=0.2,
+            timeout=120,
+        )
+    later = threading.Timer(3, lambda: classic_table.commit([add("late")]))
+    later.start()
+    dag_run = run_dag(dag)
+    later.join()
+    found = dag_run.get_task_instance("wait").xcom_pull("wait")
+    assert found == {"table": classic_table.store.root, "version": 2, "commits": 1}

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -19,9 +18,9 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.serialized_objects import DagSerialization
 from worn_tables import BY_VERB, CASES, Case, fingerprint, worn_table
 
-from delta_maintenance import Table, clock
+from delta_maintenance import Table, clock, open_table
 from delta_maintenance.errors import CommitConflictError, StorageError
-from delta_maintenance.operations import set_properties, vacuum
+from delta_maintenance.operations import add_constraint, set_properties, vacuum
 from delta_maintenance.testing.actions import add
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow import operators
@@ -33,6 +32,26 @@ from delta_maintenance_airflow.spark_submission import SparkSubmission
 HTTPX = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.verb)
+
+
+@pytest.fixture(autouse=True)
+def spark_job(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The Spark job of a constraint, by an engine to which all rows are well; gives its options."""
+    submitted: list[dict[str, Any]] = []
+
+    def run(
+        self: SparkSubmission, verb: str, table_uri: str, given: dict[str, Any], **_: Any
+    ) -> dict[str, Any]:
+        assert verb == "add-constraint"
+        submitted.append(given)
+        options = add_constraint.AddConstraintOptions.from_json(given)
+        table = open_table(table_uri)
+        plan = add_constraint.plan(table.snapshot(), options, now=clock.now())
+        found = add_constraint.CheckedRows(files=13, rows=13)
+        return add_constraint.apply(table, plan, check=lambda *_, **__: found).to_json()
+
+    monkeypatch.setattr(SparkSubmission, "run", run)
+    return submitted
 
 
 def task(case: Case, *, name: str | None = None, **arguments: Any) -> Any:
@@ -249,6 +268,10 @@ def test_a_retry_is_the_same_operation_and_a_cleared_task_another(
 
     def die(apply: Callable[[], Any]) -> Any:
         apply()
+        # What somebody undoes meanwhile is not done again.
+        undone = {"remove": ("delta.logRetentionDuration",), "operation_id": "undo"}
+        options = set_properties.SetPropertiesOptions(**undone)
+        set_properties.apply(table.open(), plan(table.open().snapshot(), options, now=clock.now()))
         raise StorageError("the connection was lost")
 
     monkeypatch.setattr(set_properties, "plan", recorded)
@@ -258,22 +281,14 @@ def test_a_retry_is_the_same_operation_and_a_cleared_task_another(
     assert tries(run) == {case.verb: ("success", 2)}
     assert outcomes(run)[case.verb]["status"] == "nothing-to-do"
 
-    DeltaTablePropertiesOperator(
-        task_id="undo", table_uri=str(tmp_path / case.verb), remove=["delta.logRetentionDuration"]
-    ).execute({"ti": _ti("undo"), "outlet_events": {}})
     version = table.open().latest_version()
     run_cleared(dag, run)
     assert outcomes(run)[case.verb]["status"] == "committed"
     assert table.open().latest_version() == version + 1
-    first, second, _, cleared = ids
+    first, second, cleared = ids
     assert first == second != cleared
     history = [entry.commit_info.get("operationId") for entry in table.open().history(limit=3)]
-    assert history == [cleared, ids[2], first]
-
-
-def _ti(task_id: str, **fields: Any) -> Any:
-    standard = {"dag_id": "d", "run_id": "r", "map_index": -1, "max_tries": 0, "try_number": 1}
-    return SimpleNamespace(task_id=task_id, **{**standard, **fields})
+    assert history == [cleared, "undo", first]
 
 
 def run_cleared(dag: DAG, run: Any) -> None:
@@ -292,15 +307,16 @@ def run_cleared(dag: DAG, run: Any) -> None:
     _run_task(ti=ti, task=dag.get_task(ti.task_id))
 
 
-def test_another_request_of_the_same_try_is_another_operation(tmp_path: Path) -> None:
+def test_another_request_of_the_same_try_is_another_operation(
+    tmp_path: Path, task_context: dict[str, Any]
+) -> None:
     """A retry renders its templates anew."""
-    context = {"ti": _ti("t"), "outlet_events": {}}
     worn_table(tmp_path)
     for days in ("60", "61"):
         properties = {"delta.logRetentionDuration": f"interval {days} days"}
         outcome = DeltaTablePropertiesOperator(
             task_id="t", table_uri=str(tmp_path), properties=properties
-        ).execute(context)
+        ).execute(task_context)
         assert outcome["status"] == "committed"
 
 
@@ -333,6 +349,13 @@ def test_another_request_of_the_same_try_is_another_operation(tmp_path: Path) ->
             "1 windows could not be compacted, first versions 1 to 9: odd",
             False,
         ),
+        (
+            "add-constraint",
+            {"status": "violated", "problem": "2 of 9 rows do not satisfy id > 0"},
+            "2 of 9 rows",
+            False,
+        ),
+        ("add-constraint", {"status": "conflict", "problem": "changed"}, "changed", True),
         ("upgrade-protocol", {"status": "conflict", "problem": "changed"}, "changed", True),
         ("set-properties", {"status": "conflict", "problem": "changed"}, "changed", True),
         (
@@ -419,7 +442,7 @@ def test_every_argument_is_templated_named_and_documented(case: Case) -> None:
 @each
 def test_every_option_is_documented_and_the_id_is_given_where_one_is_taken(case: Case) -> None:
     module = importlib.import_module(f"delta_maintenance.operations.{case.module}")
-    kind = next(value for name, value in vars(module).items() if name.endswith("Options"))
+    kind = getattr(module, f"{case.verb.title().replace('-', '')}Options")
     docs = inspect.getdoc(case.operator) or ""
     named = {*case.operator.subjects, "engine"}
     assert case.operator.names_commits == ("operation_id" in kind.__dataclass_fields__)
@@ -454,12 +477,30 @@ def test_commits_carry_the_id_that_all_tries_of_a_task_share(
     table = worn_table(tmp_path)
     arguments = {**case.arguments, "table_uri": str(tmp_path)}
     mine = task(case, **arguments)._given(task_context)["operation_id"]
+    since = task(case, **arguments)._given(task_context)["operation_since"]
+    assert since == task_context["dag_run"].run_after
     task_context["ti"].try_number = 2
     task(case, **arguments).execute(task_context)
     told = {str(entry.commit_info.get("operationId")) for entry in table.open().history(limit=5)}
     assert any(operation_id.startswith(mine) for operation_id in told)
     given = task(case, **arguments, options={"operation_id": "my own"})._given(task_context)
-    assert given["operation_id"] == "my own"
+    assert given["operation_id"] == "my own" and "operation_since" not in given
+
+
+def test_a_constraint_is_planned_in_the_worker_and_looked_at_by_a_job(
+    tmp_path: Path, task_context: dict[str, Any], spark_job: list[dict[str, Any]]
+) -> None:
+    worn_table(tmp_path)
+    case = BY_VERB["add-constraint"]
+    planned = task(case, table_uri=str(tmp_path), plan_only=True).execute(task_context)
+    assert (planned["status"], planned["num_files"], spark_job) == ("planned", 13, [])
+    done = task(case, table_uri=str(tmp_path)).execute(task_context)
+    assert (done["status"], done["version"], done["checked_rows"]) == ("committed", 16, 13)
+    assert done["added_features"] == ["checkConstraints"]
+    again = task(case, table_uri=str(tmp_path)).execute(task_context)
+    assert again["status"] == "nothing-to-do"
+    (options,) = spark_job
+    assert options["expression"] == "id > 0" and options["operation_id"]
 
 
 @pytest.mark.parametrize("engine", ["spark", "auto"])
@@ -482,6 +523,7 @@ def test_a_backfill_on_spark_is_told_the_id_and_takes_the_newest_version(
     assert (outcome["status"], outcome["num_commits"]) == ("enabled", 3)
     (((verb, uri, options), named),) = submitted
     assert (verb, uri) == ("backfill-row-ids", str(tmp_path))
+    assert named.pop("settles")({"table": "/t", "version": 20, "status": "enabled"})
     assert named == {"version": None, "report_uri": None, "plan_only": False}
     assert options["engine"] == "spark" and options["operation_id"]
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import jsonschema
 import pytest
+from airflow.sdk import BaseOperatorLink
 
 import airflow
-from delta_maintenance_airflow import __version__, operators
+from delta_maintenance_airflow import __version__, operators, sensors, triggers
 from delta_maintenance_airflow.provider_info import get_provider_info
 
 SCHEMAS = Path(airflow.__file__).parent
@@ -38,7 +39,7 @@ def test_the_stricter_schema_of_community_providers_accepts_it(part: str) -> Non
 
 def test_every_module_and_class_it_names_exists() -> None:
     info = get_provider_info()
-    for kind in ("operators", "sensors", "hooks"):
+    for kind in ("operators", "sensors", "hooks", "triggers"):
         for entry in info[kind]:
             for module in entry["python-modules"]:
                 importlib.import_module(module)
@@ -49,11 +50,30 @@ def test_every_module_and_class_it_names_exists() -> None:
         assert hook.hook_name == connection["hook-name"]
 
 
+def test_it_names_the_module_of_every_sensor_and_trigger() -> None:
+    info = get_provider_info()
+    for kind, package in (("sensors", sensors), ("triggers", triggers)):
+        named = {module for entry in info[kind] for module in entry["python-modules"]}
+        assert named == {getattr(package, name).__module__ for name in package.__all__}
+
+
+def test_every_link_it_names_is_one() -> None:
+    for link in get_provider_info()["extra-links"]:
+        module, _, name = link.rpartition(".")
+        assert issubclass(getattr(importlib.import_module(module), name), BaseOperatorLink)
+
+
+def test_whoever_waits_loads_no_operator() -> None:
+    loaded = loaded_by("delta_maintenance_airflow.sensors", "delta_maintenance_airflow.triggers")
+    assert not {name for name in loaded if name.startswith("delta_maintenance_airflow.operators")}
+
+
 def test_it_names_the_module_of_every_operator() -> None:
     named = {
         module for entry in get_provider_info()["operators"] for module in entry["python-modules"]
     }
-    assert named == {getattr(operators, name).__module__ for name in operators.__all__}
+    beside = {f"delta_maintenance_airflow.operators.{name}" for name in ("by_hand", "policy")}
+    assert named == {getattr(operators, name).__module__ for name in operators.__all__} | beside
 
 
 def test_airflow_discovers_it_by_its_entry_point() -> None:
@@ -73,11 +93,14 @@ def test_the_provider_info_is_read_without_importing_airflow() -> None:
 
 
 def test_a_dag_file_loads_nothing_heavy_that_airflow_does_not_load() -> None:
-    by_airflow = loaded_by("airflow.sdk.bases.operator", "airflow.sdk.bases.sensor")
+    by_airflow = loaded_by(
+        "airflow.sdk.bases.operator", "airflow.sdk.bases.sensor", "airflow.triggers.base"
+    )
     ours = loaded_by(
         "delta_maintenance_airflow.operators",
         "delta_maintenance_airflow.sensors",
         "delta_maintenance_airflow.hooks",
+        "delta_maintenance_airflow.triggers",
     )
     heavy = {"pyarrow", "numpy", "pyspark", "fsspec", "s3fs", "botocore", "pydantic", "rich"}
     assert not (ours - by_airflow) & {*heavy, "airflow.providers.apache.spark"}

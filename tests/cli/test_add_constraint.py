@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import fields
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from delta_maintenance import clock
 from delta_maintenance.cli import add_constraint as verb
 from delta_maintenance.operations.add_constraint import (
     AddConstraintOptions,
@@ -16,7 +18,7 @@ from delta_maintenance.operations.add_constraint import (
     CheckedRows,
     ViolatingFile,
 )
-from delta_maintenance.operations.table_change import PropertyChange
+from delta_maintenance.operations.table_change_records import PropertyChange
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
 
@@ -87,6 +89,13 @@ def test_the_job_gets_the_options_and_its_result_is_printed(
         name="Positive", expression="id > 0", operation_id="task-1", other_writers="none"
     )
     assert "delta.constraints.positive: id > 0" in cli(*words).out
+    # An id of its own was not there before the plan: no job has to look for it further back.
+    own = AddConstraintOptions.from_json(job.told[1][1]["options"])
+    assert own.operation_id and own.operation_since
+    assert timedelta() <= clock.now() - own.operation_since < timedelta(minutes=1)
+    cli(*words, "--operation-id", "task-2", "--operation-since", "2026-01-31T12:00:00Z")
+    given = AddConstraintOptions.from_json(job.told[2][1]["options"])
+    assert given.operation_since == datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def test_violations_are_refused_and_say_where(cli: Any, builder: TableBuilder, job: Job) -> None:

@@ -176,3 +176,20 @@ def test_real_tables_give_the_expected_numbers(cli: Any, corpus: Path) -> None:
             assert set(document["protocol"][key] or ()) == set(protocol.get(key) or ()), path.stem
         checked += 1
     assert checked > 100
+
+
+@pytest.mark.conformance("CAT-02")
+@pytest.mark.parametrize(
+    "name", ["kernel-catalog-owned-preview", "kernelrs-uc-catalog_managed_0", "dat-no_stats"]
+)
+def test_what_a_catalog_manages_is_shown_as_published_and_said_to_be_perhaps_stale(
+    name: str, cli: Any, corpus: Path
+) -> None:
+    path = corpus / name
+    document = cli("inspect", str(path), "--json").document
+    published = max(int(file.stem) for file in path.glob("_delta_log/[0-9]*.json"))
+    assert document["version"] == published
+    told = [warning for warning in document["log"]["warnings"] if "catalog" in warning]
+    assert len(told) == (0 if name == "dat-no_stats" else 1)
+    spoken = cli("inspect", str(path), "--version", str(published)).err
+    assert spoken.count("may know of newer ones") == len(told)

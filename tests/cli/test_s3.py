@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,3 +47,34 @@ def test_storage_options_are_passed_on(cli: Any, server: S3Server, table: str) -
     assert len(cli("history", table, "--json", *words).document) == 1
     unknown = cli("history", table, *words, "--storage-option", "password=hunter2")
     assert unknown.status == 2 and "hunter2" not in unknown.err
+
+
+def test_a_policy_reaches_a_bucket_by_references_to_the_environment(
+    cli: Any, server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server.make_bucket("policy-lake")
+    for folder in ("sales/orders", "raw/events"):
+        builder = TableBuilder(open_store(f"s3://policy-lake/{folder}", server.storage_options))
+        builder.commit([protocol(), metadata()])
+        builder.commit([add("a")])
+    server.fill("policy-lake", [f"{folder}/a" for folder in ("sales/orders", "raw/events")])
+    server.fill("policy-lake", (f"raw/events/part-{n}.parquet" for n in range(5)))
+    for name, value in server.storage_options.items():
+        monkeypatch.setenv(f"LAKE_{name}", value)
+    config = tmp_path / "policy.yaml"
+    options = "".join(f"      {name}: ${{env:LAKE_{name}}}\n" for name in server.storage_options)
+    config.write_text(
+        "version: 1\ndefaults:\n  checkpoint: {max_commits: 2}\n  vacuum: true\n"
+        f"  storage:\n    options:\n{options}tables: [{{pattern: 's3://policy-lake/**'}}]\n"
+    )
+    server.requests.clear()
+    outcome = cli("assess", config, "--json")
+    assert [value["name"] for value in outcome.document] == ["raw/events", "sales/orders"]
+    assert [value["status"] for value in outcome.document] == ["due", "due"]
+    assert not [line for line in server.requests if "part-" in line], "no data file is read"
+    assert {line.split()[0] for line in server.requests} == {"GET"}
+    done = cli("run", config, "--json")
+    assert done.status == 0, done.err
+    assert [value["status"] for value in done.document] == ["done", "done"]
+    for said in (outcome, done, cli("run", config)):
+        assert "testing-secret" not in said.out + said.err

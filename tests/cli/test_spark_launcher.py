@@ -16,14 +16,15 @@ from typing import Any
 import pytest
 from sound_tables import SoundTable
 
-from delta_maintenance.cli.spark_launcher import JOB, find_spark_home, split_secrets
+from delta_maintenance.cli.spark_launcher import split_secrets
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
 from delta_maintenance.operations.fsck import FindingCount, FsckOptions, FsckResult
-from delta_maintenance.spark.submit import JobSpec
 from delta_maintenance.storage.addresses import parse_options
 from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.submission.job_spec import APPLICATION, JobSpec
+from delta_maintenance.submission.spark_submit import find_spark_home
 
 SUBMIT = """\
 #!{python}
@@ -90,7 +91,7 @@ def result_of(table: str) -> CheckpointResult:
 def test_the_job_gets_its_specification_and_its_result_is_printed(
     cli: Any, spark: FakeSpark, v2_table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spark.answers({"result": result_of(v2_table).to_json()})
+    spark.answers({"status": "done", "result": result_of(v2_table).to_json()})
     monkeypatch.chdir(os.path.dirname(v2_table))
     outcome = cli(
         *("checkpoint", os.path.basename(v2_table), "--engine", "spark", "--json"),
@@ -99,16 +100,70 @@ def test_the_job_gets_its_specification_and_its_result_is_printed(
     assert outcome.status == 0
     assert CheckpointResult.from_json(outcome.document) == result_of(v2_table)
     seen = spark.seen
-    assert seen["words"] == ["--master", "local[2]", "--conf", "a=b=c", "--conf", "d=", str(JOB)]
+    assert seen["words"] == [
+        "--master",
+        "local[2]",
+        "--conf",
+        "a=b=c",
+        "--conf",
+        "d=",
+        str(APPLICATION),
+    ]
     assert seen["spec"] == {
         "operation": "checkpoint",
         "table": v2_table,
         "storage_options": {},
         "version": 3,
         "options": CheckpointOptions(engine="spark").to_json(),
+        "report_uri": None,
+        "plan_only": False,
     }
     assert seen["environment"]["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert seen["private"]
+
+
+def test_executors_elsewhere_are_sent_the_library(
+    cli: Any, spark: FakeSpark, v2_table: str
+) -> None:
+    spark.answers({"status": "done", "result": result_of(v2_table).to_json()})
+    assert (
+        cli("checkpoint", v2_table, "--engine", "spark", "--master", "spark://m:7077").status == 0
+    )
+    words = spark.seen["words"]
+    assert os.path.basename(words[words.index("--py-files") + 1]) == "delta_maintenance.zip"
+
+
+def test_a_server_of_spark_connect_is_told_by_the_environment_alone(
+    cli: Any, v2_table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No spark-submit, no Java: this Python is started with the address, and a token, around it."""
+    spark = FakeSpark(tmp_path / "client")
+    spark.answers({"status": "done", "result": result_of(v2_table).to_json()})
+    monkeypatch.setenv("SPARK_HOME", "/nowhere")
+    monkeypatch.setattr(sys, "executable", str(spark.home / "bin" / "spark-submit"))
+    words = ("checkpoint", v2_table, "--engine", "spark")
+    assert cli(*words, "--master", "sc://spark:15002").status == 0
+    assert spark.seen["environment"]["SPARK_REMOTE"] == "sc://spark:15002"
+    monkeypatch.setenv("SPARK_REMOTE", "sc://other/;token=hush")
+    assert cli(*words).status == 0
+    assert spark.seen["environment"]["SPARK_REMOTE"] == "sc://other/;token=hush"
+    assert not any("sc://" in word for word in spark.seen["words"])
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--master", "sc://spark/;token=hush"), "SPARK_REMOTE"),
+        (("--master", "sc://spark", "--spark-conf", "spark.task.cpus=1"), "--spark-conf"),
+        (("--spark-conf", "spark.hadoop.fs.s3a.secret.key=hush"), "is a secret"),
+    ],
+)
+def test_no_secret_goes_to_a_command_line_and_no_property_is_dropped(
+    cli: Any, spark: FakeSpark, v2_table: str, words: tuple[str, ...], problem: str
+) -> None:
+    outcome = cli("checkpoint", v2_table, "--engine", "spark", *words)
+    assert (outcome.status, spark.seen_file.exists()) == (2, False)
+    assert problem in outcome.err and "hush" not in outcome.err
 
 
 @pytest.mark.parametrize("engine", ["spark", "auto"])
@@ -118,7 +173,7 @@ def test_a_deep_fsck_of_many_files_is_a_job_and_its_findings_are_those_of_the_co
     table = SoundTable(LocalStore(tmp_path / "table"), extras=False).store.root
     count = FindingCount(kind="missing-sidecar", severity="corrupt", count=1)
     result = FsckResult(table=table, version=3, status="corrupt", counts=(count,))
-    spark.answers({"result": result.to_json()})
+    spark.answers({"status": "done", "result": result.to_json()})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(fsck, "_most_files", lambda options: 1)
     words = ("fsck", "table", "--deep", "--engine", engine)
@@ -135,6 +190,8 @@ def test_a_deep_fsck_of_many_files_is_a_job_and_its_findings_are_those_of_the_co
         "storage_options": {},
         "options": FsckOptions(deep=True, engine="spark").to_json(),
         "report_uri": str(tmp_path / "findings.parquet"),
+        "version": None,
+        "plan_only": False,
     }
     JobSpec.from_json(spark.seen["spec"])
 
@@ -142,7 +199,7 @@ def test_a_deep_fsck_of_many_files_is_a_job_and_its_findings_are_those_of_the_co
 def test_progress_of_the_job_comes_through_and_the_log_of_spark_only_if_asked_for(
     cli: Any, spark: FakeSpark, v2_table: str
 ) -> None:
-    spark.answers({"result": result_of(v2_table).to_json()})
+    spark.answers({"status": "done", "result": result_of(v2_table).to_json()})
     assert cli("checkpoint", v2_table, "--engine", "spark").err == "delta-maintenance: half of it\n"
     verbose = cli("checkpoint", v2_table, "--engine", "spark", "-v").err
     assert "delta-maintenance: spark: 26/01/01 WARN something of Spark's own" in verbose
@@ -153,19 +210,22 @@ def test_an_error_of_the_job_is_the_error_of_the_command(
 ) -> None:
     error = {
         "type": "RefusedError",
+        "message": "it is not safe",
+        "exit_status": 3,
+        "retryable": False,
         "problem": "it is not safe",
         "table": v2_table,
         "version": 3,
         "file": None,
         "remedy": "do something else",
     }
-    spark.answers({"error": error})
+    spark.answers({"status": "refused", "error": error})
     outcome = cli("checkpoint", v2_table, "--engine", "spark")
     assert (outcome.status, outcome.out) == (3, "")
     assert outcome.err.splitlines()[-1] == (
         f"delta-maintenance: table {v2_table}, version 3: it is not safe; do something else"
     )
-    spark.answers({"error": {**error, "type": "NoSuchError"}})
+    spark.answers({"status": "failed", "error": {**error, "type": "NoSuchError"}})
     assert cli("checkpoint", v2_table, "--engine", "spark").status == 1
 
 

@@ -340,7 +340,7 @@ NESTED = schema_with(
 )
 
 
-@pytest.mark.conformance("FEAT-14", "CM-01", "TW-05")
+@pytest.mark.conformance("FEAT-14", "CM-01", "TW-04", "TW-05")
 @pytest.mark.parametrize(
     ("feature", "protocol", "metadata", "file", "words"),
     [

@@ -63,6 +63,9 @@ class World:
         trial = FaultStore(store)
         result = drop_feature.apply(Table(trial), self.plan, now=self.clock)
         self.trace = trial.trace
+        self.empty_commits = [entry.operation for entry in Table(store).history()].count(
+            "Empty Commit"
+        )
         self.oldest = 0 if result.cleaned is None else result.cleaned.oldest_version or 0
 
     def run(self, store: Store) -> None:
@@ -84,7 +87,9 @@ class World:
         assert [entry.version for entry in history] == list(
             range(latest.version, history[-1].version - 1, -1)
         )
-        assert [entry.operation for entry in history].count("DROP FEATURE") == 1
+        operations = [entry.operation for entry in history]
+        assert operations.count("DROP FEATURE") == 1
+        assert operations.count("Empty Commit") == self.empty_commits
 
     def _states(self, store: Store) -> dict[int, State]:
         table = Table(store)

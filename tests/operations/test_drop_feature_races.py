@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from itertools import count
+from itertools import count, takewhile
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from delta_maintenance.storage.base import Put
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.table import Table
 from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.fault_store import SimulatedCrash
 from delta_maintenance.testing.table_builder import LOG, TableBuilder, log_text
 
 PROTECTED_BEFORE = "delta.requireCheckpointProtectionBeforeVersion"
@@ -109,6 +110,34 @@ def test_who_switches_it_on_again_keeps_it(
     }
     # Asked once more, with nobody in the way, it goes.
     assert drop(store, clock, feature).status == "dropped"
+    if feature == "deletionVectors":
+        # Of the barrier nothing counts that stood before it was switched off again.
+        newest_first = (str(entry.operation) for entry in Table(store).history())
+        barrier = [*takewhile(lambda name: "TBLPROPERTIES" not in name, newest_first)]
+        assert barrier.count("Empty Commit") == 3
+
+
+@pytest.mark.conformance("FEAT-14", "CPROT-04")
+@pytest.mark.parametrize("others", range(3))
+def test_a_barrier_that_was_interrupted_is_completed_beside_other_writers(
+    others: int, store: RacedStore, clock: Clock
+) -> None:
+    built("deletionVectors", store, clock)
+
+    def crash() -> None:
+        raise SimulatedCrash("before the last of three")
+
+    # Switched off, vectors kept, two checkpoints, and then no third.
+    store.races[COMMITS["deletionVectors"] - 1] = crash
+    with pytest.raises(SimulatedCrash):
+        drop(store, clock, "deletionVectors")
+    for number in range(others):
+        store.commit_for_somebody(log.add(f"theirs-{number}", stats=STATS))
+    plan = planned(store, clock, "deletionVectors")
+    barrier = next(step for step in plan.steps if step.kind == "barrier-checkpoints")
+    assert barrier.detail.startswith("1 empty commits")
+    result = drop(store, clock, "deletionVectors")
+    assert [commit.kind for commit in result.commits] == ["barrier-checkpoints", "drop"]
 
 
 def test_who_switches_it_on_before_it_was_off_is_switched_off_too(

@@ -72,6 +72,7 @@ def test_a_sound_table_is_sound_and_is_left_as_it_is() -> None:
 
     assert (result.status, result.findings, result.repairs) == ("sound", (), ())
     assert result.version == 4
+    assert fsck.plan(table.open(), now=NOW).reason == "nothing is wrong"
     assert files_of(table) == before
 
 
@@ -614,3 +615,9 @@ def test_plans_and_results_make_the_round_trip() -> None:
     assert FsckPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
     assert FsckResult.from_json(json.loads(json.dumps(result.to_json()))) == result
     assert {repair.action for repair in plan.repairs} == {"rewrite-hint", "remove-missing-files"}
+    assert plan.reason == (
+        "1 damaged-hint (warning), 1 missing-data-file (corrupt); "
+        "to be repaired: rewrite-hint, remove-missing-files"
+    )
+    left = fsck.plan(table.open(), now=NOW).reason
+    assert left == "1 missing-removed-file (note); nothing is to be repaired"

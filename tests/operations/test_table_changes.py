@@ -292,6 +292,31 @@ def test_row_tracking_is_enabled_at_once_where_there_are_no_files() -> None:
         set_(with_files.open(), enableRowTracking="true")
 
 
+@pytest.mark.conformance("ICE-02", "ICE-03")
+def test_iceberg_compatibility_looks_at_the_files_that_are_there() -> None:
+    wanted = {"columnMapping_mode": "name", "enableIcebergCompatV2": "true"}
+    plain = built(log.add("a"))
+    plan = plan_properties(plain.open(), **wanted)
+    assert any("REORG TABLE" in note for note in plan.notes)
+    assert apply_properties(plain.open(), plan).status == "committed"
+
+    with_vector = built(
+        log.add("a", dv=log.deletion_vector(), stats='{"numRecords":9}'),
+        protocol=log.features("deletionVectors"),
+    )
+    with pytest.raises(RefusedError, match=r"no deletion vectors, of which there are 1.*REORG"):
+        plan_properties(with_vector.open(), **wanted)
+
+    partitioned = TableBuilder(RacedStore())
+    partitioned.commit([log.protocol(), log.metadata(partitioned_by=["p"])])
+    first = {"columnMapping_mode": "name", "enableIcebergCompatV1": "true"}
+    plan = plan_properties(partitioned.open(), **first)
+    race(partitioned, log.add("p=1/a", partitionValues={"p": "1"}))
+    assert apply_properties(partitioned.open(), plan).status == "conflict"
+    with pytest.raises(RefusedError, match=r"in all data files, of which there are 1.*REORG"):
+        plan_properties(partitioned.open(), **first)
+
+
 @pytest.mark.conformance("RT-11")
 def test_a_file_that_comes_while_row_tracking_is_enabled_ends_it() -> None:
     for lines_ in ([log.add("late")],):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from delta_maintenance import open_table
-from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import set_properties, upgrade_protocol
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
@@ -59,13 +59,18 @@ def test_a_real_table_loses_nothing(
         "delta.checkpointInterval": "77",
     }
     assert interval.metadata.schema_string == before.metadata.schema_string
-    options = UpgradeProtocolOptions(features=FEATURES)
+    features = FEATURES
+    if interval.properties.enable_iceberg_compat_v1:
+        with pytest.raises(RefusedError, match="icebergCompatV1 is not for tables"):
+            upgrade_protocol.plan(interval, UpgradeProtocolOptions(features=features), now=NOW)
+        features = tuple(name for name in FEATURES if name != "deletionVectors")
+    options = UpgradeProtocolOptions(features=features)
     plan = upgrade_protocol.plan(interval, options, now=NOW)
     assert upgrade_protocol.apply(table, plan).status == "committed"
     after = table.snapshot()
     check_protocol(after.protocol)
     assert supported_features(after.protocol) == (
-        supported_features(before.protocol) | {*FEATURES, "domainMetadata"}
+        supported_features(before.protocol) | {*features, "domainMetadata"}
     )
     assert after.metadata == interval.metadata and files(after) == live
     if column_mapping_mode(after.protocol, after.metadata.configuration) == "none":

@@ -530,7 +530,7 @@ def test_start_and_end_are_committed_as_delta_spark_does(in_commit: bool) -> Non
     assert start["operationMetrics"] == {"numFilesToDelete": "2", "sizeOfDataToDelete": "8"}
     assert end["operationParameters"] == {"status": "COMPLETED"}
     assert end["operationMetrics"] == {"numDeletedFiles": "2", "numVacuumedDirectories": "0"}
-    assert (result.start_version, result.end_version) == (1, 2)
+    assert (result.start_version, result.end_version, result.version) == (1, 2, 2)
     for version in (1, 2):
         lines = table.read(f"{version:020}.json").splitlines()
         assert [list(json.loads(line)) for line in lines] == [["commitInfo"]]

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from delta_spark import DeltaSpark
 from delta_spark_tables import copy
@@ -42,11 +43,16 @@ FEATURES = (
     ("v2Checkpoint",),
     (
         "allowColumnDefaults",
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
         "checkpointProtection",
         "domainMetadata",
+        "generatedColumns",
+        "identityColumns",
         "materializePartitionColumns",
     ),
-    ("timestampNtz", "typeWidening", "vacuumProtocolCheck", "variantShredding"),
+    ("geospatial", "timestampNtz", "typeWidening", "vacuumProtocolCheck", "variantShredding"),
 )
 """What is added to one table each; those in one row have nothing to do with one another."""
 VOLATILE = (
@@ -133,8 +139,9 @@ def test_delta_spark_reads_and_writes_with_every_feature(
 ) -> None:
     path = copy(legacy, tmp_path / "table")
     upgrade_ours(path, *features)
-    if features[0] in PROPERTIES and features != ("rowTracking",):
-        set_ours(path, PROPERTIES[features[0]])
+    if features != ("rowTracking",):
+        for name in PROPERTIES.keys() & {*features}:
+            set_ours(path, PROPERTIES[name])
     delta_spark.forget()
     delta_spark.sql(f"INSERT INTO delta.`{path}` {row(3, 'a')}")
     assert ids(delta_spark, path) == [1, 2, 3]
@@ -189,6 +196,39 @@ def test_delta_spark_tracks_rows_where_we_enabled_it_on_an_empty_table(
     found = [json.loads(line) for line in rows]
     assert sorted(item["r"] for item in found) == [0, 1, 2]
     assert sorted(item["v"] for item in found) == [2, 2, 3]
+
+
+@pytest.mark.conformance("ICE-03", "ICE-04", "CM-10")
+@pytest.mark.parametrize("version", [1, 2])
+def test_delta_spark_makes_the_same_of_iceberg_compatibility_and_writes_in_its_form(
+    delta_spark: DeltaSpark, tmp_path: Path, version: int
+) -> None:
+    nested = ", l ARRAY<ARRAY<INT>>, m MAP<STRING, STRUCT<v: ARRAY<INT>>>" if version == 2 else ""
+    theirs = tmp_path / "theirs"
+    delta_spark.sql(
+        f"CREATE TABLE delta.`{theirs}` (id BIGINT, part STRING, at TIMESTAMP{nested}) USING delta "
+        "PARTITIONED BY (part)"
+    )
+    ours = copy(theirs, tmp_path / "ours")
+    compatibility = {f"delta.enableIcebergCompatV{version}": "true"}
+    for step in (PROPERTIES["columnMapping"], compatibility):
+        set_ours(ours, step)
+        pairs = ", ".join(f"'{name}' = '{value}'" for name, value in step.items())
+        delta_spark.sql(f"ALTER TABLE delta.`{theirs}` SET TBLPROPERTIES ({pairs})")
+    # Delta Spark notes of all columns without lists and maps that nothing of them has an id.
+    none = ', "delta.columnMapping.nested.ids": {}'
+    assert essence(ours) == json.loads(json.dumps(essence(theirs)).replace(none, "")) | {
+        "versions": (2, 7)
+    }
+    delta_spark.forget()
+    lists = ", array(array(7)) AS l, map('k', named_struct('v', array(7))) AS m" if nested else ""
+    delta_spark.sql(
+        f"INSERT INTO delta.`{ours}` SELECT 7L AS id, 'a' AS part, "
+        f"TIMESTAMP '2026-01-01 00:00:00' AS at{lists}"
+    )
+    assert delta_spark.rows(f"SELECT id, part FROM delta.`{ours}`") == ['{"id":7,"part":"a"}']
+    (file,) = (path for path in ours.rglob("*.parquet") if "_delta_log" not in path.parts)
+    assert "part" in pq.read_schema(file).names
 
 
 @pytest.mark.conformance("ICT-02", "ICT-03", "ICT-04", "TXN-10")

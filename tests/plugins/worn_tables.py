@@ -97,6 +97,14 @@ CASES = (
         commits=1,
     ),
     _case(
+        operators.DeltaAddConstraintOperator,
+        "add_constraint",
+        "committed",
+        arguments={"name": "positive", "expression": "id > 0"},
+        refused={"expression": " "},
+        commits=1,
+    ),
+    _case(
         operators.DeltaDropFeatureOperator,
         "drop_feature",
         "dropped",

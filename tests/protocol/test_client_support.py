@@ -34,7 +34,13 @@ def of(*features: str, before: Protocol = NEW) -> dict[str, Impact]:
         ("rowTracking", "delta-rs 1.6 (deltalake)", Access.YES, Access.NO),
         ("rowTracking", "Databricks Runtime 13.3 LTS", Access.YES, Access.NO),
         ("inCommitTimestamp", "Databricks Runtime 16.4 LTS", Access.YES, Access.UNKNOWN),
-        ("rowTracking", "DuckDB (delta extension)", Access.YES, Access.UNKNOWN),
+        ("variantShredding", "DuckDB (delta extension, kernel 0.21)", Access.NO, Access.NO),
+        ("typeWidening", "DuckDB (delta extension, kernel 0.21)", Access.YES, Access.NO),
+        ("typeWidening", "Databricks Runtime 14.3 LTS", Access.NO, Access.NO),
+        ("typeWidening", "Databricks Runtime 15.4 LTS", Access.UNKNOWN, Access.UNKNOWN),
+        ("typeWidening", "Delta Spark 3.1", Access.NO, Access.NO),
+        ("typeWidening", "Delta Spark 3.3", Access.UNKNOWN, Access.UNKNOWN),
+        ("icebergCompatV2", "Databricks Runtime 13.3 LTS", Access.YES, Access.NO),
     ],
 )
 def test_those_who_lose_something_are_named(
@@ -55,6 +61,7 @@ def test_those_who_lose_something_are_named(
         ("v2Checkpoint", "delta-rs 1.6 (deltalake)"),
         ("rowTracking", "Delta Spark 4.4"),
         ("rowTracking", "Databricks Runtime 14.3 LTS"),
+        ("rowTracking", "DuckDB (delta extension, kernel 0.21)"),
     ],
 )
 def test_those_who_go_on_are_not(feature: str, client: str) -> None:
@@ -70,6 +77,17 @@ def test_a_version_alone_cuts_off_those_who_do_not_know_it() -> None:
     for impact in found.values():
         assert (impact.reading[1], impact.writing[1]) == (Access.NO, Access.NO)
         assert impact.features == ()
+
+
+@pytest.mark.conformance("FEAT-18")
+def test_who_looks_at_what_a_table_uses_is_cut_off_once_an_implied_feature_is_listed() -> None:
+    """At writer version 4 Trino writes while no column is generated, but not if that is listed."""
+    fourth = upgraded_protocol(NEW, writer_version=4)
+    implied = {impact.client: impact for impact in impacts(NEW, fourth)}["Trino"]
+    assert (implied.writing, implied.features) == ((Access.YES, Access.UNKNOWN), ())
+    listed = of("deletionVectors", before=fourth)["Trino"]
+    assert listed.writing == (Access.UNKNOWN, Access.NO)
+    assert listed.features == ("generatedColumns",)
 
 
 def test_nobody_is_cut_off_from_what_was_closed_already() -> None:

@@ -280,7 +280,7 @@ def test_row_tracking_is_enabled_on_empty_tables_alone_with_hidden_columns() -> 
     ids = iter(["7c", "8d", "9e"])
     request = ChangeRequest.of_properties({"delta.enableRowTracking": "true"}, [])
     after = changed_table(NEW, metadata(taken), request, new_id=lambda: next(ids))
-    assert after.needs_empty_table
+    assert after.forbids_files
     assert after.metadata.configuration == {
         "delta.enableRowTracking": "true",
         "delta.rowTracking.materializedRowIdColumnName": "_row-id-col-8d",
@@ -302,10 +302,10 @@ def test_row_tracking_is_never_enabled_and_suspended_at_once() -> None:
     resumed = changed(
         suspended, protocol=tracked, rowTrackingSuspended="false", enableRowTracking="true"
     )
-    assert resumed.needs_empty_table
+    assert resumed.forbids_files
     enabled = metadata(enableRowTracking="true")
-    assert not changed(enabled, protocol=tracked, checkpointInterval="3").needs_empty_table
-    assert not changed(enabled, protocol=tracked, enableRowTracking="false").needs_empty_table
+    assert not changed(enabled, protocol=tracked, checkpointInterval="3").forbids_files
+    assert not changed(enabled, protocol=tracked, enableRowTracking="false").forbids_files
 
 
 @pytest.mark.conformance("FEAT-11", "FEAT-12", "RT-11")

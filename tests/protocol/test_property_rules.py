@@ -93,9 +93,9 @@ def test_a_constraint_is_not_set_without_a_look_at_the_rows_but_can_be_removed()
     require_removable("delta.constraints.positive")
 
 
-@pytest.mark.parametrize("version", ["V1", "V2", "V3"])
-def test_iceberg_compatibility_can_be_left_and_not_entered(version: str) -> None:
-    name = f"delta.enableIcebergCompat{version}"
+@pytest.mark.conformance("ICE-06")
+def test_strict_iceberg_compatibility_can_be_left_and_not_entered() -> None:
+    name = "delta.enableIcebergCompatV3"
     require_settable(name, "false")
     require_removable(name)
     with pytest.raises(RefusedError, match="Delta Spark"):

@@ -42,6 +42,8 @@ FAULTS = (
 _TRIES = 3
 _ASTRAY = 0.02
 """How many commits are under way for long, with no answer to whoever sent them."""
+_LAST_WORDS = 0.05
+"""How many commits are the last thing that their process does."""
 _ARRIVES = 0.05
 """How likely one of them arrives at any request of anybody."""
 
@@ -152,8 +154,12 @@ class ActorStore(ScheduledStore):
         return data
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
-        if not is_commit(path) or self._world.chance.random() >= _ASTRAY:
-            return super().put_if_absent(path, data)
+        fate = self._world.chance.random() if is_commit(path) else 1.0
+        if fate >= _ASTRAY:
+            put = super().put_if_absent(path, data)
+            if fate < _ASTRAY + _LAST_WORDS:
+                raise SimulatedCrash
+            return put
         self._schedule.pause()
         self._world.late.append((path, data))
         self.astray = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tests.simulation.actors import Actor, Calendar
-from tests.simulation.upkeep import OPERATIONS, Keeper
-from tests.simulation.world import DAY_MS, HOUR_MS, Effect, World
-from tests.simulation.writers import Writer, new_file
+from tests.simulation.upkeep import OPERATIONS, Asked, Keeper
+from tests.simulation.world import DAY_MS, HOUR_MS, MARK, Effect, World
+from tests.simulation.writers import KINDS, Writer, new_file, write
 
 from delta_maintenance.table.transaction import Transaction
 from delta_maintenance.testing import actions as log
@@ -22,12 +23,20 @@ WRITERS = 3
 KEEPERS = 2
 TASKS = 5
 """Of each actor."""
+_LEGACY = ("appendOnly", "invariants")
 _PROTOCOLS = (
     log.protocol(1, 2),
-    log.features("deletionVectors", writer_only=["appendOnly", "invariants"]),
-    log.features("deletionVectors", "v2Checkpoint", writer_only=["domainMetadata", "rowTracking"]),
-    log.features("deletionVectors", writer_only=["inCommitTimestamp"]),
+    log.features("deletionVectors", writer_only=_LEGACY),
+    log.features("deletionVectors", writer_only=[*_LEGACY, "inCommitTimestamp"]),
+    log.features("deletionVectors", writer_only=[*_LEGACY, "domainMetadata", "rowTracking"]),
+    log.features(
+        "deletionVectors",
+        "v2Checkpoint",
+        writer_only=[*_LEGACY, "domainMetadata", "rowTracking"],
+    ),
 )
+_REPEATED = ("path", "partitionValues", "size", "baseRowId", "defaultRowCommitVersion")
+"""Fields of an add that its remove has too."""
 
 
 @dataclass
@@ -58,8 +67,13 @@ def play(seed: int) -> Played:
     days = chance.choice((1, 1, 1, 7))
     world = World(schedule.random, data_retention_ms=days * DAY_MS, now_ms=EPOCH_MS)
     _begin(world, chance, retention_days=days)
-    writers = [Writer(f"w{n}", world, schedule, tasks=TASKS) for n in range(WRITERS)]
-    keepers = [Keeper(f"k{n}", world, schedule, tasks=TASKS) for n in range(KEEPERS)]
+    # Where everybody may do everything, two that harm each other seldom meet.
+    kinds = [write, *chance.sample(KINDS, chance.choice((1, 2, 3, len(KINDS))))]
+    operations = chance.sample(sorted(OPERATIONS), chance.choice((1, 2, 3, len(OPERATIONS))))
+    writers = [Writer(f"w{n}", world, schedule, tasks=TASKS, kinds=kinds) for n in range(WRITERS)]
+    keepers = [
+        Keeper(f"k{n}", world, schedule, tasks=TASKS, operations=operations) for n in range(KEEPERS)
+    ]
     actors: list[Actor] = [*writers, *keepers, Calendar("calendar", world, schedule, tasks=TASKS)]
     for actor in actors:
         schedule.begin(actor.work)
@@ -94,35 +108,33 @@ def _begin(world: World, chance: random.Random, *, retention_days: int) -> None:
         "delta.logRetentionDuration": f"interval {retention_days + chance.choice((0, 1))} days",
     }
     protocol = chance.choice(_PROTOCOLS)
-    names = protocol["protocol"].get("writerFeatures", ())
-    first = [protocol, log.metadata(partitioned_by=["part"], configuration=configuration)]
-    live: list[log.Action] = []
-    mark = -1
-    for version in range(chance.randint(2, 8)):
-        lines = first if version == 0 else []
-        lines = [log.commit_info("WRITE", txnId=f"begin-{version}"), *lines]
-        new = [new_file(world, world.store) for _ in range(chance.randint(1, 2))]
-        if version > 1 and live and chance.random() < 0.7:
+    tracks = "rowTracking" in protocol["protocol"].get("writerFeatures", ())
+    versions = chance.randint(2, 8)
+    # Files from before that have no row IDs.
+    upgraded_at = chance.choice((0, versions - 1))
+    ledger, live, mark = world.ledger, list[log.Action](), -1
+    for version in range(versions):
+        lines = [log.commit_info("WRITE", txnId=f"begin-{version}")]
+        if version == 0:
+            lines.append(log.metadata(partitioned_by=["part"], configuration=configuration))
+        if version in (0, upgraded_at):
+            lines.append(protocol if version == upgraded_at else _PROTOCOLS[0])
+        deleted = frozenset[str]()
+        if live and chance.random() < 0.7:
             gone = live.pop(chance.randrange(len(live)))
-            known = ("path", "partitionValues", "size", "baseRowId", "defaultRowCommitVersion")
-            fields = {k: v for k, v in gone.items() if k in known}
-            fields["deletionTimestamp"] = world.now_ms
-            lines.append(log.remove(**fields))
-            deleted = world.ledger.rows_of[gone["path"]]
-        else:
-            deleted = frozenset()
-        ids = {}
-        for file in new:
-            if "rowTracking" in names:
+            deleted = ledger.rows_of[gone["path"]]
+            fields = {name: gone[name] for name in _REPEATED if name in gone}
+            lines.append(log.remove(**fields, deletionTimestamp=world.now_ms))
+        new = [new_file(world, world.store) for _ in range(chance.randint(1, 2))]
+        if tracks and version >= upgraded_at:
+            for file in new:
                 file["baseRowId"], file["defaultRowCommitVersion"] = mark + 1, version
-                mark += len(world.ledger.rows_of[file["path"]])
-                ids = {"rowIdHighWaterMark": mark}
-            lines.append({"add": file})
-        if ids:
-            lines.append(log.domain("delta.rowTracking", log_text([ids]).decode().strip()))
+                mark += len(ledger.rows_of[file["path"]])
+            lines.append(log.domain(MARK, json.dumps({"rowIdHighWaterMark": mark})))
         live += new
-        inserted = frozenset().union(*(world.ledger.rows_of[f["path"]] for f in new))
-        world.ledger.effects[f"begin-{version}"] = Effect(inserted=inserted, deleted=deleted)
+        inserted = frozenset[str]().union(*(ledger.rows_of[file["path"]] for file in new))
+        ledger.effects[f"begin-{version}"] = Effect(inserted=inserted, deleted=deleted)
+        lines += [{"add": file} for file in new]
         world.store.put_if_absent(f"_delta_log/{version:020d}.json", log_text(lines))
         world.now_ms += chance.randrange(HOUR_MS, retention_days * DAY_MS)
 
@@ -130,8 +142,9 @@ def _begin(world: World, chance: random.Random, *, retention_days: int) -> None:
 def _end(world: World, schedule: Schedule) -> None:
     """When nobody interferes and nothing fails, every operation comes to its end."""
     world.now_ms += 2 * world.data_retention_ms
-    keeper = Keeper("last", world, schedule, tasks=0)
+    keeper = Keeper("last", world, schedule, tasks=0, operations=())
     for name in ("checkpoint", "compact-log", "clean-log", "vacuum"):
-        keeper.attempt(name, OPERATIONS[name], world.store, f"last-{name}")
+        asked = Asked(f"last-{name}", None, schedule.random)
+        keeper.attempt(name, OPERATIONS[name], world.store, asked)
         world.check()
     world.check(every_version=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -41,51 +44,64 @@ _PROPERTIES = (
 )
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a task asks for, in each of its attempts the same."""
+
+    task: str
+    since: datetime | None
+    """When its first attempt began, where it tells."""
+    chance: random.Random
+
+
 class Keeper(Actor):
     """Runs operations at random, and has the table judged after each."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, operations: Sequence[str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.operations = operations
         self.endings: list[tuple[str, str]] = []
         self.is_alone = self.tasks == 0
 
     def run(self, task: str) -> None:
-        name = self.chance.choice(sorted(OPERATIONS))
+        name = self.chance.choice(self.operations)
         operation = OPERATIONS[name]
-        for _, store in self.attempts(longest=40):
-            attempt = partial(self.attempt, name, operation, store, task)
-            done = self.tried(store, attempt)
+        began = self.chance.choice((None, self.now()))
+        seed = self.chance.getrandbits(32)
+        for _, store in self.attempts(longest=self.chance.choice((12, 40))):
+            asked = Asked(task, began, random.Random(seed))
+            done = self.tried(store, partial(self.attempt, name, operation, store, asked))
             self.world.check()
             if done:
                 return
 
-    def attempt(self, name: str, operation: _Operation, store: Store, task: str) -> None:
+    def attempt(self, name: str, operation: _Operation, store: Store, asked: Asked) -> None:
         self.endings.append((name, "tried"))
-        status = operation(self, Table(store), task)
+        status = operation(self, Table(store), asked)
         self.endings.append((name, status))
 
 
-_Operation = Callable[[Keeper, Table, str], str]
+_Operation = Callable[[Keeper, Table, Asked], str]
 
 
-def _checkpoint(keeper: Keeper, table: Table, task: str) -> str:
+def _checkpoint(keeper: Keeper, table: Table, asked: Asked) -> str:
     snapshot = table.snapshot()
-    if keeper.chance.random() < 0.2:
+    if asked.chance.random() < 0.2:
         oldest = keeper.world.oldest
-        snapshot = table.snapshot(version=keeper.chance.randint(oldest, snapshot.version))
+        snapshot = table.snapshot(version=asked.chance.randint(oldest, snapshot.version))
     kinds: tuple[Any, ...] = ("auto", "classic")
     if has(keeper.world.ledger.states[snapshot.version], "v2Checkpoint"):
         kinds = ("auto", "v2-classic", "v2-json", "v2-parquet")
     options = checkpoint.CheckpointOptions(
-        kind=keeper.chance.choice(kinds), actions_per_sidecar=keeper.chance.choice((0, 2, 50))
+        kind=asked.chance.choice(kinds), actions_per_sidecar=asked.chance.choice((0, 2, 50))
     )
     planned = checkpoint.plan(snapshot, options, now=keeper.now())
     return checkpoint.apply(table, planned, new_id=keeper.world.new_id).status
 
 
-def _compact_log(keeper: Keeper, table: Table, task: str) -> str:
+def _compact_log(keeper: Keeper, table: Table, asked: Asked) -> str:
     options = compact_log.CompactLogOptions(
-        commits_per_file=keeper.chance.choice((2, 3, 5)), partial=keeper.chance.random() < 0.5
+        commits_per_file=asked.chance.choice((2, 3, 5)), partial=asked.chance.random() < 0.5
     )
     planned = compact_log.plan(table.snapshot(), options, now=keeper.now())
     result = compact_log.apply(table, planned)
@@ -93,21 +109,21 @@ def _compact_log(keeper: Keeper, table: Table, task: str) -> str:
     return result.status
 
 
-def _clean_log(keeper: Keeper, table: Table, task: str) -> str:
+def _clean_log(keeper: Keeper, table: Table, asked: Asked) -> str:
     planned = clean_log.plan(table.snapshot(), now=keeper.now())
     result = clean_log.apply(table, planned, now=keeper.now(), new_id=keeper.world.new_id)
     assert isinstance(table.store, FaultStore) or result.status != "partly", result
     return result.status
 
 
-def _vacuum(keeper: Keeper, table: Table, task: str) -> str:
+def _vacuum(keeper: Keeper, table: Table, asked: Asked) -> str:
     now = keeper.now()
     options = vacuum.VacuumOptions(
         # By the log, it refuses logs that were cleaned up further than it went.
-        mode="full" if keeper.is_alone else keeper.chance.choice(("full", "full", "lite")),
+        mode="full" if keeper.is_alone else asked.chance.choice(("full", "full", "lite")),
         allow_short_retention=True,
         no_other_writers=True,
-        log_commits=keeper.chance.random() < 0.5,
+        log_commits=asked.chance.random() < 0.5,
     )
     brought_back = set(keeper.world.brought_back)
     surveyed = vacuum.survey(table.snapshot(), options, now=now)
@@ -121,11 +137,13 @@ def _vacuum(keeper: Keeper, table: Table, task: str) -> str:
     return result.status
 
 
-def _backfill_row_ids(keeper: Keeper, table: Table, task: str) -> str:
+def _backfill_row_ids(keeper: Keeper, table: Table, asked: Asked) -> str:
     options = backfill_row_ids.BackfillRowIdsOptions(
-        files_per_commit=keeper.chance.choice((1, 2, 100)),
-        checkpoint=keeper.chance.random() < 0.5,
-        lift_suspension=keeper.chance.random() < 0.5,
+        files_per_commit=asked.chance.choice((1, 2, 100)),
+        checkpoint=asked.chance.random() < 0.5,
+        lift_suspension=asked.chance.random() < 0.5,
+        operation_id=asked.task,
+        operation_since=asked.since,
     )
     planned = backfill_row_ids.plan(table.snapshot(), options, now=keeper.now())
     return backfill_row_ids.apply(
@@ -133,9 +151,11 @@ def _backfill_row_ids(keeper: Keeper, table: Table, task: str) -> str:
     ).status
 
 
-def _upgrade_protocol(keeper: Keeper, table: Table, task: str) -> str:
-    features = tuple(keeper.chance.sample(_FEATURES, keeper.chance.choice((1, 2))))
-    options = upgrade_protocol.UpgradeProtocolOptions(features=features, operation_id=task)
+def _upgrade_protocol(keeper: Keeper, table: Table, asked: Asked) -> str:
+    features = tuple(asked.chance.sample(_FEATURES, asked.chance.choice((1, 2))))
+    options = upgrade_protocol.UpgradeProtocolOptions(
+        features=features, operation_id=asked.task, operation_since=asked.since
+    )
     new_id = keeper.world.new_id
     planned = upgrade_protocol.plan(table.snapshot(), options, now=keeper.now(), new_id=new_id)
     return upgrade_protocol.apply(
@@ -143,9 +163,11 @@ def _upgrade_protocol(keeper: Keeper, table: Table, task: str) -> str:
     ).status
 
 
-def _set_properties(keeper: Keeper, table: Table, task: str) -> str:
+def _set_properties(keeper: Keeper, table: Table, asked: Asked) -> str:
     options = set_properties.SetPropertiesOptions(
-        properties=keeper.chance.choice(_PROPERTIES), operation_id=task
+        properties=asked.chance.choice(_PROPERTIES),
+        operation_id=asked.task,
+        operation_since=asked.since,
     )
     new_id = keeper.world.new_id
     planned = set_properties.plan(table.snapshot(), options, now=keeper.now(), new_id=new_id)
@@ -154,17 +176,20 @@ def _set_properties(keeper: Keeper, table: Table, task: str) -> str:
     ).status
 
 
-def _drop_feature(keeper: Keeper, table: Table, task: str) -> str:
+def _drop_feature(keeper: Keeper, table: Table, asked: Asked) -> str:
     snapshot, world = table.snapshot(), keeper.world
     names = world.ledger.states[snapshot.version].protocol or {}
-    present = sorted({*_FEATURES, "checkpointProtection"} & {*names.get("writerFeatures", ())})
+    wanted = [*_FEATURES, "checkpointProtection"]
+    asked.chance.shuffle(wanted)
+    present = [name for name in wanted if name in names.get("writerFeatures", ())]
     if not present:
         return "nothing-to-do"
     options = drop_feature.DropFeatureOptions(
-        feature=keeper.chance.choice(present),
-        truncate_history=keeper.chance.random() < 0.5,
-        operation_id=task,
-        files_per_commit=keeper.chance.choice((2, 100)),
+        feature=present[0],
+        truncate_history=asked.chance.random() < 0.5,
+        operation_id=asked.task,
+        operation_since=asked.since,
+        files_per_commit=asked.chance.choice((2, 100)),
     )
     planned = drop_feature.plan(snapshot, options, now=keeper.now(), new_id=world.new_id)
     if planned.way == "truncate-history":

@@ -23,19 +23,23 @@ from delta_maintenance.testing.actions import Action, add, dv_id
 from delta_maintenance.testing.table_builder import parquet_bytes
 
 _PARTITIONS = ("x", "a b")
+_HOT = 3
+_PROPERTIES = ("delta.checkpointPolicy", "delta.checkpoint.writeStatsAsStruct")
+"""Set by keepers; who ends them has the last word."""
 _VECTOR = b"\1" + bytes(44)
 
 
 class Writer(Actor):
     """Appends, deletes, rewrites, restores and annotates."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, kinds: Sequence[Kind], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.kinds = kinds
         self.outcomes: list[tuple[str, object]] = []
         """By transaction id; of those that died, nothing."""
 
     def run(self, task: str) -> None:
-        kind = self.chance.choice(_KINDS)
+        kind = self.chance.choice(self.kinds)
         planned: list[int] = []
         for number, store in self.attempts(longest=12):
             attempt = partial(self._attempt, task, number, kind, store, planned)
@@ -43,7 +47,7 @@ class Writer(Actor):
                 return
 
     def _attempt(
-        self, task: str, number: int, kind: _Kind, store: Store, planned: list[int]
+        self, task: str, number: int, kind: Kind, store: Store, planned: list[int]
     ) -> None:
         snapshot = Table(store).snapshot()
         planned.append(snapshot.version)
@@ -84,8 +88,10 @@ class Job:
         """What the snapshot holds, by the judge's own account."""
 
     def pick(self, most: int) -> list[Action]:
-        """Some live files."""
+        """Some live files, most of the time of those that everybody changes."""
         keys = sorted(self.state.live, key=str)
+        if self.chance.random() < 0.7:
+            keys = keys[:_HOT]
         chosen = self.chance.sample(keys, min(most, len(keys)))
         return [self.state.live[key] for key in chosen]
 
@@ -120,7 +126,7 @@ class Job:
         return vector
 
 
-_Kind = Callable[[Job, Transaction], Effect | None]
+Kind = Callable[[Job, Transaction], Effect | None]
 
 
 def new_file(
@@ -224,25 +230,23 @@ def annotate(job: Job, transaction: Transaction) -> Effect | None:
 
 
 def set_tblproperties(job: Job, transaction: Transaction) -> Effect:
-    """A property of the user's own."""
+    """A property of the user's own, and the end of some that are not."""
     metadata = job.snapshot.metadata
-    configuration = {**metadata.configuration, "owner": job.txn_id}
+    ended = _PROPERTIES if job.chance.random() < 0.5 else ()
+    configuration = {k: v for k, v in metadata.configuration.items() if k not in ended}
+    configuration["owner"] = job.txn_id
     transaction.stage_metadata(
         type(metadata).from_json(metadata.to_json() | {"configuration": configuration})
     )
     return Effect()
 
 
-_KINDS: Sequence[_Kind] = (
-    write,
-    write,
+KINDS: Sequence[Kind] = (
     write,
     streaming_update,
     delete,
     delete_rows,
-    delete_rows,
     optimize,
-    restore,
     restore,
     annotate,
     set_tblproperties,

@@ -33,7 +33,7 @@ from delta_maintenance.protocol.deletion_vectors import encode_bitmap, z85_encod
 from delta_maintenance.spark import job
 from delta_maintenance.spark.constraint_check import SparkConstraintCheck
 from delta_maintenance.spark.constraint_expression import needed_columns
-from delta_maintenance.spark.submit import JobSpec
+from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
 

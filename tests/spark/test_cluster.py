@@ -1,153 +1,46 @@
-"""The job as it is submitted: on a standalone cluster, with the library shipped along, and through
-Spark Connect."""
+"""The job on a standalone cluster whose Python lacks this library: how it gets there."""
 
 from __future__ import annotations
 
-import json
-import os
+import io
 import shutil
-import socket
-import subprocess
 import sys
-import time
+import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
-import pyspark
+import pyarrow.parquet as pq
 import pytest
 from sidecar_rows import sidecar_rows
+from spark_processes import Cluster
+from vacuum_tables import Folder
 
 import delta_maintenance
-from delta_maintenance import open_table
+from delta_maintenance import clock, open_table
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.checkpoint import CheckpointResult
-from delta_maintenance.spark.submit import JobReport, JobSpec, read_report, submit_command
-from delta_maintenance.testing.actions import add, features, metadata, remove
+from delta_maintenance.operations.vacuum import VacuumOptions, VacuumPlan, VacuumResult
+from delta_maintenance.submission.job_report import JobReport
+from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.submission.library import library_zip
+from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
 from delta_maintenance.testing.s3_server import S3Server, serve_s3
 from delta_maintenance.testing.table_builder import TableBuilder
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 
-SPARK_HOME = Path(pyspark.__file__).parent
-PATIENCE_SECONDS = 60
-# Short lives: compiling costs more than it brings.
-QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
-SETTINGS = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "512m",
-    "spark.executor.memory": "512m",
-    "spark.driver.extraJavaOptions": QUICK_START,
-    "spark.executor.extraJavaOptions": QUICK_START,
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-}
-
-
-class Cluster:
-    """A master and two workers of one core each, on the loopback interface."""
-
-    def __init__(self, folder: Path, python: Path) -> None:
-        self._folder = folder
-        self._daemons: list[subprocess.Popen[bytes]] = []
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.master = f"spark://127.0.0.1:{port}"
-        self._environment = {
-            # The credentials of whoever starts the cluster are none of the job's.
-            **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
-            "SPARK_HOME": str(SPARK_HOME),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": QUICK_START,
-            "PYSPARK_PYTHON": str(python),
-            "PYSPARK_DRIVER_PYTHON": str(python),
-        }
-        self._start("master", "Master", "--port", str(port), says="New state: ALIVE")
-        for name in ("worker-1", "worker-2"):
-            work = ("--work-dir", str(folder / name), "--cores", "1", "--memory", "512m")
-            self._start(name, "Worker", *work, self.master, says="Successfully registered")
-
-    def close(self) -> None:
-        for daemon in reversed(self._daemons):
-            daemon.terminate()
-            daemon.wait(timeout=30)
-
-    def submit(
-        self, spec: JobSpec, name: str, environment: dict[str, str], py_files: list[str]
-    ) -> JobReport:
-        """Runs a job; its output stays in a file for whoever looks into a failure."""
-        report = self._folder / f"{name}.json"
-        command = submit_command(
-            spec.write(self._folder / f"{name}.spec.json"),
-            str(report),
-            spark_submit=str(SPARK_HOME / "bin" / "spark-submit"),
-            master=self.master,
-            conf=SETTINGS,
-            py_files=py_files,
-        )
-        with (self._folder / f"{name}.log").open("wb") as log:
-            done = subprocess.run(
-                command,
-                env={**self._environment, **environment},
-                cwd=self._folder,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                timeout=300,
-            )
-        output = Path(log.name).read_text()
-        assert report.exists(), output
-        told = read_report(report)
-        assert done.returncode == told.exit_status, output
-        assert output.splitlines()[-1] == f"DELTA_MAINTENANCE_REPORT {report.read_text()}"
-        return told
-
-    def executors(self) -> list[int]:
-        """How many executors each worker has started so far."""
-        return [
-            len(list((self._folder / name).glob("app-*/*"))) for name in ("worker-1", "worker-2")
-        ]
-
-    def _start(self, name: str, kind: str, *arguments: str, says: str) -> None:
-        log = self._folder / f"{name}.log"
-        daemon = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
-        common = ("--host", "127.0.0.1", "--webui-port", "0")
-        with log.open("wb") as out:
-            self._daemons.append(
-                subprocess.Popen(
-                    [str(SPARK_HOME / "bin" / "spark-class"), daemon, *common, *arguments],
-                    env=self._environment,
-                    cwd=self._folder,
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                )
-            )
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while says not in log.read_text():
-            assert self._daemons[-1].poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
-
-
-@pytest.fixture(scope="module")
-def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with everything that this one has, but for editable installs: ours is one."""
-    folder = tmp_path_factory.mktemp("python")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    [packages] = folder.glob("lib/python*/site-packages")
-    ours = [path for path in sys.path if path.endswith("site-packages")]
-    (packages / "borrowed.pth").write_text("\n".join(ours))
-    return folder / "bin" / "python"
+VECTOR = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
 
 
 @pytest.fixture(scope="module")
 def py_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The library as a ZIP file, to be shipped."""
-    package = Path(delta_maintenance.__file__).parent
-    return shutil.make_archive(
-        str(tmp_path_factory.mktemp("shipped") / "library"), "zip", package.parent, package.name
-    )
+    file = tmp_path_factory.mktemp("shipped") / "library.zip"
+    file.write_bytes(library_zip())
+    return str(file)
 
 
 @pytest.fixture(scope="module")
@@ -227,49 +120,66 @@ def test_a_job_that_cannot_be_done_says_why(cluster: Cluster, py_file: str, tmp_
     assert (told.status, told.exit_status) == ("refused", 3)
 
 
-CONNECT = """
-import json, sys, warnings
-warnings.simplefilter("ignore", FutureWarning)
-from pyspark.sql import SparkSession
-from delta_maintenance.spark.job import run
-from delta_maintenance.spark.submit import JobReport, JobSpec
-session = SparkSession.builder.remote("local[2]")
-for name, value in json.loads(sys.argv[2]).items():
-    session = session.config(name, value)
-spark = session.getOrCreate()
-assert "connect" in type(spark).__module__
-spark.addArtifacts(sys.argv[3], pyfile=True)
-result = run(JobSpec.from_json(json.loads(sys.argv[1])), spark)
-print(json.dumps(JobReport(status="done", result=result).to_json()))
-spark.stop()
-"""
-
-
-def test_spark_connect_needs_nothing_of_the_jvm(
-    bare_python: Path, py_file: str, tmp_path: Path
+@pytest.mark.conformance("VAC-03", "VAC-11")
+def test_a_vacuum_on_a_cluster_deletes_the_set_of_the_local_engine(
+    cluster: Cluster, py_file: str, tmp_path: Path
 ) -> None:
-    pytest.importorskip("grpc", reason="NO SPARK CONNECT: its client needs grpcio")
+    table = littered(tmp_path / "table")
+    snapshot = table.open().snapshot()
+    local = vacuum.survey(snapshot, VacuumOptions(engine="local"), now=clock.now())
+    expected = set(local.found.files()["path"].to_pylist())
+    assert len(expected) == 70
+    before = table.files()
+    spec = JobSpec(operation="vacuum", table=table.store.root, report_uri=str(tmp_path / "list"))
+    planned = cluster.submit(replace(spec, plan_only=True), "vacuum-plan", {}, [py_file])
+    plan = VacuumPlan.from_json(planned.result_or_raise())
+    assert (plan.engine, plan.files, plan.bytes) == ("spark", local.plan.files, local.plan.bytes)
+    assert set(pq.read_table(tmp_path / "list")["path"].to_pylist()) == expected
+    assert table.files() == before
+    told = cluster.submit(replace(spec, report_uri=None), "vacuum", {}, [py_file])
+    result = VacuumResult.from_json(told.result_or_raise())
+    assert (result.status, result.deleted, result.failed) == ("vacuumed", len(expected), 0)
+    assert before - table.files() == expected
+
+
+def littered(path: Path) -> Folder:
+    """Live files, dead ones that the log knows, and some that it does not, in ten folders."""
+    now = clock.now()
+    table = Folder(path, now=now, first=[features("deletionVectors"), metadata()])
+    paths = [f"p={number % 10}/{number}.parquet" for number in range(100)]
+    vector = deletion_vector()
+    table.log(*(add(path) for path in paths), add("vectored.parquet", dv=vector))
+    old = epoch_millis(now - timedelta(days=20))
+    table.log(*(remove(path, deletionTimestamp=old) for path in paths[:50]), days=20)
+    orphans = [f"p={number % 10}/orphan-{number}.parquet" for number in range(20)]
+    table.file(*paths, *orphans, "vectored.parquet", VECTOR)
+    table.file("p=1/young.parquet", days=1)
+    return table
+
+
+def test_without_the_library_executors_say_what_they_lack(cluster: Cluster, tmp_path: Path) -> None:
+    neglected(tmp_path / "table")
+    own = {"PYSPARK_DRIVER_PYTHON": sys.executable}
+    told = cluster.submit(job(str(tmp_path / "table")), "bare", own, [])
+    assert told.error is not None and "No module named 'delta_maintenance'" in told.error.problem
+
+
+def test_an_archive_of_an_environment_brings_python_and_library(
+    cluster: Cluster, bare_python: Path, tmp_path: Path
+) -> None:
+    environment = tmp_path / "environment"
+    shutil.copytree(bare_python.parents[1], environment, symlinks=True)
+    [packages] = environment.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(io.BytesIO(library_zip())) as library:
+        library.extractall(packages)
+    packed = shutil.make_archive(str(tmp_path / "environment"), "gztar", environment)
+    shutil.rmtree(environment)
     neglected(tmp_path / "table")
     like = neglected(tmp_path / "like")
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(SPARK_HOME),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": str(bare_python),
+    own = {
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": "./environment/bin/python",
     }
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    settings = {**SETTINGS, "spark.local.connect.server.port": str(port)}
-    spec = json.dumps(job(str(tmp_path / "table")).to_json())
-    done = subprocess.run(
-        [sys.executable, "-c", CONNECT, spec, json.dumps(settings), py_file],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    told = JobReport.from_json(json.loads(done.stdout.splitlines()[-1]))
+    archives = [f"{packed}#environment"]
+    told = cluster.submit(job(str(tmp_path / "table")), "archive", own, [], archives)
     check(told, open_table(str(tmp_path / "table")), like)

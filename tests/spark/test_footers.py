@@ -14,7 +14,7 @@ from row_ids import check
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.spark import job
 from delta_maintenance.spark.footers import SparkFooters
-from delta_maintenance.spark.submit import JobSpec
+from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
 

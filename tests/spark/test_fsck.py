@@ -18,8 +18,8 @@ from delta_maintenance.operations import fsck
 from delta_maintenance.operations.fsck import FsckOptions, FsckResult
 from delta_maintenance.spark import job
 from delta_maintenance.spark.fsck import FileReading, SparkContents
-from delta_maintenance.spark.submit import JobSpec
 from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.table.file_contents import check_footers
 from delta_maintenance.table.findings import FINDINGS, Findings
 from delta_maintenance.testing.table_builder import EPOCH_MS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import uuid
@@ -147,6 +148,32 @@ def test_a_json_checkpoint_is_read_too(spark: SparkSession, tmp_path: Path) -> N
 def test_a_table_without_files_has_no_sidecars(spark: SparkSession, tmp_path: Path) -> None:
     results = both(spark, start, tmp_path)
     assert [(result.sidecars, result.num_files) for result in results] == [(0, 0), (0, 0)]
+
+
+@pytest.mark.conformance("STAT-07")
+def test_shares_that_lack_a_statistic_are_all_written_anew_with_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Statistics as structs alone, and one file that says how tight its bounds are, although
+    deletion vectors were dropped from the table."""
+    configuration = {
+        "delta.checkpoint.writeStatsAsJson": "false",
+        "delta.checkpoint.writeStatsAsStruct": "true",
+    }
+
+    def make(path: Path) -> None:
+        table = TableBuilder(path)
+        table.commit([features("v2Checkpoint"), metadata(configuration=configuration)])
+        table.commit([add(f"{n}", stats='{"numRecords":1}') for n in range(20)])
+        table.commit([add("loose", stats='{"numRecords":2,"tightBounds":false}', rank=1)])
+
+    _, on_spark = both(spark, make, tmp_path)
+    assert (on_spark.engine, on_spark.num_files) == ("spark", 21)
+    table = open_table(str(tmp_path / "spark"))
+    told = [json.loads(row)["add"] for row in sidecar_rows(table, on_spark.version)]
+    assert {"numRecords": 2, "tightBounds": False} in [row["stats_parsed"] for row in told]
+    # Those of the first attempt are gone again.
+    assert len(sidecar_files(table)) == on_spark.sidecars
 
 
 def test_two_types_of_an_unknown_field_are_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ from delta_maintenance.operations.vacuum import (
     VacuumResult,
 )
 from delta_maintenance.spark import job
-from delta_maintenance.spark.submit import JobSpec
 from delta_maintenance.spark.vacuum import SparkVacuum
+from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
 from delta_maintenance.testing.table_builder import LOG
 

@@ -96,6 +96,12 @@ def test_directories_and_their_markers_are_no_files(store: AzureStore, client: A
     assert [status.path for status in store.list_from("_delta_log")] == ["_delta_log/0.json"]
     tree = [path for page in store.list_tree() for path in page["path"].to_pylist()]
     assert sorted(tree) == ["_delta_log/0.json", "_delta_log/_sidecars/x"]
+    levels = {at: store.list_level(at).to_pylist() for at in ("", "_delta_log")}
+    assert [(row["path"], row["kind"]) for row in levels[""]] == [("_delta_log", 1)]
+    assert sorted((row["path"], row["kind"]) for row in levels["_delta_log"]) == [
+        ("_delta_log/0.json", 0),
+        ("_delta_log/_sidecars", 1),
+    ]
     assert store.stat("_delta_log") is None
     with pytest.raises(FileNotFoundError):
         store.read("_delta_log")

@@ -87,6 +87,19 @@ def test_a_tree_is_listed_whole_and_in_pages(
     assert sorted(below) == sorted(name for name in names if name.startswith("p=3/"))
 
 
+def test_a_level_is_listed_in_pages_and_no_further_down(
+    gcs_server: GCSServer, gcs_bucket: str, store: GCSStore
+) -> None:
+    names = [f"p={number % 7}/{number}.parquet" for number in range(50)]
+    gcs_server.fill(gcs_bucket, [f"warehouse/table/{name}" for name in [*names, "x", "p=3/"]])
+    gcs_server.page_size = 3
+    gcs_server.requests.clear()
+    level = [(row["path"], row["kind"]) for row in store.list_level().to_pylist()]
+    assert sorted(level) == [*((f"p={number}", 1) for number in range(7)), ("x", 0)]
+    assert len(gcs_server.requests) == 3
+    assert all("prefixes" in request for request in gcs_server.requests)
+
+
 @pytest.mark.parametrize("count", [3 * PART, 3 * PART + 1, 3 * PART - 1])
 def test_a_large_stream_goes_up_in_parts_and_appears_at_once(
     gcs_server: GCSServer, gcs_bucket: str, count: int

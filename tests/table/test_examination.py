@@ -8,12 +8,15 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from sound_tables import CONFIGURATION, DATA, PROTOCOL, ROWS, STATS, VECTOR, SoundTable, parquet
 
+from delta_maintenance import clock
 from delta_maintenance.errors import NotADeltaTableError, UnsupportedFeatureError
 from delta_maintenance.protocol.log_files import (
     checksum_name,
@@ -23,6 +26,7 @@ from delta_maintenance.protocol.log_files import (
     hadoop_checksum_name,
     multipart_checkpoint_name,
 )
+from delta_maintenance.table import file_presence
 from delta_maintenance.table.examination import Examination, examine
 from delta_maintenance.table.findings import KINDS, Findings
 from delta_maintenance.testing import actions as log
@@ -91,6 +95,21 @@ def _mapped(*columns: tuple[str, dict[str, Any]]) -> Callable[[SoundTable], None
     return spoil
 
 
+def _clustered_by_variant(t: SoundTable) -> None:
+    names = [*PROTOCOL["protocol"]["readerFeatures"], "columnMapping", "variantType"]
+    writers = [*PROTOCOL["protocol"]["writerFeatures"], "columnMapping", "variantType"]
+    inner = json.loads(_columns(("v", "variant", _id(2, "physical-v"))))
+    columns = [{"name": "s", "type": inner, "nullable": True, "metadata": _id(1, "physical-s")}]
+    t.step(
+        log.protocol(3, 7, reader_features=names, writer_features=writers),
+        log.metadata(
+            configuration=CONFIGURATION | {"delta.columnMapping.mode": "name"},
+            schema=json.dumps({"type": "struct", "fields": columns}),
+        ),
+        log.domain("delta.clustering", '{"clusteringColumns":[["physical-s","physical-v"]]}'),
+    )
+
+
 def _id(number: int, name: str) -> dict[str, Any]:
     return {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": name}
 
@@ -98,6 +117,12 @@ def _id(number: int, name: str) -> dict[str, Any]:
 def hadoop_checksum(data: bytes, *, every: int = 512) -> bytes:
     sums = [zlib.crc32(data[at : at + every]) for at in range(0, len(data), every)]
     return struct.pack(f">4sI{len(sums)}I", b"crc\0", every, *sums)
+
+
+def _reused(t: SoundTable) -> None:
+    for columns in ((("a", _id(1, "x")), ("b", _id(2, "y"))), (("a", _id(1, "x")),)):
+        _mapped(*columns)(t)
+    _mapped(("a", _id(1, "x")), ("c", _id(3, "y")))(t)
 
 
 VECTOR_FILE = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
@@ -248,12 +273,14 @@ SEEDS: dict[str, Seed] = {
     "type-without-feature": Seed(
         lambda t: _metadata(t, schema=_columns(("at", "timestamp_ntz", {})))
     ),
+    "reused-physical-name": Seed(_reused, path=commit(7)),
     "clustered-and-partitioned": Seed(
         lambda t: t.step(
             log.metadata(configuration=CONFIGURATION, partitioned_by=["part"]),
             log.domain("delta.clustering"),
         )
     ),
+    "variant-layout": Seed(_clustered_by_variant),
     "vector-without-feature": Seed(
         lambda t: t.step(
             log.features(
@@ -311,6 +338,18 @@ def test_a_sound_table_has_no_findings_by_any_route() -> None:
     assert not look(SoundTable()).findings.counts
     assert not look(SoundTable(extras=False)).findings.counts
     assert not look(SoundTable(), deep=False).findings.counts
+
+
+@pytest.mark.conformance("CM-08")
+def test_columns_that_come_back_or_are_mapped_anew_reuse_no_name() -> None:
+    table = SoundTable(extras=False)
+    one, two = ("a", _id(1, "x")), ("b", _id(2, "y"))
+    for columns in ((one, two), (one,), (("renamed", _id(1, "x")), two)):
+        _mapped(*columns)(table)
+    # Restored, renamed: but then all files are written anew, and ids begin again.
+    _metadata(table)
+    _mapped(("c", _id(1, "y")), ("d", _id(2, "x")))(table)
+    assert "reused-physical-name" not in look(table, deep=False).findings.counts
 
 
 def problems(table: TableBuilder) -> dict[str, list[str]]:
@@ -580,3 +619,37 @@ def test_many_findings_are_columns_and_the_worst_come_first() -> None:
     shown = findings.first(2)
     assert [f.kind for f in shown] == ["log-gap", *["missing-data-file"] * 2, "unknown-file"]
     assert shown[1].version == 3
+
+
+@pytest.mark.parametrize("looked_up", [1, 2, 100])
+def test_each_file_is_held_against_its_own_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_up: int
+) -> None:
+    """A disk is asked file by file, some at a time and folder by folder."""
+    monkeypatch.setattr(file_presence, "_LOOKED_UP", looked_up)
+    table = TableBuilder(tmp_path)
+    names = [f"p={number % 3}/{number}" for number in range(9)]
+    for size, name in enumerate(names):
+        table.store.put(name, b"x" * size)
+    wrong = {names[4]: 99, names[7]: 0}
+    adds = [log.add(name, size=wrong.get(name, size)) for size, name in enumerate(names)]
+    table.commit([log.protocol(), log.metadata(), *adds])
+    found = examine(table.open(), now=clock.now()).findings.table()
+    sizes = found.filter(pc.equal(found["kind"], "data-file-size"))
+    assert sorted(sizes["path"].to_pylist()) == sorted(wrong)
+    assert "it has 4 bytes, the log says 99" in sizes["problem"].to_pylist()
+
+
+@pytest.mark.conformance("SCHEMA-09")
+@pytest.mark.parametrize("clustered_by", [None, '{"clusteringColumns":[["v"]]}'])
+def test_a_variant_neither_partitions_nor_clusters_a_table(clustered_by: str | None) -> None:
+    table = TableBuilder()
+    columns = _columns(("v", "variant", {}), ("w", "variant", {}), ("x", "long", {}))
+    by = [] if clustered_by else ["v"]
+    layout = [log.domain("delta.clustering", clustered_by)] if clustered_by else []
+    first = log.metadata(schema=columns, partitioned_by=by)
+    table.commit([log.features("variantType", "domainMetadata"), first, *layout])
+    found = examine(table.open(), now=clock.now()).findings.table()
+    verb = "clustered" if clustered_by else "partitioned"
+    found = found.filter(pc.equal(found["kind"], "variant-layout"))
+    assert found["problem"].to_pylist() == [f"the table is {verb} by v, a variant"]

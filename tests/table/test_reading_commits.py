@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from hypothesis import given
@@ -99,6 +99,21 @@ def test_reads_ignore_names_that_they_do_not_know_and_lose_none_of_them() -> Non
     assert (snapshot.version, snapshot.warnings) == (1, ())
     assert live(table) == ["a"]
     assert table.names() == before
+
+
+@pytest.mark.conformance("CAT-04", "CAT-07", "LOG-02")
+def test_what_a_catalog_has_not_published_is_no_version_and_a_gap_where_more_was() -> None:
+    table = TableBuilder()
+    managed = features("catalogManaged", "vacuumProtocolCheck", writer_only=["inCommitTimestamp"])
+    table.commit([managed, metadata()])
+    table.commit([add("published")])
+    staged = f"_staged_commits/{2:020d}.00000000-0000-4000-8000-000000000000.json"
+    table.write(staged, log_text([add("staged")]))
+    assert (table.open().snapshot().version, live(table)) == (1, ["published"])
+    table.commit([add("later")], version=3)
+    with pytest.raises(CorruptTableError, match="commit 2 is missing"):
+        table.open().snapshot()
+    assert table.open().snapshot(version=1).version == 1
 
 
 @pytest.mark.conformance("LOG-02")
@@ -730,3 +745,27 @@ def test_a_large_log_refuses_what_only_a_small_one_is_searched_for(
     for read in (Snapshot.live_files, everything):
         with fails(CorruptTableError, "line 2: ", table=table, version=1, file=COMMIT_1):
             read(snapshot)
+
+
+@pytest.mark.conformance("LOG-03")
+def test_opening_takes_no_more_of_a_long_commit_than_a_piece_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    adds = [add(f"{number}") for number in range(50)]
+    table = started(*adds[:25], txn("app", 7), *adds[25:], add("last") | protocol())
+    whole = table.open().snapshot()
+    expected = (whole.state, whole.live_files().sort_by("path"))
+    asked: list[tuple[str, int]] = []
+    store, of_store = table.store, table.store.open
+
+    def opened(path: str) -> BinaryIO:
+        file = of_store(path)
+        read = file.read
+        file.read = lambda size=-1: asked.append((path, size)) or read(size)  # type: ignore[func-returns-value, method-assign]
+        return file
+
+    monkeypatch.setattr(store, "open", opened)
+    monkeypatch.setattr(log_reader, "_PIECE_BYTES", 500)
+    snapshot = table.open().snapshot()
+    assert set(asked) == {(COMMIT_1, 500)} and len(asked) > 5
+    assert (snapshot.state, snapshot.live_files().sort_by("path")) == expected

@@ -343,3 +343,25 @@ def test_a_type_that_cannot_be_read_is_told(build: Build, kind: str) -> None:
     assert read(snapshot, "id")["id"].to_pylist() == [1]
     with pytest.raises(UnsupportedFeatureError):
         read(snapshot)
+
+
+@pytest.mark.conformance("TW-01")
+def test_columns_with_a_past_that_nobody_reads_are_refused_and_others_are_not() -> None:
+    odd = [{"fromType": "string", "toType": "long"}]
+    schema = {
+        "type": "struct",
+        "fields": [
+            {"name": "id", "type": "long", "nullable": True, "metadata": {}},
+            {"name": "odd", "type": "long", "metadata": {"delta.typeChanges": odd}},
+        ],
+    }
+    for protocol, refused in ((log.features("typeWidening"), True), (log.protocol(1, 2), False)):
+        table = TableBuilder()
+        table.commit([protocol, log.metadata(schema=json.dumps(schema))])
+        snapshot = table.open().snapshot()
+        assert RowLayout.of(snapshot, ["id"], zone=UTC).schema.names == ["id"]
+        if refused:
+            with pytest.raises(UnsupportedFeatureError, match="from string to long"):
+                RowLayout.of(snapshot, ["id", "odd"], zone=UTC)
+        else:
+            RowLayout.of(snapshot, ["id", "odd"], zone=UTC)

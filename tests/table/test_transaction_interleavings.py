@@ -59,6 +59,10 @@ class PacedStore(ScheduledStore):
         self._turn()
         return self._store.read(path)
 
+    def read_head(self, path: str, size: int) -> bytes:
+        self._turn()
+        return self._store.read_head(path, size)
+
     def put_if_absent(self, path: str, data: bytes) -> Put:
         self._turn()
         fault = self._schedule.random.random()

@@ -1,41 +1,36 @@
-"""The connection type `delta`: the credentials and the endpoint of an object store."""
+"""The connection type `delta`: the way to the store of a table, and who else goes there."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
+from delta_maintenance.errors import DeltaMaintenanceError, NotADeltaTableError
+from delta_maintenance_airflow.compat import AirflowException, mask, mask_async
+from delta_maintenance_airflow.hooks.storage_options import (
+    extra_of,
+    own_options,
+    referred_options,
+    secrets_in,
+    store_of,
+    without_credentials,
+)
+
 if TYPE_CHECKING:
     from delta_maintenance import Table
-
-_OPTIONS = {"session_token": "AWS_SESSION_TOKEN"}
-"""Fields of the form whose storage option has another name."""
-_HARMLESS = frozenset(
-    {
-        "endpoint_url",
-        "region",
-        "anon",
-        "aws_endpoint_url",
-        "aws_region",
-        "aws_default_region",
-        "aws_skip_signature",
-        "aws_allow_http",
-        "google_skip_signature",
-        "account_name",
-        "endpoint",
-        "azure_storage_account_name",
-        "azure_storage_endpoint",
-        "azure_skip_signature",
-    }
-)
+    from delta_maintenance.storage import Store
 
 
 class DeltaHook(BaseHook):
     """Opens tables with the storage options of an Airflow connection.
 
-    Login and password are the access key and its secret. Every other field of the connection's
-    extra is a storage option under its own name: `region`, `endpoint_url`, `profile`, ...
+    Login and password are the access key of S3 and its secret; the form has fields for the other
+    stores. Credentials may also come from a connection of another provider, by its id in
+    `storage_conn_id`: `aws`, `google_cloud_platform`, `wasb` or `adls`; what the connection itself
+    says goes before that. Every other field of the extra is a storage option under its own name,
+    such as `profile`. Whatever is secret is masked in logs from the first look on.
 
     :param delta_conn_id: the connection; None where the environment of the worker has all it takes
         (an instance role, variables), and for local tables.
@@ -50,38 +45,92 @@ class DeltaHook(BaseHook):
         super().__init__(**kwargs)
         self.delta_conn_id = delta_conn_id
 
-    def storage_options(self, *, credentials: bool = True) -> dict[str, str]:
+    def storage_options(
+        self, address: str | None = None, *, credentials: bool = True
+    ) -> dict[str, str]:
         """The storage options; with credentials never to be logged, rendered or stored.
 
-        Without them only those options are given that are known to be none.
+        Those for the store at an address, none on the worker's own disks; for any store where no
+        address is given. Without credentials only those are given that are known to be none.
         """
-        if not self.delta_conn_id:
+        if not self.delta_conn_id or (address is not None and store_of(address) is None):
             return {}
         connection = self.get_connection(self.delta_conn_id)
-        given = {
-            "AWS_ACCESS_KEY_ID": connection.login,
-            "AWS_SECRET_ACCESS_KEY": connection.password,
-            **{_OPTIONS.get(name, name): value for name, value in connection.extra_dejson.items()},
-        }
-        return {
-            name: _text(value)
-            for name, value in given.items()
-            if value not in (None, "") and (credentials or name.lower() in _HARMLESS)
-        }
+        options = own_options(connection, address)
+        if (reference := extra_of(connection).get("storage_conn_id")) and credentials:
+            options = {**referred_options(self.get_connection(reference)), **options}
+        for secret in secrets_in(options):
+            mask(secret)
+        return options if credentials else without_credentials(options)
+
+    def open_watched(self, table_uri: str) -> Store:
+        """The store of a table that is asked again and again: see `operations.watch`."""
+        return _open_watched(table_uri, self.options_for(table_uri))
+
+    async def aopen_watched(self, table_uri: str) -> Store:
+        """The same, in an event loop."""
+        options: dict[str, str] = {}
+        if self.delta_conn_id and store_of(table_uri) is not None:
+            connection = await self.aget_connection(self.delta_conn_id)
+            options = own_options(connection, table_uri)
+            if reference := extra_of(connection).get("storage_conn_id"):
+                referred = referred_options(await self.aget_connection(reference))
+                options = {**referred, **options}
+            for secret in secrets_in(options):
+                await mask_async(secret)
+        # In a thread, since the first of its kind loads the client of its store.
+        return await asyncio.to_thread(_open_watched, table_uri, options or None)
 
     def options_for(self, address: str) -> dict[str, str] | None:
-        """The storage options for a file beside the table: none on the worker's own disks."""
-        scheme, colon, _ = address.partition(":")
-        local = not colon or "/" in scheme or scheme.lower() == "file"
-        return None if local else self.storage_options() or None
+        """The storage options for what is at an address, None where there are none."""
+        return self.storage_options(address) or None
 
     def open_table(self, table_uri: str) -> Table:
         """The table at an address; nothing is read yet."""
         # Loads pyarrow, which the parsing of DAGs must not wait for.
         from delta_maintenance import open_table
 
-        return open_table(table_uri, self.storage_options() or None)
+        return open_table(table_uri, self.options_for(table_uri))
+
+    @property
+    def other_writers(self) -> str | None:
+        """Who else commits to the tables: `conditional_put`, `spark`, `none`; None if unsaid."""
+        return self._field("other_writers")
+
+    @property
+    def spark_conn_id(self) -> str | None:
+        """The connection to submit Spark jobs to; None if unsaid."""
+        return self._field("spark_conn_id")
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Whether the address to test with can be read, and what is there."""
+        try:
+            return self._tried()
+        except (DeltaMaintenanceError, AirflowException) as error:
+            return False, str(error)
+
+    def _tried(self) -> tuple[bool, str]:
+        from delta_maintenance.operations.watch import LogWatch
+
+        address = self._field("test_address")
+        if address is None:
+            return False, "nothing was tried: give a table or a folder as the address to test with"
+        store = self.open_watched(address)
+        try:
+            return True, f"{address} is a table at version {LogWatch(store).look().version}"
+        except NotADeltaTableError:
+            # The listing was answered.
+            return True, f"{address} can be listed; there is no table right there"
+
+    def _field(self, name: str) -> str | None:
+        if not self.delta_conn_id:
+            return None
+        value = extra_of(self.get_connection(self.delta_conn_id)).get(name)
+        return str(value) if value else None
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _open_watched(table_uri: str, options: dict[str, str] | None) -> Store:
+    # Loads numpy, which the parsing of DAGs must not wait for.
+    from delta_maintenance.operations.watch import open_watched
+
+    return open_watched(table_uri, options)

@@ -1,5 +1,10 @@
-"""Operators that maintain Delta tables: one for each operation."""
+"""Operators that maintain Delta tables: one for each operation.
 
+Those for the tables of a policy are imported from `policy`, those for what somebody asks for from
+`by_hand`.
+"""
+
+from delta_maintenance_airflow.operators.add_constraint import DeltaAddConstraintOperator
 from delta_maintenance_airflow.operators.backfill_row_ids import DeltaRowTrackingBackfillOperator
 from delta_maintenance_airflow.operators.checkpoint import DeltaCheckpointOperator
 from delta_maintenance_airflow.operators.clean_log import DeltaLogCleanupOperator
@@ -11,6 +16,7 @@ from delta_maintenance_airflow.operators.upgrade_protocol import DeltaProtocolUp
 from delta_maintenance_airflow.operators.vacuum import DeltaVacuumOperator
 
 __all__ = [
+    "DeltaAddConstraintOperator",
     "DeltaCheckpointOperator",
     "DeltaDropFeatureOperator",
     "DeltaFsckOperator",

@@ -29,8 +29,8 @@ class DeltaRowTrackingBackfillOperator(DeltaSparkOperator):
     `status` is `enabled` or `nothing-to-do`. A task that made some commits and could not go on
     fails, with the status `incomplete` in XCom, and may be retried. Takes the parameters of
     `DeltaSparkOperator`. `options` are fields of `BackfillRowIdsOptions`: `files_per_commit`,
-    `auto_spark_files`, `other_writers`, `operation_id`, `checkpoint`, `convert_draft`,
-    `lift_suspension`.
+    `auto_spark_files`, `other_writers`, `operation_id`, `operation_since`, `checkpoint`,
+    `convert_draft`, `lift_suspension`.
     """
 
     operation = "backfill-row-ids"

@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import Asset, AssetAlias, BaseOperator
+from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.delta import DeltaHook
+from delta_maintenance_airflow.lineage import TellsLineage, Told
+from delta_maintenance_airflow.outlets import tell_outlets
 from delta_maintenance_airflow.progress import LoggedProgress
+from delta_maintenance_airflow.template_values import as_flag
 from delta_maintenance_airflow.xcom import flat
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ class Prepared:
     """Gives the Result."""
 
 
-class DeltaMaintenanceOperator(BaseOperator):
+class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
     """Runs one operation on one table: plans, logs the plan and its reason, carries it out.
 
     What a task returns, and pushes to XCom, is a small flat JSON object: `operation`, `status`
@@ -60,6 +63,9 @@ class DeltaMaintenanceOperator(BaseOperator):
     names_commits: ClassVar[bool] = False
     """Whether the commits carry an id, by which a second process of this very task finds them."""
 
+    asks_for_writers: ClassVar[bool] = False
+    """Whether the operation wants to know who else commits, which the connection may say."""
+
     template_fields: Sequence[str] = ("table_uri", "options", "plan_only", "delta_conn_id")
     template_fields_renderers = {"options": "json"}
     ui_color = "#00add4"
@@ -82,6 +88,7 @@ class DeltaMaintenanceOperator(BaseOperator):
         self.options = options
         self.plan_only = plan_only
         self.delta_conn_id = delta_conn_id
+        self._lineage: Told | None = None
 
     # Whatever implements these imports the operation within: that loads pyarrow and pydantic,
     # which the parsing of DAGs must not wait for.
@@ -102,10 +109,6 @@ class DeltaMaintenanceOperator(BaseOperator):
         """One sentence of a plan: why this, or why nothing."""
         return str(plan.reason)
 
-    def newest_version(self, result: Any) -> int:
-        """The version that waiting tasks are told."""
-        return int(result.version)
-
     def facts(self, document: Any) -> Mapping[str, Any]:
         """What XCom has besides the fields of a Plan or a Result."""
         return {}
@@ -114,19 +117,38 @@ class DeltaMaintenanceOperator(BaseOperator):
         """The error that a Plan or a Result amounts to, which has what was done all the same."""
         return None
 
+    def wrote(self, result: Any) -> bool:
+        """Whether a Result tells of a table that was written to, by this try or another one."""
+        return result.status not in ("nothing-to-do", "already-there", "conflict", "violated")
+
+    def lineage(self) -> Told | None:
+        begun = Told(table_uri=self.table_uri, written=not as_flag(self.plan_only))
+        return self._lineage or begun
+
     def execute(self, context: Context) -> dict[str, Any]:
-        plan_only = _as_flag(self.plan_only)
+        plan_only = as_flag(self.plan_only)
         with retrying_only_what_may_pass():
             options = self.read_options(self._given(context))
             document = self.run(options, plan_only=plan_only)
             outcome = self._told(document, planned=plan_only)
+            self._lineage = Told(
+                table_uri=self.table_uri,
+                written=not plan_only and self.wrote(document),
+                facts=outcome,
+                results=[] if plan_only else [document.to_json()],
+            )
             failure = self.failure(document)
             if failure is not None:
                 # Airflow takes what a task returns only where it succeeds.
                 context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=outcome)
                 raise failure.located(table=document.table, version=document.version)
         if not plan_only:
-            self._tell_outlets(context, document, outcome)
+            extra = {
+                "delta_version": document.version,
+                "operation": outcome["operation"],
+                "status": outcome["status"],
+            }
+            tell_outlets(self, context, self.table_uri, extra)
         return outcome
 
     def run(self, options: Any, *, plan_only: bool) -> Any:
@@ -156,7 +178,13 @@ class DeltaMaintenanceOperator(BaseOperator):
         given = {name: value for name, value in given.items() if value not in (None, "")}
         if self.names_commits and "operation_id" not in given:
             given["operation_id"] = self._operation_id(context, given)
+            # No try can have begun before the run was due, and none ever changes that.
+            given.setdefault("operation_since", context["dag_run"].run_after)
             self.log.info("operation id %s", given["operation_id"])
+        # Behind the id, which is that of the task whatever its connection says.
+        if self.names_commits or self.asks_for_writers:
+            declared = self.hook.other_writers if "other_writers" not in given else None
+            given |= {"other_writers": declared} if declared else {}
         return given
 
     def _operation_id(self, context: Context, given: Mapping[str, Any]) -> str:
@@ -191,20 +219,3 @@ class DeltaMaintenanceOperator(BaseOperator):
         else:
             self.log.info("%s: %s", document.table, self.summary(document))
         return facts
-
-    def _tell_outlets(self, context: Context, result: Any, outcome: Mapping[str, Any]) -> None:
-        extra = {
-            "delta_version": self.newest_version(result),
-            "operation": outcome["operation"],
-            "status": outcome["status"],
-        }
-        for outlet in self.outlets:
-            if isinstance(outlet, AssetAlias):
-                context["outlet_events"][outlet].add(Asset(uri=self.table_uri), extra=extra)
-            elif isinstance(outlet, Asset):
-                context["outlet_events"][outlet].extra = extra
-
-
-def _as_flag(value: bool | str) -> bool:
-    # A template that is not rendered natively gives text.
-    return value.strip().lower() in ("true", "1") if isinstance(value, str) else value

@@ -27,7 +27,7 @@ class DeltaLogCleanupOperator(DeltaReportingOperator):
     `status` is `cleaned` or `nothing-to-do`. A task that could not delete a file fails, with the
     status `partly` in XCom, and may be retried. Takes the parameters of `DeltaReportingOperator`;
     the report names every file that goes. `options` are fields of `CleanLogOptions`:
-    `log_retention`, `allow_short_retention`, `no_other_writers`, `to_the_minute`.
+    `log_retention`, `allow_short_retention`, `no_other_writers`, `as_of`, `to_the_minute`.
     """
 
     operation = "clean-log"

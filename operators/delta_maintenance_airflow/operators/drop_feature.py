@@ -28,7 +28,7 @@ class DeltaDropFeatureOperator(DeltaMaintenanceOperator):
     :param feature: the table feature, by its name in the protocol. (templated)
 
     `options` are fields of `DropFeatureOptions`: `truncate_history`, `files_per_commit`,
-    `other_writers`, `operation_id`.
+    `other_writers`, `operation_id`, `operation_since`.
     """
 
     operation = "drop-feature"

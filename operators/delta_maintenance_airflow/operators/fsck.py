@@ -31,6 +31,7 @@ class DeltaFsckOperator(DeltaReportingOperator, DeltaSparkOperator):
     """
 
     operation = "fsck"
+    asks_for_writers = True
     template_fields: Sequence[str] = (*DeltaSparkOperator.template_fields, "report_uri")
 
     def read_options(self, given: Mapping[str, Any]) -> FsckOptions:
@@ -71,9 +72,6 @@ class DeltaFsckOperator(DeltaReportingOperator, DeltaSparkOperator):
             ),
         )
 
-    def reason(self, plan: FsckPlan) -> str:
-        return _findings(plan)
-
     def summary(self, result: FsckResult) -> str:
         repairs = "".join(f"; {repair}" for repair in result.repairs)
         return f"{_findings(result)}{repairs}"
@@ -81,6 +79,9 @@ class DeltaFsckOperator(DeltaReportingOperator, DeltaSparkOperator):
     def facts(self, document: FsckPlan | FsckResult) -> Mapping[str, Any]:
         told = {} if document.report is None else {"report_uri": document.report}
         return {"num_corrupt": document.num_corrupt, **told}
+
+    def wrote(self, result: FsckResult) -> bool:
+        return any(repair.status == "done" for repair in result.repairs)
 
     def failure(self, document: FsckPlan | FsckResult) -> DeltaMaintenanceError | None:
         if not document.num_corrupt:

@@ -34,6 +34,10 @@ class DeltaReportingOperator(DeltaMaintenanceOperator):
         self._report = self.report_uri + name
         return self._report, self.hook.options_for(self._report)
 
+    def reported_at(self, address: str) -> None:
+        """Takes note of where a Spark job has reported; that of an earlier try, elsewhere."""
+        self._report = address
+
     def report_of_job(self) -> str | None:
         """Where a Spark job shall report, if there is to be one."""
         address, _ = self.new_report() or (None, None)

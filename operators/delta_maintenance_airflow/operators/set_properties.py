@@ -30,7 +30,8 @@ class DeltaTablePropertiesOperator(DeltaMaintenanceOperator):
     :param properties: the properties to set, with their values as text. (templated)
     :param remove: the properties to remove; one that is not there is no error. (templated)
 
-    `options` are fields of `SetPropertiesOptions`: `other_writers`, `operation_id`.
+    `options` are fields of `SetPropertiesOptions`: `other_writers`, `operation_id`,
+    `operation_since`.
     """
 
     operation = "set-properties"

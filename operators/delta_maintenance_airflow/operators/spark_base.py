@@ -1,33 +1,124 @@
-"""Operators whose work can be submitted as a Spark job."""
+"""Operators whose work is, or can be, submitted as a Spark job."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from delta_maintenance_airflow.links import SparkUILink
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator, Prepared
 from delta_maintenance_airflow.spark_submission import SparkSubmission
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 BY_JOB = Prepared(None, lambda: None)
 """Stands for a plan that only a job can make."""
 
 
-class DeltaSparkOperator(DeltaMaintenanceOperator):
-    """Works in the worker, or submits a PySpark job.
+class DeltaJobOperator(DeltaMaintenanceOperator):
+    """Submits PySpark jobs.
 
     Takes the parameters of `DeltaMaintenanceOperator`, and:
 
-    :param engine: `local` works in the worker; `spark` submits a PySpark job, which plans and works
-        on its own; `auto` opens the table in the worker and submits a job for large work only.
-        (templated)
     :param spark_conn_id: the connection to submit to; of the Apache Spark provider, which comes
-        with the extra `airflow-spark`. (templated)
-    :param spark_conf: Spark properties of the job. (templated)
+        with the extra `airflow-spark`. By default the one that the connection of the table names,
+        or `spark_default`. (templated)
+    :param spark_conf: Spark properties of the job; those that load code or hold secrets are
+        refused. (templated)
+    :param spark_code: how the library comes to the executors, as fields of
+        `delta_maintenance.submission.specification.Code`: `application`, `py_files`, `archives`,
+        `python`, `image`. Without it a standalone cluster or YARN is sent the library as it is in
+        the worker. (templated)
     :param report_folder: the address of a folder in which the job leaves its report, under a new
         name each time; the worker reads it with the storage options of the table. Needed where the
         driver runs on the cluster (deploy mode `cluster`), which also needs an identity of its own:
         credentials of `delta_conn_id` stay in the worker. Otherwise a temporary file of the worker
-        does. (templated)
+        does, which other workers do not see. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *DeltaMaintenanceOperator.template_fields,
+        "spark_conn_id",
+        "spark_conf",
+        "spark_code",
+        "report_folder",
+    )
+    template_fields_renderers = {"options": "json", "spark_conf": "json", "spark_code": "json"}
+    operator_extra_links = (SparkUILink(),)
+
+    def __init__(
+        self,
+        *,
+        spark_conn_id: str | None = None,
+        spark_conf: Mapping[str, Any] | None = None,
+        spark_code: Mapping[str, Any] | None = None,
+        report_folder: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.spark_conn_id = spark_conn_id
+        self.spark_conf = spark_conf
+        self.spark_code = spark_code
+        self.report_folder = report_folder
+        self._submission: SparkSubmission | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        self._context = context
+        return super().execute(context)
+
+    def submit(
+        self,
+        options: Mapping[str, Any],
+        *,
+        version: int | None = None,
+        report_uri: str | None = None,
+        plan_only: bool = False,
+        settles: Callable[[Mapping[str, Any]], bool] = lambda _: True,
+    ) -> dict[str, Any]:
+        """Runs the operation as a job, and gives the JSON of its Result, or of its Plan.
+
+        `settles` says of the Result that an earlier try's job has left whether that will do.
+        """
+        asked = {"operation": self.operation, "plan_only": plan_only, **options}
+        self._submission = SparkSubmission(
+            spark_conn_id=self.spark_conn_id or self.hook.spark_conn_id or "spark_default",
+            spark_conf=self.spark_conf,
+            spark_code=self.spark_code,
+            delta_hook=self.hook,
+            report_folder=self.report_folder,
+            key=self._operation_id(self._context, asked),
+            context=self._context,
+        )
+        document = self._submission.run(
+            self.operation,
+            self.table_uri,
+            options,
+            version=version,
+            report_uri=report_uri,
+            plan_only=plan_only,
+            settles=settles,
+        )
+        if self._submission.report_uri is not None:
+            self.reported_at(self._submission.report_uri)
+        return document
+
+    def reported_at(self, address: str) -> None:
+        """Takes note of where the job has written the list that it was asked for."""
+
+    def on_kill(self) -> None:
+        if self._submission is not None:
+            self._submission.kill()
+
+
+class DeltaSparkOperator(DeltaJobOperator):
+    """Works in the worker, or submits a PySpark job.
+
+    Takes the parameters of `DeltaJobOperator`, and:
+
+    :param engine: `local` works in the worker; `spark` submits a PySpark job, which plans and works
+        on its own; `auto` opens the table in the worker and submits a job for large work only.
+        (templated)
     """
 
     pins_version: ClassVar[bool] = False
@@ -35,30 +126,11 @@ class DeltaSparkOperator(DeltaMaintenanceOperator):
     plans_by_job: ClassVar[bool] = False
     """Whether a job makes the plan too where the work is for Spark."""
     subjects = ("engine",)
-    template_fields: Sequence[str] = (
-        *DeltaMaintenanceOperator.template_fields,
-        "engine",
-        "spark_conn_id",
-        "spark_conf",
-        "report_folder",
-    )
-    template_fields_renderers = {"options": "json", "spark_conf": "json"}
+    template_fields: Sequence[str] = (*DeltaJobOperator.template_fields, "engine")
 
-    def __init__(
-        self,
-        *,
-        engine: str = "auto",
-        spark_conn_id: str = "spark_default",
-        spark_conf: Mapping[str, Any] | None = None,
-        report_folder: str | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, engine: str = "auto", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.engine = engine
-        self.spark_conn_id = spark_conn_id
-        self.spark_conf = spark_conf
-        self.report_folder = report_folder
-        self._submission: SparkSubmission | None = None
 
     def read_result(self, value: Mapping[str, Any]) -> Any:
         """The Result that a job reports as JSON."""
@@ -90,24 +162,13 @@ class DeltaSparkOperator(DeltaMaintenanceOperator):
             return self._submit(options, version=plan.version if self.pins_version else None)
         return prepared.apply()
 
-    def on_kill(self) -> None:
-        if self._submission is not None:
-            self._submission.kill()
-
     def _submit(self, options: Any, *, version: int | None = None, plan_only: bool = False) -> Any:
-        self._submission = SparkSubmission(
-            spark_conn_id=self.spark_conn_id,
-            spark_conf=self.spark_conf,
-            delta_hook=self.hook,
-            report_folder=self.report_folder,
-        )
-        document = self._submission.run(
-            self.operation,
-            self.table_uri,
+        document = self.submit(
             {**options.to_json(), "engine": "spark"},
             version=version,
             report_uri=self.report_of_job(),
             plan_only=plan_only,
+            settles=lambda result: self.failure(self.read_result(result)) is None,
         )
         if not plan_only:
             return self.read_result(document)

@@ -31,7 +31,7 @@ class DeltaProtocolUpgradeOperator(DeltaMaintenanceOperator):
         comes along. (templated)
 
     `options` are fields of `UpgradeProtocolOptions`: `reader_version`, `writer_version`,
-    `convert_draft`, `other_writers`, `operation_id`.
+    `convert_draft`, `other_writers`, `operation_id`, `operation_since`.
     """
 
     operation = "upgrade-protocol"

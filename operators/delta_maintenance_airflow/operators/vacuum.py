@@ -31,12 +31,13 @@ class DeltaVacuumOperator(DeltaReportingOperator, DeltaSparkOperator):
     status `partly` in XCom, and may be retried. Takes the parameters of `DeltaReportingOperator`
     and of `DeltaSparkOperator`; the report has each file with size, time and the reason. `options`
     are fields of `VacuumOptions`: `mode` (`full`, `lite`, `inventory`), `retention`,
-    `allow_short_retention`, `no_other_writers`, `keep_versions`, `inventory`, `foreign_files`,
-    `allow_large_delete`, `ignore_missing_files`, `log_commits`, `other_writers`,
+    `allow_short_retention`, `no_other_writers`, `as_of`, `keep_versions`, `inventory`,
+    `foreign_files`, `allow_large_delete`, `ignore_missing_files`, `log_commits`, `other_writers`,
     `auto_spark_bytes`.
     """
 
     operation = "vacuum"
+    asks_for_writers = True
     plans_by_job = True
     template_fields: Sequence[str] = (*DeltaSparkOperator.template_fields, "report_uri")
 
@@ -96,9 +97,6 @@ class DeltaVacuumOperator(DeltaReportingOperator, DeltaSparkOperator):
             f"{result.status}: {result.deleted} files and {result.directories} directories "
             f"deleted, {result.bytes} bytes"
         )
-
-    def newest_version(self, result: VacuumResult) -> int:
-        return max(result.version, result.start_version or 0, result.end_version or 0)
 
     def failure(self, document: Any) -> DeltaMaintenanceError | None:
         if getattr(document, "status", None) != "partly":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
@@ -63,7 +64,10 @@ def run(arguments: argparse.Namespace) -> None:
     if plan.is_noop:
         result = add_constraint.apply(table, plan)
     else:
-        job = {"options": {**options.to_json(), "operation_id": plan.operation_id}}
+        # An id of the plan's own cannot be older than the plan.
+        began = plan.planned_at if options.operation_id is None else options.operation_since
+        options = replace(options, operation_id=plan.operation_id, operation_since=began)
+        job = {"options": options.to_json()}
         result = add_constraint.AddConstraintResult.from_json(
             run_spark_job("add-constraint", job, arguments)
         )

@@ -6,6 +6,7 @@ Nothing here may load pyarrow, pydantic or rich: `--help` answers at once.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 if TYPE_CHECKING:
@@ -47,11 +48,25 @@ class Verbs(Protocol):
 
 
 def add_verb(
-    verbs: Verbs, name: str, *, summary: str, description: str, json_help: str
+    verbs: Verbs,
+    name: str,
+    *,
+    summary: str,
+    description: str,
+    json_help: str,
+    metavar: str = "TABLE",
+    address_help: str = _TABLE_HELP,
+    operations: Sequence[str] = (),
 ) -> ArgumentParser:
-    """The parser of one verb, with the arguments that all verbs have."""
+    """The parser of one verb, with the arguments that all verbs have.
+
+    `metavar` and `address_help` are for a verb whose address is not that of a table; `operations`
+    are for one that is told an operation first.
+    """
     parser = verbs.add_parser(name, help=summary, description=description)
-    parser.add_argument("table", metavar="TABLE", help=_TABLE_HELP)
+    if operations:
+        parser.add_argument("operation", metavar="VERB", choices=operations, help="the operation")
+    parser.add_argument("table", metavar=metavar, help=address_help)
     parser.add_argument(
         "--storage-option",
         dest="storage_options",
@@ -66,6 +81,19 @@ def add_verb(
         "-v", "--verbose", action="store_true", help="say more on stderr, tracebacks included"
     )
     return parser
+
+
+def add_storage_options(parser: ArgumentParser) -> None:
+    """`--storage-option`."""
+    parser.add_argument(
+        "--storage-option",
+        dest="storage_options",
+        metavar="K=V",
+        action="append",
+        default=[],
+        type=key_value,
+        help=_STORAGE_HELP.replace("\n", " "),
+    )
 
 
 def add_time_travel(parser: ArgumentParser) -> None:
@@ -102,7 +130,10 @@ def add_spark(parser: ArgumentParser) -> None:
         "installed here.",
     )
     spark.add_argument(
-        "--master", metavar="URL", help="such as local[*], spark://HOST:7077, yarn or k8s://URL"
+        "--master",
+        metavar="URL",
+        help="such as local[*], spark://HOST:7077, yarn or k8s://URL; sc://HOST:PORT is a server "
+        "of Spark Connect, as is SPARK_REMOTE in the environment, where its token belongs",
     )
     spark.add_argument(
         "--spark-conf",

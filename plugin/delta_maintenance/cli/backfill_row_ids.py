@@ -10,6 +10,7 @@ from delta_maintenance import clock
 from delta_maintenance.cli.arguments import Verbs, add_engine, add_verb, at_least, open_table
 from delta_maintenance.cli.output import Progress, count_text, print_fields, print_json, warn
 from delta_maintenance.cli.spark_launcher import run_spark_job
+from delta_maintenance.cli.table_change import add_operation_id
 from delta_maintenance.errors import DeltaMaintenanceError
 
 if TYPE_CHECKING:
@@ -46,11 +47,7 @@ def add_parser(verbs: Verbs) -> None:
         help="who else commits to a table on S3, which has to be said: writers that put "
         "conditionally (delta-rs, Trino and the like), Delta Spark, or nobody",
     )
-    parser.add_argument(
-        "--operation-id",
-        metavar="ID",
-        help="the name of this task in the history, the same when it is run again",
-    )
+    add_operation_id(parser)
     parser.add_argument(
         "--convert-draft",
         action="store_true",
@@ -85,6 +82,7 @@ def run(arguments: argparse.Namespace) -> None:
         "engine": arguments.engine,
         "other_writers": arguments.other_writers,
         "operation_id": arguments.operation_id,
+        "operation_since": arguments.operation_since,
         "checkpoint": arguments.checkpoint,
         "convert_draft": arguments.convert_draft,
         "lift_suspension": arguments.lift_suspension,

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from delta_maintenance import __version__
 from delta_maintenance.cli import (
     add_constraint,
+    assess,
     backfill_row_ids,
     checkpoint,
     clean_log,
@@ -24,9 +25,12 @@ from delta_maintenance.cli import (
     drop_feature,
     files,
     fsck,
+    health,
     history,
     inspect,
+    run,
     set_properties,
+    spark_spec,
     upgrade_protocol,
     vacuum,
 )
@@ -70,7 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        arguments.run(arguments)
+        # A verb for many tables tells of those that failed itself, and only says how it ends.
+        status: int | None = arguments.run(arguments)
         # Here, where a failure still becomes an exit status, and not when the interpreter ends.
         sys.stdout.flush()
     except DeltaMaintenanceError as error:
@@ -84,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except Exception as error:
         hint = "" if arguments.verbose else "; run again with -v for the details"
         return _failed(error, f"{type(error).__name__}: {error}{hint}", arguments)
-    return 0
+    return status or 0
 
 
 def _failed(error: Exception, line: str, arguments: argparse.Namespace) -> int:
@@ -115,6 +120,7 @@ def _parser() -> ArgumentParser:
         inspect,
         files,
         history,
+        health,
         checkpoint,
         compact_log,
         clean_log,
@@ -125,6 +131,9 @@ def _parser() -> ArgumentParser:
         set_properties,
         add_constraint,
         drop_feature,
+        assess,
+        run,
+        spark_spec,
     ):
         verb.add_parser(verbs)
     return parser

@@ -59,24 +59,12 @@ def _checkpoint(snapshot: Snapshot) -> dict[str, Any] | None:
     sidecars = opened.sidecars
     return {
         "version": chosen.version,
-        "kind": _kind(snapshot),
+        "kind": opened.kind,
         "files": len(chosen.entries) + len(sidecars),
         "sidecars": len(sidecars),
         "bytes": sum(entry.status.size for entry in chosen.entries)
         + sum(sidecar.size_in_bytes for sidecar in sidecars),
     }
-
-
-def _kind(snapshot: Snapshot) -> str:
-    """The kind under the name that `checkpoint --kind` knows, and `multi-part`."""
-    chosen, opened = snapshot.segment.checkpoint, snapshot.checkpoint
-    assert chosen is not None and opened is not None
-    file = chosen.entries[0].file
-    if file.parts is not None:
-        return "multi-part"
-    if file.uuid is not None:
-        return f"v2-{file.encoding}"
-    return "v2-classic" if opened.is_v2 else "classic"
 
 
 def _oldest_commit(snapshot: Snapshot) -> int | None:

@@ -1,26 +1,17 @@
-"""Runs an operation as a PySpark job: starts spark-submit, relays what it says, reads its report.
+"""Runs an operation as a PySpark job: starts it, relays what it says, reads its report.
 
-The job is told what to do by a specification and answers by a report, both JSON files in a private
-directory of this machine, where the driver runs too (client mode):
-
-    {"operation": "checkpoint", "table": URI, "storage_options": {...}, "version": N,
-     "options": {...}}
-    {"result": {...}} or {"error": {"type": class name, "problem": ..., "table": ...,
-     "version": ..., "file": ..., "remedy": ...}}
-
+What the job is told and what it answers are JSON files in a private directory of this machine,
+where the driver runs too (client mode); see `submission.job_spec` and `submission.job_report`.
 Credentials travel by neither: they reach the driver in its environment.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,14 +20,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from delta_maintenance import errors
 from delta_maintenance.cli.output import say
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 
-JOB = Path(__file__).resolve().parent.parent / "spark" / "job.py"
-
-_OWN_LINE = "delta-maintenance: "
-"""How the lines begin that the job means for the user; all others are Spark's own."""
 _GRACE_SECONDS = 10
 
 
@@ -49,44 +35,76 @@ def run_spark_job(
     error that the job reports; `DeltaMaintenanceError` with the last line of its log where it ended
     without a report; `InvalidRequestError` where there is no Spark to submit to.
     """
-    spark_home = find_spark_home()
+    # Loads pydantic, which `--help` must not wait for.
+    from delta_maintenance.submission.configuration import require_no_secrets
+    from delta_maintenance.submission.job_spec import JobSpec
+    from delta_maintenance.submission.spark_submit import (
+        connect_command,
+        driver_environment,
+        find_spark_home,
+        submit_command,
+    )
+
+    conf = dict(arguments.spark_conf)
+    require_no_secrets(conf)
     options, secrets = split_secrets(arguments.table, dict(arguments.storage_options))
-    spec = {
-        "operation": operation,
-        "table": absolute(arguments.table),
-        "storage_options": options,
-        **job,
-    }
+    spec = JobSpec.from_json(
+        {
+            "operation": operation,
+            "table": absolute(arguments.table),
+            "storage_options": options,
+            **job,
+        }
+    )
+    remote = _remote(arguments.master)
+    environment = driver_environment(os.environ, secrets=secrets, remote=remote)
     with tempfile.TemporaryDirectory(prefix="delta-maintenance-") as directory:
         spec_file, report_file = Path(directory, "spec.json"), Path(directory, "report.json")
-        spec_file.write_text(json.dumps(spec))
-        command = [
-            os.fspath(spark_home / "bin" / "spark-submit"),
-            *(["--master", arguments.master] if arguments.master else []),
-            *(word for key, value in arguments.spark_conf for word in ("--conf", f"{key}={value}")),
-            os.fspath(JOB),
-            *("--spec", f"@{spec_file}", "--report", os.fspath(report_file)),
-        ]
-        last_line = _run(command, _environment(spark_home, secrets), verbose=arguments.verbose)
-        return _result(report_file, last_line)
+        told = (spec.write(spec_file), os.fspath(report_file))
+        if remote is not None:
+            if conf:
+                raise InvalidRequestError(
+                    "a server of Spark Connect is not given Spark properties",
+                    remedy="leave --spark-conf out, or set them where the server is started",
+                )
+            command = connect_command(*told)
+        else:
+            home = find_spark_home()
+            environment["SPARK_HOME"] = os.fspath(home)
+            command = submit_command(
+                *told,
+                spark_submit=os.fspath(home / "bin" / "spark-submit"),
+                master=arguments.master,
+                conf=conf,
+                py_files=_py_files(Path(directory), arguments.master),
+            )
+        last_line = _run(command, environment, verbose=arguments.verbose)
+        return _result(report_file, last_line, needs_java=remote is None)
 
 
-def find_spark_home() -> Path:
-    """SPARK_HOME, else the pyspark that this Python has, else an `InvalidRequestError`."""
-    named = os.environ.get("SPARK_HOME")
-    if named:
-        home = Path(named)
-        problem = f"SPARK_HOME is {named}, where there is no bin/spark-submit"
-    else:
-        # Found, not imported: that would take a second, and the job is another process anyway.
-        package = importlib.util.find_spec("pyspark")
-        home = Path(package.origin).parent if package and package.origin else Path()
-        problem = "pyspark is not installed here and SPARK_HOME is not set"
-    if not (home / "bin" / "spark-submit").is_file():
+def _remote(master: str | None) -> str | None:
+    """The server of Spark Connect that is asked for, on the command line or in the environment."""
+    if master is None:
+        return os.environ.get("SPARK_REMOTE")
+    if not master.startswith("sc://"):
+        return None
+    if "token=" in master:
         raise InvalidRequestError(
-            problem, remedy="install delta-maintenance[spark], or use --engine local"
+            "the token for Spark Connect is a secret, and command lines are no place for those",
+            remedy="set SPARK_REMOTE to the address with its token, and leave --master out",
         )
-    return home
+    return master
+
+
+def _py_files(directory: Path, master: str | None) -> list[str]:
+    """This very library, so that executors elsewhere run what the driver runs."""
+    from delta_maintenance.submission.library import library_zip
+
+    if master is not None and master.startswith("local"):
+        return []
+    file = directory / "delta_maintenance.zip"
+    file.write_bytes(library_zip())
+    return [os.fspath(file)]
 
 
 def absolute(address: str) -> str:
@@ -110,23 +128,10 @@ def split_secrets(
     return (options.public(), options.secrets()) if options is not None else (dict(given), {})
 
 
-def _environment(spark_home: Path, secrets: Mapping[str, str | None]) -> dict[str, str]:
-    environment = {
-        **os.environ,
-        "SPARK_HOME": os.fspath(spark_home),
-        # The driver needs this Python's packages, ours among them.
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        **{name: value for name, value in secrets.items() if value is not None},
-    }
-    environment.setdefault("PYSPARK_PYTHON", sys.executable)
-    for name, value in secrets.items():
-        if value is None:
-            environment.pop(name, None)
-    return environment
-
-
 def _run(command: Sequence[str], environment: Mapping[str, str], *, verbose: bool) -> str:
     """Runs the job, relays its lines to stderr and returns the last one."""
+    from delta_maintenance.submission.job_report import APPLICATION_LINE, OWN_LINE, interface_of
+
     tail: deque[str] = deque(maxlen=1)
     with _ended_with_us(
         subprocess.Popen(
@@ -144,8 +149,10 @@ def _run(command: Sequence[str], environment: Mapping[str, str], *, verbose: boo
             line = raw.rstrip()
             if line:
                 tail.append(line)
-            if line.startswith(_OWN_LINE):
-                say(line.removeprefix(_OWN_LINE))
+            if line.startswith(OWN_LINE):
+                say(line.removeprefix(OWN_LINE))
+            elif line.startswith(APPLICATION_LINE) and (address := interface_of(line)):
+                say(f"Spark UI: {address}")
             elif verbose and line:
                 say(f"spark: {line}")
         process.wait()
@@ -175,36 +182,21 @@ def _ended_with_us(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[
             process.stdout.close()
 
 
-def _result(report_file: Path, last_line: str) -> dict[str, Any]:
+def _result(report_file: Path, last_line: str, *, needs_java: bool) -> dict[str, Any]:
+    from delta_maintenance.submission.job_report import read_report
+
     try:
-        report = json.loads(report_file.read_text())
+        return read_report(report_file).result_or_raise()
     except FileNotFoundError:
         # Only now: spark-env.sh may know a Java that is not to be seen from here.
         remedy = "run again with -v for its whole log"
-        if not _has_java():
+        if needs_java and not _has_java():
             remedy = f"install Java 17 or newer or set JAVA_HOME, else {remedy}"
         raise DeltaMaintenanceError(
             f"the Spark job ended without a report: {last_line}", remedy=remedy
         ) from None
-    if "error" in report:
-        raise _error(report["error"])
-    result: dict[str, Any] = report["result"]
-    return result
 
 
 def _has_java() -> bool:
     home = os.environ.get("JAVA_HOME")
     return shutil.which(Path(home, "bin", "java") if home else "java") is not None
-
-
-def _error(reported: Mapping[str, Any]) -> DeltaMaintenanceError:
-    kind = getattr(errors, reported["type"], None)
-    if not (isinstance(kind, type) and issubclass(kind, DeltaMaintenanceError)):
-        kind = DeltaMaintenanceError
-    return kind(
-        reported["problem"],
-        table=reported.get("table"),
-        version=reported.get("version"),
-        file=reported.get("file"),
-        remedy=reported.get("remedy"),
-    )

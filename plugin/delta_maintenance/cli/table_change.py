@@ -10,7 +10,7 @@ from delta_maintenance.errors import CommitConflictError
 if TYPE_CHECKING:
     from delta_maintenance.operations.add_constraint import AddConstraintPlan, AddConstraintResult
     from delta_maintenance.operations.set_properties import SetPropertiesPlan, SetPropertiesResult
-    from delta_maintenance.operations.table_change import CutOff, ProtocolVersions
+    from delta_maintenance.operations.table_change_records import CutOff, ProtocolVersions
     from delta_maintenance.operations.upgrade_protocol import (
         UpgradeProtocolPlan,
         UpgradeProtocolResult,
@@ -20,22 +20,33 @@ OTHER_WRITERS = ("conditional_put", "spark", "none")
 
 
 def add_commit_options(parser: argparse.ArgumentParser) -> None:
-    """`--other-writers`, `--operation-id` and `--dry-run`."""
+    """`--other-writers`, `--operation-id`, `--operation-since` and `--dry-run`."""
     parser.add_argument(
         "--other-writers",
         choices=OTHER_WRITERS,
         help="who else commits to a table on S3, which has to be said: writers that put "
         "conditionally (delta-rs, Trino and the like), Delta Spark, or nobody",
     )
+    add_operation_id(parser)
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="only say what would be changed, and who would be cut off",
+    )
+
+
+def add_operation_id(parser: argparse.ArgumentParser) -> None:
+    """`--operation-id` and `--operation-since`."""
     parser.add_argument(
         "--operation-id",
         metavar="ID",
         help="the name of this task in the history; run again under it, it ends as done",
     )
     parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="only say what would be changed, and who would be cut off",
+        "--operation-since",
+        metavar="TIME",
+        help="when this task began for the first time (ISO 8601, with a zone): spares a look for "
+        "its ID at what was committed before",
     )
 
 
@@ -80,6 +91,7 @@ def options_of(arguments: argparse.Namespace, **given: Any) -> dict[str, Any]:
     given |= {
         "other_writers": arguments.other_writers,
         "operation_id": arguments.operation_id,
+        "operation_since": arguments.operation_since,
     }
     return {name: value for name, value in given.items() if value is not None}
 

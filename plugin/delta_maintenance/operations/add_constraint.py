@@ -15,21 +15,22 @@ from typing import Literal, Protocol
 
 from delta_maintenance import clock
 from delta_maintenance.errors import (
-    DeltaMaintenanceError,
     InvalidRequestError,
     RefusedError,
 )
 from delta_maintenance.operations.record import Record
 from delta_maintenance.operations.table_change import (
-    CutOff,
+    carry_out,
+    decide_change,
+    done_before,
+    require_changeable,
+)
+from delta_maintenance.operations.table_change_records import (
+    ChangeOptions,
+    ChangePlan,
     Decision,
     Ending,
     PropertyChange,
-    ProtocolVersions,
-    carry_out,
-    decide_change,
-    essence_of,
-    require_changeable,
 )
 from delta_maintenance.protocol.feature_enablement import ChangeRequest, TableChange
 from delta_maintenance.protocol.features import supports
@@ -58,33 +59,20 @@ it could be looked at, or in another way than planned. Nothing was written in ei
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddConstraintOptions(Record):
+class AddConstraintOptions(ChangeOptions):
     """Which constraint."""
 
     name: str
     """Regardless of case; stored in small letters, as Delta Spark does."""
     expression: str
     """SQL that must be true of every row; false violates it, and so does null."""
-    other_writers: OtherWriters | None = None
-    """Who else commits to the table; has to be said of tables on S3."""
-    operation_id: str | None = None
-    """Of the task: run again, it ends as done. By default a new one for each plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddConstraintPlan(Record):
+class AddConstraintPlan(ChangePlan):
     """What `apply` will look at and commit, and for whom."""
 
-    table: str
-    table_id: str | None
-    version: int
-    planned_at: datetime
-    operation_id: str
     options: AddConstraintOptions
-    is_noop: bool
-    """Whether the table has this very constraint already."""
-    reason: str
-    """One sentence."""
     engine: Literal["spark"] = "spark"
     """Who looks at the rows: nobody else speaks the language of the expression."""
     num_files: int
@@ -93,13 +81,6 @@ class AddConstraintPlan(Record):
     """Bytes of these files, all columns included."""
     num_deletion_vectors: int
     """To be read as well; deleted rows violate nothing."""
-    changes: tuple[PropertyChange, ...]
-    protocol_before: ProtocolVersions
-    protocol_after: ProtocolVersions
-    added_features: tuple[str, ...]
-    """Those that were implied before are not among them."""
-    cut_off: tuple[CutOff, ...]
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,29 +168,24 @@ def plan(
     options = AddConstraintOptions.from_json(asdict(options))
     options = replace(options, name=options.name.strip(), expression=options.expression.strip())
     operation_id = options.operation_id or new_id()
-    decision = _decide(snapshot, options, operation_id)
+    done = done_before(snapshot, operation_id=options.operation_id, since=options.operation_since)
+    decision = (
+        _decide(snapshot, options, operation_id) if done is None else Decision.nothing(snapshot)
+    )
     noop = decision.is_noop
     counts = snapshot.counts
-    return AddConstraintPlan(
-        table=snapshot.table,
-        table_id=snapshot.metadata.id,
-        version=snapshot.version,
-        planned_at=now,
+    return AddConstraintPlan.of(
+        snapshot,
+        options,
+        decision,
         operation_id=operation_id,
-        options=options,
-        is_noop=noop,
-        reason="the table has this constraint already"
+        now=now,
+        reason=done or "the table has this constraint already"
         if noop
         else f"the rows of {counts.num_files} files have to be looked at",
         num_files=0 if noop else counts.num_files,
         total_size=0 if noop else counts.total_size,
         num_deletion_vectors=0 if noop else counts.num_deletion_vectors,
-        changes=decision.changes,
-        protocol_before=decision.protocol_before,
-        protocol_after=decision.protocol_after,
-        added_features=decision.added_features,
-        cut_off=decision.cut_off,
-        notes=snapshot.warnings,
     )
 
 
@@ -246,24 +222,12 @@ def apply(
     try:
         while True:
             ending = carry_out(
-                table,
-                decide,
-                table_id=plan.table_id,
-                planned_version=plan.version,
-                planned=essence_of(plan.protocol_before, plan.protocol_after, plan.changes),
-                operation_id=plan.operation_id,
-                other_writers=plan.options.other_writers,
-                examine=looks.examine,
-                now=now,
-                new_id=new_id,
-                sleep=sleep,
+                table, plan, decide, examine=looks.examine, now=now, new_id=new_id, sleep=sleep
             )
             if ending.status != "conflict" or not ending.attempts or looks.number == _MAX_LOOKS:
                 return _result(plan, ending, looks)
     except _ViolatedError as violated:
         return _violated(plan, violated.version, looks)
-    except DeltaMaintenanceError as error:
-        raise error.located(table=table.uri) from error.__cause__
 
 
 class _ViolatedError(Exception):
@@ -354,7 +318,7 @@ def _result(plan: AddConstraintPlan, ending: Ending, looks: _Looks) -> AddConstr
         changes=plan.changes if done else (),
         added_features=plan.added_features if done else (),
         problem=ending.problem,
-        notes=plan.notes,
+        notes=ending.notes,
     )
 
 

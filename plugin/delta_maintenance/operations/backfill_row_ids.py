@@ -17,13 +17,14 @@ from datetime import datetime
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from delta_maintenance import clock
 from delta_maintenance.errors import (
     CommitConflictError,
     DeltaMaintenanceError,
     InvalidRequestError,
+    RefusedError,
 )
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.record import Record
@@ -31,10 +32,18 @@ from delta_maintenance.protocol import row_tracking
 from delta_maintenance.protocol.row_id_backfill import RowIdFindings
 from delta_maintenance.protocol.row_tracking import RowTrackingState
 from delta_maintenance.table.commit_gates import OtherWriters
+from delta_maintenance.table.earlier_commits import (
+    EarlierCommit,
+    commit_after,
+    commit_since,
+)
 from delta_maintenance.table.footers import RowCounter, count_rows
 from delta_maintenance.table.row_id_backfill import (
+    ENABLE,
+    SUPPORT,
     CommitSettings,
     RowIdBackfill,
+    commit_id,
     planned_support,
     require_unique,
     sources_of,
@@ -64,6 +73,8 @@ class BackfillRowIdsOptions(Record):
     """Who else commits to the table; has to be said of tables on S3."""
     operation_id: str | None = None
     """Of the task, to be told from others in the history; the same when it is run again."""
+    operation_since: AwareDatetime | None = None
+    """When the task first began: with an `operation_id`, older commits are not looked at."""
     checkpoint: bool = True
     """Whether to write a checkpoint behind the batches, so that the table opens as fast as
     before: they repeat every file."""
@@ -137,10 +148,22 @@ def plan(
     options = BackfillRowIdsOptions.from_json(asdict(options or BackfillRowIdsOptions()))
     sources = sources_of(snapshot)
     if sources.state is RowTrackingState.ENABLED:
-        return _noop(snapshot, options, now)
+        return _noop(snapshot, options, now, "row tracking is enabled already")
+    earlier = _earlier(snapshot, options)
+    if earlier is not None and earlier.operation_id.endswith(ENABLE):
+        reason = f"this task enabled row tracking before, as version {earlier.version}"
+        return _noop(snapshot, options, now, reason)
     change = planned_support(
         snapshot, convert_draft=options.convert_draft, lift_suspension=options.lift_suspension
     )
+    if earlier is not None and change is not None:
+        raise RefusedError(
+            f"row tracking is {sources.state.value}, though this task let the table support it as "
+            f"version {earlier.version}: somebody has ended it since",
+            table=snapshot.table,
+            version=snapshot.version,
+            remedy="run another task if it is to be enabled all the same",
+        )
     findings = audit_row_ids(snapshot)
     require_unique(snapshot, findings)
     engine, why = _engine(options, findings)
@@ -205,6 +228,7 @@ def apply(
             count_rows=row_counter or partial(count_rows, table.store),
             settings=CommitSettings(
                 operation_id=options.operation_id,
+                planned_version=plan.version,
                 other_writers=options.other_writers,
                 now=now,
                 new_id=new_id,
@@ -241,6 +265,12 @@ class _Run:
     ) -> None:
         """All phases; returns with `problem` where files are left that cannot be counted."""
         options = self._plan.options
+        if options.operation_id is not None:
+            enabled = commit_id(options.operation_id, ENABLE)
+            done = commit_after(snapshot, [enabled], self._plan.version)
+            if done is not None:
+                self._version = done.version
+                return
         snapshot = self.backfill.support(
             snapshot,
             convert_draft=options.convert_draft,
@@ -306,16 +336,27 @@ class _Run:
             self._checkpoint = written.path
 
 
-def _noop(snapshot: Snapshot, options: BackfillRowIdsOptions, now: datetime) -> BackfillRowIdsPlan:
+def _earlier(snapshot: Snapshot, options: BackfillRowIdsOptions) -> EarlierCommit | None:
+    """The last of the two commits of this task that somebody may have undone since."""
+    if options.operation_id is None:
+        return None
+    ids = [commit_id(options.operation_id, what) for what in (SUPPORT, ENABLE)]
+    return commit_since(snapshot, ids, options.operation_since)
+
+
+def _noop(
+    snapshot: Snapshot, options: BackfillRowIdsOptions, now: datetime, reason: str
+) -> BackfillRowIdsPlan:
+    sources = sources_of(snapshot)
     return BackfillRowIdsPlan(
         table=snapshot.table,
         version=snapshot.version,
         planned_at=now,
         is_noop=True,
-        reason="row tracking is enabled already",
+        reason=reason,
         options=options,
-        state=RowTrackingState.ENABLED.value,
-        high_water_mark=sources_of(snapshot).high_water_mark,
+        state=sources.state.value,
+        high_water_mark=sources.high_water_mark,
         notes=snapshot.warnings,
     )
 

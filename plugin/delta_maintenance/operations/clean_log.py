@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
+from pydantic import AwareDatetime
+
 from delta_maintenance.clock import NewId, epoch_millis, new_id
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.operations.outdated_files import (
@@ -53,7 +55,7 @@ from delta_maintenance.table.sidecar_writer import Progress
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.table import Table
 
-_LEAST_RETENTION = timedelta(hours=24)
+LEAST_RETENTION = timedelta(hours=24)
 """A writer that has stalled for longer than the log goes back could write a version anew."""
 _YOUNG = timedelta(days=1)
 _PLAN_LIFE = timedelta(hours=1)
@@ -70,6 +72,9 @@ class CleanLogOptions(Record):
     """First flag: history that the table's own retention, or the last day, covers may go."""
     no_other_writers: bool = False
     """Second flag: nobody writes to the table or reads its history meanwhile."""
+    as_of: AwareDatetime | None = None
+    """An instant at which everything was as old as it counts: what has outlived the retention since
+    then stays. For a plan that was approved a while ago."""
     to_the_minute: bool = False
     """Whether the cut-off instant is a full minute, for who waits for history to go, and not the
     midnight before."""
@@ -187,6 +192,7 @@ class _Decision:
         self.snapshot = snapshot
         self.options = options
         self.now = now
+        self.as_of = min(now, options.as_of) if options.as_of is not None else now
         self.notes: list[str] = []
         self.instant: datetime | None = None
         self.commit: int | None = None
@@ -199,7 +205,7 @@ class _Decision:
         if not snapshot.properties.enable_expired_log_cleanup:
             return self._nothing("the table sets delta.enableExpiredLogCleanup to false")
         rounded = minute_before if self.options.to_the_minute else midnight_before
-        self.instant = rounded(self.now, self._retention())
+        self.instant = rounded(self.as_of, self._retention())
         if self.instant is None:
             return self._nothing("the retention is longer than the calendar")
         inventory = take_inventory(snapshot.store)
@@ -253,7 +259,7 @@ class _Decision:
 
     def _retention(self) -> timedelta:
         own = self.snapshot.properties.log_retention
-        least = max(own, _LEAST_RETENTION)
+        least = max(own, LEAST_RETENTION)
         if own < least:
             self.notes.append(
                 f"delta.logRetentionDuration is {own}; what is younger than {least} stays all the "
@@ -281,9 +287,9 @@ class _Decision:
             )
 
     def _ages(self) -> Ages:
-        midnight = midnight_before(self.now, _YOUNG)
+        midnight = midnight_before(self.as_of, _YOUNG)
         return Ages(
-            temporary_ms=epoch_millis(self.now - _YOUNG),
+            temporary_ms=epoch_millis(self.as_of - _YOUNG),
             sidecar_ms=epoch_millis(midnight) if midnight is not None else 0,
         )
 

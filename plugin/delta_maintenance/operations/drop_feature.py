@@ -23,10 +23,10 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.clean_log import CleanLogResult
 from delta_maintenance.operations.drop_feature_plan import (
-    BARRIER,
     checkpoint_options,
     decide,
     downgrade,
+    nothing_to_do,
     require_droppable,
 )
 from delta_maintenance.operations.drop_feature_records import (
@@ -39,9 +39,12 @@ from delta_maintenance.operations.drop_feature_records import (
     StepKind,
 )
 from delta_maintenance.operations.feature_history import (
+    BARRIER,
+    EMPTY_COMMIT,
     HistoryOutlook,
     history_outlook,
     ready_at,
+    standing_barrier,
 )
 from delta_maintenance.operations.feature_preparation import (
     Committer,
@@ -51,9 +54,10 @@ from delta_maintenance.operations.feature_preparation import (
     switch_off,
 )
 from delta_maintenance.operations.file_stripping import FileStripping
-from delta_maintenance.operations.table_change import ProtocolVersions
-from delta_maintenance.protocol.commit_build import OPERATION_ID
+from delta_maintenance.operations.table_change import done_before
+from delta_maintenance.operations.table_change_records import ProtocolVersions
 from delta_maintenance.protocol.feature_removal import removal_of
+from delta_maintenance.table.earlier_commits import commit_after
 from delta_maintenance.table.feature_traces import (
     FileTraces,
     checkpoint_trace,
@@ -93,7 +97,13 @@ def plan(
     # Types bind no caller.
     options = DropFeatureOptions.from_json(asdict(options))
     try:
-        return decide(snapshot, options, now=now, operation_id=options.operation_id or new_id())
+        done = done_before(
+            snapshot, operation_id=options.operation_id, since=options.operation_since
+        )
+        operation_id = options.operation_id or new_id()
+        if done is not None:
+            return nothing_to_do(snapshot, options, now=now, operation_id=operation_id, reason=done)
+        return decide(snapshot, options, now=now, operation_id=operation_id)
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
 
@@ -154,16 +164,17 @@ class _Dropping:
     def run(self) -> DropFeatureResult:
         if self.planned.way is None:
             return self._result(self.planned.version, "nothing-to-do", self.planned.reason)
-        landed = self._landed_before()
-        if landed is not None:
-            return self._result(landed, "dropped", "an earlier run of this task has dropped it")
+        snapshot = self.table.snapshot()
+        earlier = commit_after(snapshot, [self.planned.operation_id], self.planned.version)
+        if earlier is not None:
+            note = "an earlier run of this task has dropped it"
+            return self._result(earlier.version, "dropped", note)
         try:
-            return self._run()
+            return self._run(self.committer.require_feature(snapshot))
         except FeatureGoneError as gone:
             return self._result(gone.version, "nothing-to-do", "the feature is gone already")
 
-    def _run(self) -> DropFeatureResult:
-        snapshot = self.committer.snapshot()
+    def _run(self, snapshot: Snapshot) -> DropFeatureResult:
         down, files = require_droppable(snapshot, self.options, now=self.now())
         if ProtocolVersions.of(down.protocol) != self.planned.protocol_after:
             raise RefusedError(
@@ -181,20 +192,11 @@ class _Dropping:
                 return self._waiting(outlook)
             searched = outlook.version
         if self.planned.way == "protect-history":
-            for _ in range(BARRIER):
-                self._checkpoint(self._commit_nothing("barrier-checkpoints"))
+            self._raise_barrier()
         version = self._drop(searched)
         if self.planned.way == "protect-history":
             self._last_checkpoint(version)
         return self._result(version, "dropped")
-
-    def _landed_before(self) -> int | None:
-        """The version at which an earlier run of this very task has dropped the feature."""
-        newer = self.table.latest_version() - self.planned.version
-        for entry in self.table.history(limit=max(0, newer)):
-            if entry.commit_info.get(OPERATION_ID) == self.planned.operation_id:
-                return entry.version
-        return None
 
     def _prepare(self, snapshot: Snapshot, files: FileTraces) -> None:
         committer, removal = self.committer, self.removal
@@ -250,12 +252,20 @@ class _Dropping:
         self.notes.append(f"{count} files of the log are in the way, first {outlook.traces[0]}")
         return self._result(snapshot.version, "waiting", outlook.reason, ready_at=instant)
 
+    def _raise_barrier(self) -> None:
+        standing = standing_barrier(self.committer.snapshot(), self.removal)
+        for version in standing:
+            # The last one may lack its checkpoint.
+            self._checkpoint(version)
+        for _ in range(BARRIER - len(standing)):
+            self._checkpoint(self._commit_nothing("barrier-checkpoints"))
+
     def _commit_nothing(self, kind: StepKind) -> int:
         """A version of its own for a checkpoint that holds nothing of the feature."""
 
         def stage(snapshot: Snapshot) -> Transaction:
             self._require_unused(snapshot)
-            return self.committer.begin(snapshot, "Empty Commit")
+            return self.committer.begin(snapshot, EMPTY_COMMIT)
 
         return self._committed(kind, stage)
 
@@ -306,6 +316,7 @@ class _Dropping:
                     "truncateHistory": self.options.truncate_history,
                 },
                 operation_id=self.planned.operation_id,
+                planned_version=self.planned.version,
             )
             transaction.stage_protocol(down.protocol, drops=[self.removal.feature])
             if down.metadata != snapshot.metadata or down.version_properties:

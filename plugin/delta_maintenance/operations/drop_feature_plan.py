@@ -19,13 +19,15 @@ from delta_maintenance.operations.drop_feature_records import (
     Way,
 )
 from delta_maintenance.operations.feature_history import (
+    BARRIER,
     HistoryOutlook,
     history_outlook,
     plan_truncation,
     ready_after,
+    standing_barrier,
 )
 from delta_maintenance.operations.feature_preparation import property_changes
-from delta_maintenance.operations.table_change import ProtocolVersions, cut_off_by
+from delta_maintenance.operations.table_change_records import ProtocolVersions, cut_off_by
 from delta_maintenance.protocol.actions import Metadata, Protocol
 from delta_maintenance.protocol.client_support import impacts
 from delta_maintenance.protocol.feature_removal import (
@@ -43,10 +45,6 @@ from delta_maintenance.table.feature_traces import FileTraces, file_traces, stat
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.table import Table
 from delta_maintenance.table.vector_tombstones import missing_vector_tombstones
-
-BARRIER = 3
-"""Checkpoints between the last version that used a feature and the first one without: a client that
-cannot read one tries the one before it, at most twice."""
 
 _SHOWN_TRACES = 20
 
@@ -90,10 +88,36 @@ def decide(
     """The plan for a snapshot; refuses whatever must not be done, before anything is touched."""
     removal = _removal(options)
     if not _has_feature(snapshot, options, removal):
-        return _nothing(snapshot, options, now, operation_id)
+        reason = f"the table does not have the feature {options.feature}"
+        return nothing_to_do(snapshot, options, now=now, operation_id=operation_id, reason=reason)
     decision = _Decision(snapshot, options, removal, now)
     decision.require_allowed()
     return decision.plan(operation_id)
+
+
+def nothing_to_do(
+    snapshot: Snapshot,
+    options: DropFeatureOptions,
+    *,
+    now: datetime,
+    operation_id: str,
+    reason: str,
+) -> DropFeaturePlan:
+    """The plan that leaves the table as it is."""
+    protocol = ProtocolVersions.of(snapshot.protocol)
+    return DropFeaturePlan(
+        table=snapshot.table,
+        version=snapshot.version,
+        planned_at=now,
+        options=options,
+        operation_id=operation_id,
+        way=None,
+        steps=(),
+        ends="nothing-to-do",
+        protocol_before=protocol,
+        protocol_after=protocol,
+        reason=reason,
+    )
 
 
 def require_droppable(
@@ -134,8 +158,9 @@ class _Decision:
             ends, ready_at, more = self._truncation()
             steps.extend(more)
         if self.way == "protect-history":
+            missing = BARRIER - len(standing_barrier(snapshot, self.removal))
             steps.append(
-                _step("barrier-checkpoints", f"{BARRIER} empty commits with a checkpoint each")
+                _step("barrier-checkpoints", f"{missing} empty commits with a checkpoint each")
             )
         if ends == "dropped":
             steps.append(_step("drop", self._drop_detail()))
@@ -318,25 +343,6 @@ def _has_feature(snapshot: Snapshot, options: DropFeatureOptions, removal: Featu
             remedy=f"ask for {spelled[0]}",
         )
     return False
-
-
-def _nothing(
-    snapshot: Snapshot, options: DropFeatureOptions, now: datetime, operation_id: str
-) -> DropFeaturePlan:
-    protocol = ProtocolVersions.of(snapshot.protocol)
-    return DropFeaturePlan(
-        table=snapshot.table,
-        version=snapshot.version,
-        planned_at=now,
-        options=options,
-        operation_id=operation_id,
-        way=None,
-        steps=(),
-        ends="nothing-to-do",
-        protocol_before=protocol,
-        protocol_after=protocol,
-        reason=f"the table does not have the feature {options.feature}",
-    )
 
 
 def _step(kind: StepKind, detail: str) -> DropStep:

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, Field
 
 from delta_maintenance.operations.clean_log import CleanLogResult
 from delta_maintenance.operations.record import Record
-from delta_maintenance.operations.table_change import CutOff, ProtocolVersions
+from delta_maintenance.operations.table_change_records import CutOff, ProtocolVersions
 from delta_maintenance.table.commit_gates import OtherWriters
 
 Way = Literal["direct", "protect-history", "truncate-history"]
@@ -43,6 +43,8 @@ class DropFeatureOptions(Record):
     """Who else commits to a table on S3. A retention of history below a day takes `none`."""
     operation_id: str | None = None
     """Names what is asked for, so that the same task does it once; by default the plan's own."""
+    operation_since: AwareDatetime | None = None
+    """When the task first began: with an `operation_id`, older commits are not looked at."""
     files_per_commit: Annotated[int, Field(ge=1)] = 22_000
     """How many files one commit adds again without what they have of the feature."""
 

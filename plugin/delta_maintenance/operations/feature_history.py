@@ -20,11 +20,20 @@ from delta_maintenance.table.feature_traces import (
     history_traces,
     outdated,
 )
+from delta_maintenance.table.history import read_commit_info
 from delta_maintenance.table.log_age import file_times
 from delta_maintenance.table.log_segment import list_log
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.table import Table
 
+BARRIER = 3
+"""Checkpoints between the last version that used a feature and the first one without: a client that
+cannot read one tries the one before it, at most twice."""
+EMPTY_COMMIT = "Empty Commit"
+"""The operation that makes a version for a checkpoint; named as Delta Spark names it."""
+
+_LOOKED_BACK = 100
+"""Versions among which the rest of a barrier is looked for."""
 _RETENTION = "delta.dropFeatureTruncateHistory.retentionDuration"
 _LONGEST_TRANSACTION = timedelta(hours=24)
 """A writer that has stalled for longer than the log goes back could write a version anew."""
@@ -72,6 +81,28 @@ def history_outlook(
         ready_at=None if cut_off is None else ready_at(table, snapshot, cut_off.version),
         reason=cleaning.reason,
     )
+
+
+def standing_barrier(snapshot: Snapshot, removal: FeatureRemoval) -> tuple[int, ...]:
+    """What a run that was interrupted has left of the barrier: versions, oldest first.
+
+    Each is an empty commit with a checkpoint, or the newest commit; of each the log shows that
+    neither it nor anything since uses the feature. There are `BARRIER` of them at most.
+    """
+    store = snapshot.store
+    listing = list_log(store, first_version=max(0, snapshot.version - _LOOKED_BACK))
+    versions = {snapshot.version, *(files.version for files in listing.checkpoints)}
+    left = [
+        version
+        for version in sorted(versions)
+        if version in listing.commits and version <= snapshot.version
+        if (info := read_commit_info(store, listing.commits[version])) is not None
+        if info.operation == EMPTY_COMMIT
+    ][-BARRIER:]
+    if not left:
+        return ()
+    traces = history_traces(snapshot, removal, first_version=left[0])
+    return tuple(version for version in left if outdated(traces, version))
 
 
 def plan_truncation(

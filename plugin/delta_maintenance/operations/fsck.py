@@ -6,7 +6,7 @@ does only what would still be proposed then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -110,6 +110,7 @@ def survey(
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
     repairs, notes = proposed_repairs(found, options)
+    counts = _counts(found.findings)
     return Survey(
         FsckPlan(
             table=table.uri,
@@ -118,9 +119,10 @@ def survey(
             options=options,
             engine="spark" if found.unopened or by_others else "local",
             findings=found.findings.first(_SHOWN),
-            counts=_counts(found.findings),
+            counts=counts,
             report=report,
             repairs=repairs,
+            reason=_reason(counts, repairs),
             notes=(*_notes(found), *notes),
         ),
         found,
@@ -202,6 +204,15 @@ def _counts(findings: Findings) -> tuple[FindingCount, ...]:
         FindingCount(kind=kind, severity=KINDS[kind].severity, count=count)
         for kind, count in sorted(findings.counts.items())
     )
+
+
+def _reason(counts: Sequence[FindingCount], repairs: Sequence[Repair]) -> str:
+    found = ", ".join(f"{count.count} {count.kind} ({count.severity})" for count in counts)
+    if not found:
+        return "nothing is wrong"
+    if not repairs:
+        return f"{found}; nothing is to be repaired"
+    return f"{found}; to be repaired: {', '.join(repair.action for repair in repairs)}"
 
 
 def _notes(found: Examination) -> tuple[str, ...]:

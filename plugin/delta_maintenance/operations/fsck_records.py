@@ -93,6 +93,8 @@ class FsckPlan(Record):
     report: str | None = None
     """Where all of them are, as one Parquet file."""
     repairs: tuple[Repair, ...] = ()
+    reason: str
+    """One sentence: what was found, and what comes of it."""
     notes: tuple[str, ...] = ()
     """What was not looked at, and what is not repaired and why."""
 

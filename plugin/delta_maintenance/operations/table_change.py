@@ -8,157 +8,26 @@ table would still be changed in the same way.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from itertools import count
-from typing import Any, Literal
 
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
-from delta_maintenance.operations.record import Record
-from delta_maintenance.protocol.actions import DomainMetadata, Metadata, Protocol
-from delta_maintenance.protocol.client_support import impacts
+from delta_maintenance.operations.table_change_records import ChangePlan, Decision, Ending
+from delta_maintenance.protocol.actions import Metadata, Protocol
 from delta_maintenance.protocol.feature_enablement import (
     ChangeRequest,
     TableChange,
     changed_table,
 )
-from delta_maintenance.protocol.protocol_upgrade import added_features
 from delta_maintenance.protocol.staged_actions import StagedActions
 from delta_maintenance.table.commit_gates import OtherWriters, require_committable
 from delta_maintenance.table.commit_outcome import AlreadyDone, Conflicted, Landed, Outcome
+from delta_maintenance.table.earlier_commits import commit_after, commit_since
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.table import Table
 from delta_maintenance.table.transaction import Transaction
-
-Status = Literal["committed", "already-done", "nothing-to-do", "conflict"]
-"""`conflict`: others changed the table since it was planned, and nothing was written."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProtocolVersions(Record):
-    """A protocol as it stands in the log; a list is None where it has none."""
-
-    min_reader_version: int
-    min_writer_version: int
-    reader_features: tuple[str, ...] | None = None
-    writer_features: tuple[str, ...] | None = None
-
-    @classmethod
-    def of(cls, protocol: Protocol) -> ProtocolVersions:
-        """The same of a snapshot."""
-        return cls(
-            min_reader_version=protocol.min_reader_version,
-            min_writer_version=protocol.min_writer_version,
-            reader_features=protocol.reader_features,
-            writer_features=protocol.writer_features,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PropertyChange(Record):
-    """One property of the table that gets another value."""
-
-    name: str
-    before: str | None
-    """None where it is not set."""
-    after: str | None
-    """None where it is removed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutOff(Record):
-    """A client that can do less with the table afterwards, or may."""
-
-    client: str
-    reading: Literal["stays", "ends", "may end", "was closed"]
-    writing: Literal["stays", "ends", "may end", "was closed"]
-    features: tuple[str, ...]
-    """What stands in its way; empty where it is a version of the protocol."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """What a table is to become, and how the commit is named."""
-
-    operation: str
-    parameters: Mapping[str, Any]
-    before: TableChange
-    after: TableChange
-    domains: tuple[DomainMetadata, ...] = ()
-    drops: tuple[str, ...] = ()
-    """Features of drafts that give way to final ones."""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def changes(self) -> tuple[PropertyChange, ...]:
-        """The properties that get other values, by name."""
-        old, new = self.before.metadata.configuration, self.after.metadata.configuration
-        return tuple(
-            PropertyChange(name=name, before=old.get(name), after=new.get(name))
-            for name in sorted(old.keys() | new.keys())
-            if old.get(name) != new.get(name)
-        )
-
-    @property
-    def is_noop(self) -> bool:
-        """Whether the table is so already."""
-        return (self.after.protocol, self.after.metadata, self.domains) == (
-            self.before.protocol,
-            self.before.metadata,
-            (),
-        )
-
-    @property
-    def changes_schema(self) -> bool:
-        """Whether the schema string is another one."""
-        return self.after.metadata.schema_string != self.before.metadata.schema_string
-
-    @property
-    def protocol_before(self) -> ProtocolVersions:
-        """In force now."""
-        return ProtocolVersions.of(self.before.protocol)
-
-    @property
-    def protocol_after(self) -> ProtocolVersions:
-        """In force then."""
-        return ProtocolVersions.of(self.after.protocol)
-
-    @property
-    def added_features(self) -> tuple[str, ...]:
-        """What the table supports then and not now."""
-        return added_features(self.before.protocol, self.after.protocol)
-
-    @property
-    def cut_off(self) -> tuple[CutOff, ...]:
-        """Whom the change concerns, of the clients that are known."""
-        return cut_off_by(self.before.protocol, self.after.protocol)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """How an attempt to carry out a decision ended."""
-
-    status: Status
-    version: int
-    """Of the commit; where none was made, the newest one that was looked at."""
-    attempts: int = 0
-    problem: str | None = None
-    """Of a conflict, with its remedy."""
-
-
-def cut_off_by(before: Protocol, after: Protocol) -> tuple[CutOff, ...]:
-    """The clients that can do less, or may, once one protocol gives way to the other."""
-    return tuple(
-        CutOff(
-            client=impact.client,
-            reading=_FATES[impact.reading[0].value, impact.reading[1].value],
-            writing=_FATES[impact.writing[0].value, impact.writing[1].value],
-            features=impact.features,
-        )
-        for impact in impacts(before, after)
-    )
 
 
 def decide_change(
@@ -181,15 +50,31 @@ def decide_change(
             request,
             new_id=lambda: next(ids),
         )
-        if change.needs_empty_table and snapshot.counts.num_files:
-            raise RefusedError(
-                "row tracking cannot be enabled at once on a table that has files, of which there "
-                f"are {snapshot.counts.num_files}: they need row IDs first",
-                remedy="use backfill-row-ids, which enables it in the end",
-            )
+        counts = snapshot.counts if change.depends_on_files else None
+        for obstacle, count in (
+            (change.forbids_files, counts and counts.num_files),
+            (change.forbids_vectors, counts and counts.num_deletion_vectors),
+        ):
+            if obstacle is not None and count:
+                raise RefusedError(
+                    f"{obstacle.problem}, of which there are {count}", remedy=obstacle.remedy
+                )
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from None
     return change
+
+
+def done_before(
+    snapshot: Snapshot, *, operation_id: str | None, since: datetime | None
+) -> str | None:
+    """One sentence where an earlier run of the task did it all, whatever became of it since.
+
+    `operation_id` as the caller gave it: an id of the plan's own cannot be in the log.
+    """
+    if operation_id is None:
+        return None
+    earlier = commit_since(snapshot, [operation_id], since)
+    return None if earlier is None else f"this task did it before, as version {earlier.version}"
 
 
 def require_changeable(
@@ -206,87 +91,63 @@ def require_changeable(
 
 def carry_out(
     table: Table,
+    plan: ChangePlan,
     decide: Callable[[Snapshot], Decision],
     *,
-    table_id: str | None,
-    planned_version: int,
-    planned: tuple[object, ...],
-    operation_id: str,
-    other_writers: OtherWriters | None,
     examine: Callable[[Snapshot], None] | None = None,
     now: Callable[[], datetime] = clock.now,
     new_id: clock.NewId = clock.new_id,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Ending:
-    """Decides anew on the latest version and commits, if that comes to what was `planned`.
+    """Decides anew on the latest version and commits, if that comes to what was planned.
 
-    `planned` is the `essence_of` the plan. `examine` looks at the data on which the change depends,
-    and raises where it must not be made; then whatever others do to the data is a conflict.
+    `examine` looks at the data on which the change depends, and raises where it must not be made;
+    then whatever others do to the data is a conflict. `RefusedError` where the table is another
+    one, or must not be changed any more; `CommitUnknownError` where nobody can tell whether the
+    commit was made.
     """
-    snapshot = table.snapshot()
-    if snapshot.metadata.id != table_id:
-        raise RefusedError(
-            "another table stands there than the one that was planned for",
-            table=table.uri,
-            version=snapshot.version,
-            remedy="plan again",
+    if plan.is_noop:
+        return Ending(status="nothing-to-do", version=plan.version, notes=(plan.reason,))
+    try:
+        snapshot = table.snapshot()
+        if snapshot.metadata.id != plan.table_id:
+            raise RefusedError(
+                "another table stands there than the one that was planned for",
+                version=snapshot.version,
+                remedy="plan again",
+            )
+        earlier = commit_after(snapshot, [plan.operation_id], plan.version)
+        if earlier is not None:
+            return Ending(status="already-done", version=earlier.version, notes=plan.notes)
+        decision = decide(snapshot)
+        if decision.is_noop:
+            return Ending(status="already-done", version=snapshot.version, notes=plan.notes)
+        if not _is_planned(decision, plan):
+            problem = (
+                f"the table was changed since version {plan.version}, for which this was planned; "
+                "plan again"
+            )
+            return Ending(
+                status="conflict", version=snapshot.version, problem=problem, notes=plan.notes
+            )
+        if examine is not None:
+            examine(snapshot)
+        transaction = Transaction(
+            snapshot,
+            decision.operation,
+            parameters=decision.parameters,
+            operation_id=plan.operation_id,
+            other_writers=plan.options.other_writers,
+            now=now,
+            new_id=new_id,
         )
-    decision = decide(snapshot)
-    if decision.is_noop:
-        return Ending(status="already-done", version=snapshot.version)
-    again = essence_of(decision.protocol_before, decision.protocol_after, decision.changes)
-    if again != planned:
-        return Ending(
-            status="conflict",
-            version=snapshot.version,
-            problem=f"the table was changed since version {planned_version}, for which this was "
-            "planned; plan again",
-        )
-    if examine is not None:
-        examine(snapshot)
-    transaction = Transaction(
-        snapshot,
-        decision.operation,
-        parameters=decision.parameters,
-        operation_id=operation_id,
-        planned_version=planned_version,
-        other_writers=other_writers,
-        now=now,
-        new_id=new_id,
-    )
-    staged = _staged(decision)
-    if staged.protocol is not None:
-        transaction.stage_protocol(staged.protocol, drops=decision.drops)
-    if staged.metadata is not None:
-        transaction.stage_metadata(staged.metadata)
-    for domain in decision.domains:
-        transaction.stage_domain(domain.domain, domain.configuration)
-    if decision.after.needs_empty_table or examine is not None:
-        # A file that somebody adds meanwhile may lack what the table promises of every file.
-        transaction.read_whole_table()
-    return _ending(transaction.commit(sleep=sleep))
-
-
-def essence_of(
-    protocol_before: ProtocolVersions,
-    protocol_after: ProtocolVersions,
-    changes: tuple[PropertyChange, ...],
-) -> tuple[object, ...]:
-    """What must be the same for a plan still to hold."""
-    return protocol_before, protocol_after, changes
-
-
-_FATES: Mapping[tuple[str, str], Literal["stays", "ends", "may end", "was closed"]] = {
-    ("yes", "yes"): "stays",
-    ("yes", "no"): "ends",
-    ("yes", "unknown"): "may end",
-    ("unknown", "yes"): "stays",
-    ("unknown", "no"): "ends",
-    ("unknown", "unknown"): "may end",
-    ("no", "yes"): "was closed",
-    ("no", "no"): "was closed",
-    ("no", "unknown"): "was closed",
-}
+        _stage(transaction, decision)
+        if decision.after.depends_on_files or examine is not None:
+            # A file that somebody adds meanwhile may lack what the table promises of every file.
+            transaction.read_whole_table()
+        return _ending(transaction.commit(sleep=sleep), plan)
+    except DeltaMaintenanceError as error:
+        raise error.located(table=table.uri) from error.__cause__
 
 
 def _staged(decision: Decision) -> StagedActions:
@@ -298,18 +159,35 @@ def _staged(decision: Decision) -> StagedActions:
     )
 
 
-def _ending(outcome: Outcome) -> Ending:
+def _stage(transaction: Transaction, decision: Decision) -> None:
+    staged = _staged(decision)
+    if staged.protocol is not None:
+        transaction.stage_protocol(staged.protocol, drops=decision.drops)
+    if staged.metadata is not None:
+        transaction.stage_metadata(staged.metadata)
+    for domain in staged.domains:
+        transaction.stage_domain(domain.domain, domain.configuration)
+
+
+def _is_planned(decision: Decision, plan: ChangePlan) -> bool:
+    return (decision.protocol_before, decision.protocol_after, decision.changes) == (
+        plan.protocol_before,
+        plan.protocol_after,
+        plan.changes,
+    )
+
+
+def _ending(outcome: Outcome, plan: ChangePlan) -> Ending:
+    notes = plan.notes
     match outcome:
         case Landed(version=version, attempts=attempts):
-            return Ending(status="committed", version=version, attempts=attempts)
+            return Ending(status="committed", version=version, attempts=attempts, notes=notes)
         case AlreadyDone(version=version):
-            return Ending(status="already-done", version=version)
+            return Ending(status="already-done", version=version, notes=notes)
         case Conflicted(version=version, attempts=attempts, conflict=conflict):
+            problem = f"{conflict.explanation}; {conflict.remedy}"
             return Ending(
-                status="conflict",
-                version=version,
-                attempts=attempts,
-                problem=f"{conflict.explanation}; {conflict.remedy}",
+                status="conflict", version=version, attempts=attempts, problem=problem, notes=notes
             )
     raise AssertionError("only commits of files alone can be superseded")
 

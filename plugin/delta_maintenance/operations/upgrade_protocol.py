@@ -15,23 +15,23 @@ from datetime import datetime
 
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations.record import Record
 from delta_maintenance.operations.table_change import (
-    CutOff,
-    Decision,
-    PropertyChange,
-    ProtocolVersions,
-    Status,
     carry_out,
     decide_change,
-    essence_of,
+    done_before,
     require_changeable,
+)
+from delta_maintenance.operations.table_change_records import (
+    ChangeOptions,
+    ChangePlan,
+    ChangeResult,
+    Decision,
+    ProtocolVersions,
 )
 from delta_maintenance.protocol import row_tracking
 from delta_maintenance.protocol.actions import DomainMetadata
 from delta_maintenance.protocol.feature_enablement import ChangeRequest, TableChange
 from delta_maintenance.protocol.row_tracking_support import support_change
-from delta_maintenance.table.commit_gates import OtherWriters
 from delta_maintenance.table.row_id_backfill import sources_of
 from delta_maintenance.table.row_id_batches import audit_row_ids
 from delta_maintenance.table.snapshot import Snapshot
@@ -39,7 +39,7 @@ from delta_maintenance.table.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpgradeProtocolOptions(Record):
+class UpgradeProtocolOptions(ChangeOptions):
     """What the table is to support."""
 
     features: tuple[str, ...] = ()
@@ -50,55 +50,27 @@ class UpgradeProtocolOptions(Record):
     """What it implies is to be supported."""
     convert_draft: bool = False
     """Whether what is left of a draft of row tracking of 2023 is converted to today's."""
-    other_writers: OtherWriters | None = None
-    """Who else commits to the table; has to be said of tables on S3."""
-    operation_id: str | None = None
-    """Of the task: run again, it ends as done. By default a new one for each plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpgradeProtocolPlan(Record):
-    """What `apply` will change, and for whom."""
+class UpgradeProtocolPlan(ChangePlan):
+    """What `apply` will change, and for whom.
 
-    table: str
-    table_id: str | None
-    version: int
-    planned_at: datetime
-    operation_id: str
+    Of properties only those of a draft change, which would contradict what they mean today.
+    """
+
     options: UpgradeProtocolOptions
-    is_noop: bool
-    """Whether `apply` would commit nothing."""
-    reason: str
-    """One sentence."""
-    protocol_before: ProtocolVersions
-    protocol_after: ProtocolVersions
-    added_features: tuple[str, ...]
-    """Those that were implied before are not among them."""
-    cut_off: tuple[CutOff, ...]
     converted_domains: tuple[str, ...] = ()
     """Domains that are written anew because a draft wrote them otherwise."""
-    changes: tuple[PropertyChange, ...] = ()
-    """Properties of a draft that would contradict what they mean today."""
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpgradeProtocolResult(Record):
+class UpgradeProtocolResult(ChangeResult):
     """What was changed."""
 
-    table: str
-    version: int
-    """Of the commit; where none was made, the newest one that was looked at."""
-    status: Status
-    attempts: int = 0
-    """Versions tried."""
     protocol: ProtocolVersions | None = None
     """In force since; None where nothing was committed."""
-    added_features: tuple[str, ...] = ()
     converted_domains: tuple[str, ...] = ()
-    problem: str | None = None
-    """Why there is a conflict, and what to do."""
-    notes: tuple[str, ...] = ()
 
 
 def plan(
@@ -115,23 +87,18 @@ def plan(
     """
     options = UpgradeProtocolOptions.from_json(asdict(options))
     operation_id = options.operation_id or new_id()
-    decision = _decide(snapshot, options, operation_id)
-    return UpgradeProtocolPlan(
-        table=snapshot.table,
-        table_id=snapshot.metadata.id,
-        version=snapshot.version,
-        planned_at=now,
+    done = done_before(snapshot, operation_id=options.operation_id, since=options.operation_since)
+    decision = (
+        _decide(snapshot, options, operation_id) if done is None else Decision.nothing(snapshot)
+    )
+    return UpgradeProtocolPlan.of(
+        snapshot,
+        options,
+        decision,
         operation_id=operation_id,
-        options=options,
-        is_noop=decision.is_noop,
-        reason=_reason(decision),
-        protocol_before=decision.protocol_before,
-        protocol_after=decision.protocol_after,
-        added_features=decision.added_features,
-        cut_off=decision.cut_off,
+        now=now,
+        reason=done or _reason(decision),
         converted_domains=tuple(domain.domain for domain in decision.domains),
-        changes=decision.changes,
-        notes=(*decision.notes, *snapshot.warnings),
     )
 
 
@@ -148,36 +115,20 @@ def apply(
     `RefusedError` where the table is another one, or must not be changed any more;
     `CommitUnknownError` where nobody can tell whether the commit was made.
     """
-    if plan.is_noop:
-        return UpgradeProtocolResult(
-            table=plan.table, version=plan.version, status="nothing-to-do", notes=(plan.reason,)
-        )
-    try:
-        ending = carry_out(
-            table,
-            lambda snapshot: _decide(snapshot, plan.options, plan.operation_id),
-            table_id=plan.table_id,
-            planned_version=plan.version,
-            planned=essence_of(plan.protocol_before, plan.protocol_after, plan.changes),
-            operation_id=plan.operation_id,
-            other_writers=plan.options.other_writers,
-            now=now,
-            new_id=new_id,
-            sleep=sleep,
-        )
-    except DeltaMaintenanceError as error:
-        raise error.located(table=table.uri) from error.__cause__
+    ending = carry_out(
+        table,
+        plan,
+        lambda snapshot: _decide(snapshot, plan.options, plan.operation_id),
+        now=now,
+        new_id=new_id,
+        sleep=sleep,
+    )
     done = ending.status == "committed"
-    return UpgradeProtocolResult(
-        table=plan.table,
-        version=ending.version,
-        status=ending.status,
-        attempts=ending.attempts,
+    return UpgradeProtocolResult.of(
+        plan,
+        ending,
         protocol=plan.protocol_after if done else None,
-        added_features=plan.added_features if done else (),
         converted_domains=plan.converted_domains if done else (),
-        problem=ending.problem,
-        notes=plan.notes,
     )
 
 

@@ -72,7 +72,7 @@ class VacuumResult(Record):
 
     table: str
     version: int
-    """The latest version that was looked at."""
+    """The latest version that is known of, the run's own commits included."""
     status: Literal["vacuumed", "partly", "nothing-to-do"]
     """`partly`: something could not be deleted, or must not have been. See `failures`."""
     deleted: int = 0
@@ -205,7 +205,7 @@ class _Vacuuming:
             record_vacuumed(self.store, planned.last_commit)
         return VacuumResult(
             table=planned.table,
-            version=self.watch.latest.version,
+            version=max(self.watch.latest.version, start or 0, end or 0),
             status="vacuumed" if complete else "partly",
             deleted=done.deleted,
             bytes=done.bytes,

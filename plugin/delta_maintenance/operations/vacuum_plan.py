@@ -150,7 +150,7 @@ class _Surveying:
                 "the mode inventory and the address of an inventory go together",
                 remedy="give both or none",
             )
-        self.retention = self._retention()
+        self.retention = self._retention() + self._since()
         self.before = self._delete_before()
         self.before_ms = epoch_millis(self.before)
         kept = [Table(self.store).snapshot(version=v) for v in sorted(set(options.keep_versions))]
@@ -275,6 +275,11 @@ class _Surveying:
                 "keep the longer one, or give both flags that allow a short retention",
             )
         return wanted
+
+    def _since(self) -> timedelta:
+        """How long ago the instant is that ages are counted at."""
+        as_of = self.options.as_of
+        return max(self.now - as_of, timedelta()) if as_of is not None else timedelta()
 
     def _delete_before(self) -> datetime:
         try:

@@ -28,6 +28,9 @@ class VacuumOptions(Record):
     """First flag: files that the table's retention, or the last week, covers may go."""
     no_other_writers: bool = False
     """Second flag: nobody writes to the table or reads older versions of it meanwhile."""
+    as_of: AwareDatetime | None = None
+    """An instant at which everything was as old as it counts: what has outlived its retention since
+    then stays. For a plan that was approved a while ago."""
     keep_versions: tuple[int, ...] = ()
     """Versions of which every file stays, whatever their age."""
     inventory: str | None = None

@@ -43,6 +43,9 @@ class Client:
     """The highest one it knows."""
     writer_version: int = 7
     """The highest one it knows."""
+    looks_at_use: bool = False
+    """Whether features for writers that a version merely implies stop it only where the table uses
+    them, which a protocol does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,8 @@ def _writing(client: Client, protocol: Protocol) -> tuple[Access, frozenset[str]
         or protocol.min_writer_version > client.writer_version
     ):
         return Access.NO, missing
+    if client.looks_at_use and protocol.writer_features is None and missing:
+        return Access.UNKNOWN, frozenset()
     return _access(missing, client)
 
 
@@ -115,22 +120,30 @@ _BOTH = frozenset(f.name for f in FEATURES if f.kind is FeatureKind.READER_WRITE
 _BASIC = frozenset({"appendOnly", "invariants"})
 
 
-def _releases(family: str, since: Mapping[str, Iterable[str]], told: Iterable[str]) -> list[Client]:
+def _releases(
+    family: str,
+    since: Mapping[str, Iterable[str]],
+    *,
+    told: Iterable[str],
+    perhaps: Mapping[str, Iterable[str]],
+) -> list[Client]:
     """A row for each release in `since`, which has the features that came with it, in order.
 
     No release gives up what an older one supports. Only of the features in `told` is it known that
-    releases before do not have them.
+    releases before do not have them. Those in `perhaps` came with a release under the name of a
+    preview, and nobody tells which release knows the final name; none before does.
     """
-    rows, features = [], _BASIC
-    unknown = frozenset(feature.name for feature in FEATURES) - frozenset(told)
+    rows, features, doubtful = [], _BASIC, frozenset[str]()
+    untold = frozenset(f.name for f in FEATURES) - {*told, *chain(*perhaps.values())}
     for release, new in since.items():
         features |= frozenset(new)
+        doubtful |= frozenset(perhaps.get(release, ()))
         rows.append(
             Client(
                 name=f"{family} {release}",
                 reads=features & _BOTH,
                 writes=features,
-                unknown=unknown,
+                unknown=untold | doubtful,
             )
         )
     return rows
@@ -155,20 +168,18 @@ _DELTA_SPARK = {
         "icebergCompatV3",
     ),
 }
-_TOLD_OF_DELTA_SPARK = [
-    name
-    for release, names in _DELTA_SPARK.items()
-    for name in names
-    # Of the newest release it is known by running it. Type widening had a preview in 3.2, and which
-    # releases know its final name is not published.
-    if release != "4.4" and name != "typeWidening"
-]
 _DATABRICKS = {
     "12.2 LTS": (*_LEGACY, "identityColumns", "allowColumnDefaults", "deletionVectors"),
-    "13.3 LTS": ("timestampNtz", "v2Checkpoint", "clustering", "domainMetadata"),
+    "13.3 LTS": (
+        "timestampNtz",
+        "v2Checkpoint",
+        "clustering",
+        "domainMetadata",
+        "icebergCompatV1",
+    ),
     "14.3 LTS": ("rowTracking", "icebergCompatV2"),
-    "15.4 LTS": ("typeWidening", "variantType"),
-    "16.4 LTS": ("checkpointProtection", "collations"),
+    "15.4 LTS": (),
+    "16.4 LTS": ("checkpointProtection",),
 }
 
 _DELTA_RS_WRITES = frozenset(
@@ -193,7 +204,13 @@ CLIENTS: tuple[Client, ...] = (
         reader_version=2,
         writer_version=5,
     ),
-    *_releases("Delta Spark", _DELTA_SPARK, _TOLD_OF_DELTA_SPARK),
+    *_releases(
+        "Delta Spark",
+        _DELTA_SPARK,
+        # Of the newest release it is known by running it, of those before what its makers publish.
+        told=chain(*(names for release, names in _DELTA_SPARK.items() if release != "4.4")),
+        perhaps={"3.2": ("typeWidening",)},
+    ),
     Client(
         name="Databricks Runtime 10.4 LTS",
         reads=frozenset({"columnMapping"}),
@@ -201,7 +218,12 @@ CLIENTS: tuple[Client, ...] = (
         reader_version=2,
         writer_version=6,
     ),
-    *_releases("Databricks Runtime", _DATABRICKS, chain(*_DATABRICKS.values())),
+    *_releases(
+        "Databricks Runtime",
+        _DATABRICKS,
+        told=chain(*_DATABRICKS.values()),
+        perhaps={"15.4 LTS": ("typeWidening", "variantType"), "16.4 LTS": ("collations",)},
+    ),
     Client(
         name="delta-rs 1.6 (deltalake)",
         reads=frozenset(
@@ -223,7 +245,8 @@ CLIENTS: tuple[Client, ...] = (
         writes=_DELTA_RS_WRITES,
     ),
     Client(
-        name="DuckDB (delta extension)",
+        # It inserts rows and nothing else; the kernel decides where.
+        name="DuckDB (delta extension, kernel 0.21)",
         reads=frozenset(
             {
                 "columnMapping",
@@ -233,34 +256,26 @@ CLIENTS: tuple[Client, ...] = (
                 "v2Checkpoint",
                 "vacuumProtocolCheck",
                 "variantType",
-                "variantShredding",
             }
         ),
         writes=frozenset(
             {
                 *_BASIC,
                 "changeDataFeed",
+                "clustering",
                 "columnMapping",
                 "deletionVectors",
-                "timestampNtz",
-                "v2Checkpoint",
-                "vacuumProtocolCheck",
-            }
-        ),
-        unknown=frozenset(
-            {
-                "allowColumnDefaults",
-                "catalogManaged",
-                "clustering",
                 "domainMetadata",
-                "icebergCompatV3",
                 "inCommitTimestamp",
                 "materializePartitionColumns",
                 "rowTracking",
-                "variantShredding",
+                "timestampNtz",
+                "v2Checkpoint",
+                "vacuumProtocolCheck",
                 "variantType",
             }
         ),
+        unknown=frozenset({"catalogManaged"}),
     ),
     Client(
         name="Trino",
@@ -285,6 +300,7 @@ CLIENTS: tuple[Client, ...] = (
                 "vacuumProtocolCheck",
             }
         ),
+        looks_at_use=True,
     ),
 )
 """Reading a table with features for writers alone is open to every one of them."""

@@ -43,10 +43,14 @@ SINGLE_ACTIONS = (
 )
 KNOWN_ACTIONS = FILE_ACTIONS.union(SINGLE_ACTIONS)
 
-_FILE_LINES = (b'{"add":{', b'{"remove":{', b'{"cdc":{')
+_LINE_ACTIONS = ("add", "remove", "cdc")
+_FILE_LINES = tuple(b'{"%b":{' % action.encode() for action in _LINE_ACTIONS)
 _FILE_WORDS = np.array([int.from_bytes(mark[:8], "little") for mark in _FILE_LINES], np.uint64)
 """The first eight bytes of such lines, as one number each."""
+_ACTION_OF_WORD = dict(zip(_FILE_WORDS.tolist(), _LINE_ACTIONS, strict=True))
 _NEWLINE = ord("\n")
+_MOST_RUNS = 8
+"""More of them in one file, and its lines are taken as a mixture."""
 _SINGLE_NAMES = tuple(f'"{name}"'.encode() for name in SINGLE_ACTIONS)
 _SINGLE_KEY = re.compile(rb"(?:%b)\s*:\s*\{" % b"|".join(_SINGLE_NAMES))
 
@@ -108,8 +112,35 @@ class FileBlock:
     start: int
     end: int
     """Behind the last newline."""
+    runs: tuple[tuple[int, int, str | None], ...]
+    """Where each run of lines ends (behind its last newline), its lines, and its action."""
+
+    @property
+    def count(self) -> int:
+        """How many lines there are."""
+        return sum(count for _, count, _ in self.runs)
+
+    def moved(self, by: int) -> FileBlock:
+        """The same lines, that many bytes further on."""
+        runs = tuple((end + by, count, action) for end, count, action in self.runs)
+        return FileBlock(self.start + by, self.end + by, runs)
+
+    def of(self, data: bytes) -> Iterator[LineRun]:
+        """The runs, as text."""
+        start, text = self.start, memoryview(data)
+        for end, count, action in self.runs:
+            yield LineRun(text[start:end], count, action)
+            start = end
+
+
+@dataclass(frozen=True, slots=True)
+class LineRun:
+    """Adjacent lines, each one add, remove or cdc, ended by a newline."""
+
+    text: memoryview | bytes
     count: int
-    """Lines."""
+    action: str | None = None
+    """What all of them begin with; None where they differ, or might."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +149,7 @@ class CommitText:
 
     name: str
     """Relative to the table root, for messages."""
-    file_lines: tuple[memoryview | bytes, ...]
-    """Pieces of text, each of whole lines ended by newlines, each line one add, remove or cdc."""
+    file_lines: tuple[LineRun, ...]
     file_line_numbers: Sequence[int]
     """The number of each of these lines, counted from 1."""
     other_lines: tuple[tuple[int, bytes], ...]
@@ -134,9 +164,14 @@ class CommitText:
 
 
 def split(
-    name: str, data: bytes, *, thorough: bool = True, block: FileBlock | None = None
+    name: str,
+    data: bytes,
+    *,
+    thorough: bool = True,
+    block: FileBlock | None = None,
+    first_line: int = 1,
 ) -> CommitText:
-    """Tells the lines of files from the others without parsing either.
+    """Tells the lines of files from the others without parsing either. The first has a number.
 
     A line that starts with a file action may hold another action behind it. No writer is known to
     do so; finding out costs as much as all the rest, and without `thorough` is left to the parser
@@ -153,14 +188,15 @@ def split(
         data += b"\n"
     if block is None:
         if not data.isascii():
-            _require_utf8(name, data)
+            _require_utf8(name, data, first_line)
         block = _file_block(data, thorough)
     if block is None:
-        return _split_lines(name, data)
-    lines = (memoryview(data)[block.start : block.end],) if block.count else ()
-    first = data.count(b"\n", 0, block.start) + 1
+        return _split_lines(name, data, first_line)
+    lines = tuple(block.of(data))
+    first = first_line + data.count(b"\n", 0, block.start)
     numbers = range(first, first + block.count)
-    head, tail = _numbered(data[: block.start], 1), _numbered(data[block.end :], numbers.stop)
+    head = _numbered(data[: block.start], first_line)
+    tail = _numbered(data[block.end :], numbers.stop)
     return CommitText(name, lines, numbers, (*head, *tail), block)
 
 
@@ -224,31 +260,37 @@ def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
             break
         end = last
     if start == end:
-        return FileBlock(start, end, 0)
+        return FileBlock(start, end, ())
     # Every line of the block has to start like one of a file action.
     text = np.frombuffer(data, np.uint8)
     lines = start + np.flatnonzero(text[start:end] == _NEWLINE) + 1
     words: npt.NDArray[np.uint64] = np.ndarray(
         (len(data) - 7,), np.dtype("<u8"), data, strides=(1,)
     )
-    starts = words[lines[:-1]]
-    if not np.logical_or.reduce([starts == word for word in _FILE_WORDS]).all():
+    starts = words[np.append(start, lines[:-1])]
+    if not np.isin(starts, _FILE_WORDS).all():
         return None
     if thorough and _holds_single_action(data, start, end):
         return None
-    return FileBlock(start, end, len(lines))
+    last_lines = np.append(np.flatnonzero(starts[1:] != starts[:-1]), len(lines) - 1)
+    if len(last_lines) > _MOST_RUNS:
+        return FileBlock(start, end, ((end, len(lines), None),))
+    counts = np.diff(last_lines, prepend=-1)
+    actions = [_ACTION_OF_WORD[word] for word in starts[last_lines].tolist()]
+    runs = zip(lines[last_lines].tolist(), counts.tolist(), actions, strict=True)
+    return FileBlock(start, end, tuple(runs))
 
 
-def _split_lines(name: str, data: bytes) -> CommitText:
+def _split_lines(name: str, data: bytes, first_line: int) -> CommitText:
     files, numbers, others = [], [], []
-    for number, line in _numbered(data, 1):
+    for number, line in _numbered(data, first_line):
         if line.startswith(_FILE_LINES) and not _holds_single_action(line, 0, len(line)):
             files.append(line)
             numbers.append(number)
         else:
             others.append((number, line))
-    joined = b"\n".join([*files, b""])
-    return CommitText(name, (joined,) if files else (), numbers, tuple(others), None)
+    runs = (LineRun(b"\n".join([*files, b""]), len(files)),) if files else ()
+    return CommitText(name, runs, numbers, tuple(others), None)
 
 
 def _holds_single_action(data: bytes, start: int, end: int) -> bool:
@@ -263,11 +305,11 @@ def _numbered(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def _require_utf8(name: str, data: bytes) -> None:
+def _require_utf8(name: str, data: bytes, first_line: int) -> None:
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+        line = first_line + data.count(b"\n", 0, error.start)
         raise CorruptTableError(
             f"line {line} is not UTF-8", file=name, remedy="restore the file from a backup"
         ) from None

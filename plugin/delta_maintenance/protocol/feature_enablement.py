@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.protocol import column_mapping, row_tracking
+from delta_maintenance.protocol import column_mapping, iceberg_compat, row_tracking
 from delta_maintenance.protocol.actions import Metadata, Protocol
 from delta_maintenance.protocol.features import supports
 from delta_maintenance.protocol.properties import integer_parser, parse_boolean
@@ -92,13 +92,29 @@ class ChangeRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """Why a change is right only while a table has none of something."""
+
+    problem: str
+    """Ends with the name of what it must have none of."""
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
     """Protocol and metadata as they are to be; equal to those before where nothing changes."""
 
     protocol: Protocol
     metadata: Metadata
-    needs_empty_table: bool = False
-    """Whether it is right only while the table has no live file."""
+    forbids_files: Obstacle | None = None
+    """Stands in the way of a table that has live files."""
+    forbids_vectors: Obstacle | None = None
+    """Stands in the way of a table whose live files have deletion vectors."""
+
+    @property
+    def depends_on_files(self) -> bool:
+        """Whether it may be wrong once other files are live."""
+        return self.forbids_files is not None or self.forbids_vectors is not None
 
 
 def changed_table(
@@ -129,6 +145,7 @@ def changed_table(
     for require in _RULES:
         require(change, asked)
     change = _with_column_mapping(protocol, metadata, change)
+    change = _with_iceberg_compatibility(protocol, metadata, change)
     return _with_row_tracking(protocol, metadata, change, new_id)
 
 
@@ -204,6 +221,68 @@ def _with_column_mapping(protocol: Protocol, before: Metadata, change: TableChan
     return replace(change, metadata=metadata)
 
 
+def _with_iceberg_compatibility(
+    protocol: Protocol, before: Metadata, change: TableChange
+) -> TableChange:
+    was = active_properties(protocol, before.configuration)
+    active = active_properties(change.protocol, change.metadata.configuration)
+    _require_uniform(was, active, change.metadata)
+    gets_vectors = supports(change.protocol, "deletionVectors") and not supports(
+        protocol, "deletionVectors"
+    )
+    for version, name in iceberg_compat.PROPERTIES.items():
+        if name not in active:
+            continue
+        if name not in was or gets_vectors:
+            iceberg_compat.require_compatible(
+                version, change.protocol, change.metadata, active=active
+            )
+        if name not in was:
+            change = _iceberg_compatible(version, change)
+    return change
+
+
+def _iceberg_compatible(version: iceberg_compat.CompatVersion, change: TableChange) -> TableChange:
+    feature, metadata = iceberg_compat.FEATURES[version], change.metadata
+    rewrite = (
+        "let Delta Spark enable it by REORG TABLE … APPLY (UPGRADE UNIFORM "
+        f"(ICEBERG_COMPAT_VERSION={version})), which writes such files anew"
+    )
+    vectors = Obstacle(problem=f"{feature} allows no deletion vectors", remedy=rewrite)
+    if version == 1:
+        unpartitioned = not metadata.partition_columns
+        files = Obstacle(
+            problem=f"{feature} wants the values of partition columns in all data files",
+            remedy=rewrite,
+        )
+        return replace(
+            change,
+            forbids_vectors=vectors,
+            forbids_files=None if unpartitioned else files,
+        )
+    highest = integer_parser(least=0)(metadata.configuration[column_mapping.MAX_COLUMN_ID])
+    schema_string, highest = iceberg_compat.with_nested_ids(
+        metadata.schema_string or "", max_column_id=highest
+    )
+    configuration = {**metadata.configuration, column_mapping.MAX_COLUMN_ID: str(highest)}
+    metadata = replace(metadata, schema_string=schema_string, configuration=configuration)
+    return replace(change, metadata=metadata, forbids_vectors=vectors)
+
+
+def _require_uniform(was: Mapping[str, str], active: Mapping[str, str], after: Metadata) -> None:
+    """Refuses to take away the compatibility that Iceberg metadata of the table rests on."""
+    versions = [name for name in was if name.startswith("delta.enableIcebergCompat")]
+    formats = after.configuration.get(_FORMATS, "").lower()
+    if (
+        versions
+        and "iceberg" in formats
+        and not any(name.startswith("delta.enableIcebergCompat") for name in active)
+    ):
+        raise RefusedError(
+            f"{versions[0]} is what {_FORMATS} rests on", remedy=f"remove {_FORMATS} as well"
+        )
+
+
 def _with_row_tracking(
     protocol: Protocol, before: Metadata, change: TableChange, new_id: Callable[[], str]
 ) -> TableChange:
@@ -219,7 +298,11 @@ def _with_row_tracking(
     if state is not RowTrackingState.ENABLED or was is RowTrackingState.ENABLED:
         return change
     metadata = enabled(change.metadata, new_id=new_id)
-    return replace(change, metadata=metadata, needs_empty_table=True)
+    obstacle = Obstacle(
+        problem="row tracking cannot be enabled at once on a table that has files",
+        remedy="use backfill-row-ids, which gives them row IDs and enables it in the end",
+    )
+    return replace(change, metadata=metadata, forbids_files=obstacle)
 
 
 def _require_vectors_allowed(change: TableChange, asked: Collection[str]) -> None:
@@ -274,6 +357,7 @@ def _schema(metadata: Metadata) -> StructType:
     return parse_schema(metadata.schema_string or "")
 
 
+_FORMATS = "delta.universalFormat.enabledFormats"
 _MANIFESTS = "delta.compatibility.symlinkFormatManifest.enabled"
 _CHANGE_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 _RULES: tuple[Callable[[TableChange, Collection[str]], None], ...] = (

@@ -7,11 +7,9 @@ by field, until it is either understood or named as corrupt.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +18,12 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
-from delta_maintenance.protocol.commit_text import (
-    FILE_ACTIONS,
-    SINGLE_ACTIONS,
-    CommitText,
-    parse_line,
-)
+from delta_maintenance.protocol.commit_text import SINGLE_ACTIONS, CommitText, LineRun
+from delta_maintenance.protocol.file_action_tidying import tidy_lines
 from delta_maintenance.protocol.file_actions import (
-    ADD_TYPES,
     DELETION_VECTOR,
+    FILE_ACTION_TYPES,
     PARSED_COLUMNS,
-    REMOVE_TYPES,
     STRING_MAP,
     empty,
     keyless_rows,
@@ -38,7 +31,6 @@ from delta_maintenance.protocol.file_actions import (
 )
 
 _BLOCK = 1 << 24
-_CDC_FIELDS = ("path", "partitionValues", "size", "dataChange", "tags")
 _USUAL_FIELDS = (
     ("add", "path"),
     ("add", "partitionValues"),
@@ -53,12 +45,6 @@ _USUAL_FIELDS = (
     ("remove", "partitionValues"),
     ("remove", "size"),
 )
-_TYPES: Mapping[str, Mapping[str, pa.DataType]] = {
-    "add": ADD_TYPES,
-    "remove": REMOVE_TYPES,
-    # Change data files are no part of any state; their lines are only told apart from the others.
-    "cdc": {name: ADD_TYPES[name] for name in _CDC_FIELDS},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +53,33 @@ class FileLines:
 
     name: str
     """For messages."""
-    pieces: tuple[memoryview | bytes, ...]
+    runs: tuple[LineRun, ...]
     numbers: Sequence[int]
     """The number of each line in its file; lines without one follow at the end."""
-    count: int
 
     @classmethod
     def of(cls, text: CommitText, beside: Sequence[bytes]) -> Self:
         """All file actions of a split file, those found beside other actions included."""
-        pieces = (*text.file_lines, *beside)
-        numbers = text.file_line_numbers
-        return cls(text.name, pieces, numbers, len(numbers) + len(beside))
+        runs = (*text.file_lines, *(LineRun(line, 1) for line in beside))
+        return cls(text.name, runs, text.file_line_numbers)
+
+    @property
+    def count(self) -> int:
+        """How many lines there are."""
+        return sum(run.count for run in self.runs)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(len(run.text) for run in self.runs)
+
+    def joined(self) -> bytes:
+        """The lines, one behind the other."""
+        return b"".join(run.text for run in self.runs)
+
+    def tidied(self) -> bytes:
+        """The same, brought into the protocol's form. `CorruptTableError` where that cannot be."""
+        return tidy_lines(self.joined(), name=self.name, numbers=self.numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,6 @@ class ParsedFileActions:
     remove_line: npt.NDArray[np.int64]
     cdc_paths: pa.ChunkedArray
     """Of change data files; complete where fields were asked for by name."""
-    sparse: bool = False
-    """Whether `adds` has a row for every line, nulls where it is no add."""
 
 
 def parse_file_actions(
@@ -103,44 +103,47 @@ def parse_file_actions(
     *,
     keys: MapKeys,
     fields: Mapping[str, Collection[str]] | None = None,
-    sparse: bool = False,
 ) -> ParsedFileActions:
     """Parses the lines of all sources at once.
 
     `keys` are the keys of maps met so far; new ones are added to it. With `fields`, by action, only
     these fields are read, and of the partition values only those of the table's partition columns;
-    without, every field, unknown ones included. `sparse` allows rows among the adds that are none:
-    for a caller who will leave out some rows himself, and copy the others once instead of twice.
-    `CorruptTableError` names the file and what is wrong with it; `RefusedError` is for unknown
-    fields that no column can hold.
+    without, every field, unknown ones included. `CorruptTableError` names the file and what is
+    wrong with it; `RefusedError` is for unknown fields that no column can hold.
     """
-    data = b"".join(piece for source in sources for piece in source.pieces)
-    counts = np.array([source.count for source in sources], np.int64)
-    if not data:
-        return _columns(None, np.empty(0, np.int64), keys, fields, sparse)
-    try:
-        table = _read_columns(data, keys, fields)
-        if table.num_rows != counts.sum():
-            raise pa.ArrowInvalid("several values on one line")
-    except pa.ArrowInvalid:
-        tidy = b"".join(_tidy_lines(source) for source in sources)
-        try:
-            table = _read_columns(tidy, keys, fields)
-        except pa.ArrowInvalid as error:
-            raise _refusal(sources, keys, error) from None
+    runs = [run for source in sources for run in source.runs]
+    actions = {run.action for run in runs}
+    counts = [source.count for source in sources]
     source_of_line = np.repeat(np.arange(len(sources)), counts)
-    parsed = _columns(table, source_of_line, keys, fields, sparse)
-    for batch, lines in ((parsed.adds, parsed.add_line), (parsed.removes, parsed.remove_line)):
+    try:
+        if None in actions:
+            raise pa.ArrowInvalid("adds, removes and others in turn")
+        # Each kind of its own: what a line has no field for costs as much as a field.
+        tables = {action: _read_run(runs, action, keys, fields) for action in actions if action}
+    except pa.ArrowInvalid:
+        together = _read_together(sources, sum(counts), keys, fields)
+        tables = dict.fromkeys(FILE_ACTION_TYPES, (together, np.arange(sum(counts))))
+    found: dict[str, tuple[pa.Table, npt.NDArray[np.int64]]] = {}
+    for action in ("add", "remove"):
+        table, lines = tables.get(action, (None, np.empty(0, np.int64)))
+        batch, rows = _of_action(table, action, keys, fields)
+        found[action] = (batch, lines[rows])
         keyless = keyless_rows(batch)
-        if len(keyless):
-            row_is_line = batch.num_rows > len(lines)
-            keyless = np.intersect1d(keyless, lines) if row_is_line else lines[keyless]
         if len(keyless):
             raise CorruptTableError(
                 "an add or remove lacks its path, or its deletion vector's storageType or path",
-                file=sources[source_of_line[keyless[0]]].name,
+                file=sources[source_of_line[lines[rows][keyless[0]]]].name,
             )
-    return parsed
+    (adds, add_line), (removes, remove_line) = found["add"], found["remove"]
+    return ParsedFileActions(
+        adds,
+        removes,
+        source_of_line[add_line],
+        source_of_line[remove_line],
+        add_line,
+        remove_line,
+        _cdc(tables["cdc"][0] if "cdc" in tables else None),
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,7 +188,11 @@ def _refusal(
     """What to raise where even tidy lines are turned down."""
     for source in sources:
         try:
-            _read(_tidy_lines(source), _schema(keys, None), "ignore")
+            _read(
+                source.tidied(),
+                _schema(keys, None),
+                "ignore",
+            )
         except pa.ArrowInvalid as damage:
             problem = f"a line of a file action cannot be read ({_one_line(damage)})"
             return CorruptTableError(problem, file=source.name)
@@ -200,33 +207,90 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _schema(keys: MapKeys, fields: Mapping[str, Collection[str]] | None) -> pa.Schema:
+def _schema(
+    keys: MapKeys,
+    fields: Mapping[str, Collection[str]] | None,
+    wanted_actions: Collection[str] = tuple(FILE_ACTION_TYPES),
+) -> pa.Schema:
     actions: dict[str, pa.DataType] = {
         action: pa.struct(
             [
                 pa.field(name, keys.struct_of(name) if wanted == STRING_MAP else wanted)
-                for name, wanted in types.items()
+                for name, wanted in FILE_ACTION_TYPES[action].items()
                 if fields is None or name in fields.get(action, ("path",))
             ]
         )
-        for action, types in _TYPES.items()
+        for action in wanted_actions
     }
     # Only whether they are there matters: nothing of them is read.
-    return pa.schema(actions | {name: pa.struct([]) for name in SINGLE_ACTIONS})
+    others = {*FILE_ACTION_TYPES, *SINGLE_ACTIONS}.difference(wanted_actions)
+    return pa.schema(actions | {name: pa.struct([]) for name in sorted(others)})
+
+
+def _read_run(
+    runs: Sequence[LineRun],
+    action: str,
+    keys: MapKeys,
+    fields: Mapping[str, Collection[str]] | None,
+) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """The lines of one action as columns, and the positions of these lines among all.
+
+    `ArrowInvalid` also where another action stands behind one of them.
+    """
+    counts = np.array([run.count for run in runs])
+    wanted = np.array([run.action == action for run in runs])
+    data = b"".join(run.text for run in runs if run.action == action)
+    lines = np.flatnonzero(np.repeat(wanted, counts))
+    return _read_columns(data, len(lines), keys, fields, (action,)), lines
+
+
+def _read_together(
+    sources: Sequence[FileLines],
+    count: int,
+    keys: MapKeys,
+    fields: Mapping[str, Collection[str]] | None,
+) -> pa.Table:
+    """All lines as columns, with rows of nulls in each action where another stands."""
+    try:
+        data = b"".join(source.joined() for source in sources)
+        return _read_columns(data, count, keys, fields, tuple(FILE_ACTION_TYPES))
+    except pa.ArrowInvalid:
+        tidy = b"".join(source.tidied() for source in sources)
+        try:
+            return _read_columns(tidy, count, keys, fields, tuple(FILE_ACTION_TYPES))
+        except pa.ArrowInvalid as error:
+            raise _refusal(sources, keys, error) from None
 
 
 def _read_columns(
-    data: bytes, keys: MapKeys, fields: Mapping[str, Collection[str]] | None
+    data: bytes,
+    count: int,
+    keys: MapKeys,
+    fields: Mapping[str, Collection[str]] | None,
+    wanted: Collection[str],
+) -> pa.Table:
+    table = _parsed(data, keys, fields, wanted)
+    if table.num_rows != count:
+        raise pa.ArrowInvalid("several values on one line")
+    return table
+
+
+def _parsed(
+    data: bytes,
+    keys: MapKeys,
+    fields: Mapping[str, Collection[str]] | None,
+    wanted: Collection[str],
 ) -> pa.Table:
     if fields is not None:
-        return _alone(_read(data, _schema(keys, fields), "ignore"))
+        return _alone(_read(data, _schema(keys, fields, wanted), "ignore"), wanted)
     try:
-        return _read(data, _usual_schema(keys), "error")
+        return _read(data, _usual_schema(keys, wanted), "error")
     except pa.ArrowInvalid:
-        inferred = _alone(_read(data, _schema(keys, None), "infer"))
+        inferred = _alone(_read(data, _schema(keys, None), "infer"), wanted)
     keys.usual |= _fields_met(inferred)
     actions = []
-    for action, types in _TYPES.items():
+    for action in wanted:
+        types = FILE_ACTION_TYPES[action]
         children = []
         for child in inferred.schema.field(action).type:
             kind = types.get(child.name)
@@ -246,11 +310,11 @@ def _read_columns(
     return _read(data, pa.schema(actions), "ignore")
 
 
-def _usual_schema(keys: MapKeys) -> pa.Schema:
-    full = _schema(keys, None)
+def _usual_schema(keys: MapKeys, wanted: Collection[str]) -> pa.Schema:
+    full = _schema(keys, None, wanted)
     fields = [
         (action, [child for child in full.field(action).type if (action, child.name) in keys.usual])
-        for action in _TYPES
+        for action in wanted
     ]
     return pa.schema([(action, pa.struct(children)) for action, children in fields if children])
 
@@ -258,14 +322,14 @@ def _usual_schema(keys: MapKeys) -> pa.Schema:
 def _fields_met(table: pa.Table) -> frozenset[tuple[str, str]]:
     return frozenset(
         (action, child.name)
-        for action, types in _TYPES.items()
+        for action, types in FILE_ACTION_TYPES.items()
         for at, child in enumerate(table.schema.field(action).type)
         if child.name in types and pc.struct_field(table[action], at).null_count < table.num_rows
     )
 
 
-def _alone(table: pa.Table) -> pa.Table:
-    for name in SINGLE_ACTIONS:
+def _alone(table: pa.Table, wanted: Collection[str]) -> pa.Table:
+    for name in {*FILE_ACTION_TYPES, *SINGLE_ACTIONS}.difference(wanted):
         if table[name].null_count < table.num_rows:
             raise pa.ArrowInvalid(f"{name} beside a file action")
     return table
@@ -288,53 +352,33 @@ def _read(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
     raise AssertionError("the second block holds all the data")
 
 
-def _columns(
+def _of_action(
     table: pa.Table | None,
-    source: npt.NDArray[np.int64],
+    action: str,
     keys: MapKeys,
     fields: Mapping[str, Collection[str]] | None,
-    sparse: bool,
-) -> ParsedFileActions:
-    found: dict[str, tuple[pa.Table, npt.NDArray[np.int64]]] = {}
-    none = np.empty(0, np.int64)
-    for action in ("add", "remove"):
-        types = _TYPES[action]
-        if table is None or action not in table.column_names:
-            wanted = {n: t for n, t in types.items() if fields is None or n in fields[action]}
-            found[action] = (empty(wanted), none)
-            continue
-        column = table[action]
+) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """The rows of one action, one column for each field, and which rows of the table they are."""
+    types = FILE_ACTION_TYPES[action]
+    if table is None or action not in table.column_names:
+        wanted = {n: t for n, t in types.items() if fields is None or n in fields[action]}
+        return empty(wanted), np.empty(0, np.int64)
+    column = table[action]
+    rows = np.arange(len(column))
+    if column.null_count:
         present = pc.is_valid(column)
-        rows = np.flatnonzero(present.to_numpy())
-        if len(rows) < len(column) and not (sparse and _leaves_gaps(action, rows, column)):
-            column = column.filter(present)
-        flat = pa.Table.from_batches(
-            [pa.RecordBatch.from_struct_array(chunk) for chunk in column.chunks],
-            schema=pa.schema(list(column.type)),
-        )
-        batch = normalise(flat, types, partition_keys=keys.partition_columns)
-        found[action] = (batch, rows)
-    (adds, add_line), (removes, remove_line) = found["add"], found["remove"]
-    return ParsedFileActions(
-        adds,
-        removes,
-        source[add_line],
-        source[remove_line],
-        add_line,
-        remove_line,
-        _cdc(table),
-        sparse=adds.num_rows > len(add_line),
+        rows, column = np.flatnonzero(present.to_numpy()), column.filter(present)
+    flat = pa.Table.from_batches(
+        [pa.RecordBatch.from_struct_array(chunk) for chunk in column.chunks],
+        schema=pa.schema(list(column.type)),
     )
+    return normalise(flat, types, partition_keys=keys.partition_columns), rows
 
 
 def _cdc(table: pa.Table | None) -> pa.ChunkedArray:
     if table is None or "cdc" not in table.column_names:
         return pa.chunked_array([], pa.string())
     return pc.struct_field(table["cdc"], "path").drop_null()
-
-
-def _leaves_gaps(action: str, rows: npt.NDArray[np.int64], column: pa.ChunkedArray) -> bool:
-    return action == "add" and 2 * len(rows) >= len(column)
 
 
 def _is_text(inferred: pa.DataType) -> bool:
@@ -351,72 +395,3 @@ def _texts_for_times(inferred: pa.DataType) -> pa.DataType:
     if pa.types.is_list(inferred):
         return pa.list_(_texts_for_times(inferred.value_type))
     return inferred
-
-
-def _tidy_lines(source: FileLines) -> bytes:
-    """The same lines with every known field in the type that the protocol gives it."""
-    tidy = []
-    lines = (line for line in b"".join(source.pieces).split(b"\n") if line.strip())
-    for line, number in zip_longest(lines, source.numbers):
-        try:
-            tidy.append(json.dumps(_tidy_line(line)).encode())
-        except CorruptTableError as error:
-            if number is not None:
-                error.problem = f"line {number}: {error.problem}"
-            raise error.located(file=source.name) from None
-    return b"\n".join([*tidy, b""])
-
-
-def _tidy_line(line: bytes) -> dict[str, dict[str, Any]]:
-    actions = {name: value for name, value in parse_line(line).items() if value is not None}
-    for action, value in actions.items():
-        if action in SINGLE_ACTIONS:
-            raise CorruptTableError(f"{action} stands behind a file action")
-        if action in FILE_ACTIONS and not isinstance(value, dict):
-            raise CorruptTableError(f"{action} is no JSON object")
-    return {
-        action: {
-            name: _tidy(action, name, item)
-            for name, item in actions[action].items()
-            if item is not None
-        }
-        for action in FILE_ACTIONS.intersection(actions)
-    }
-
-
-def _tidy(action: str, name: str, value: Any) -> Any:
-    wanted = _TYPES[action].get(name)
-    if wanted is None:
-        return value
-    if name == "stats" and isinstance(value, dict):
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    if wanted == STRING_MAP:
-        if isinstance(value, dict) and all(
-            item is None or isinstance(item, str) for item in value.values()
-        ):
-            return value
-        raise CorruptTableError(f"{action}.{name} is no map of text")
-    if wanted == DELETION_VECTOR:
-        if not isinstance(value, dict):
-            raise CorruptTableError(f"{action}.{name} is no JSON object")
-        types = {field.name: field.type for field in DELETION_VECTOR}
-        return {
-            key: _scalar(f"{action}.{name}.{key}", item, types[key]) if key in types else item
-            for key, item in value.items()
-            if item is not None
-        }
-    return _scalar(f"{action}.{name}", value, wanted)
-
-
-def _scalar(name: str, value: Any, wanted: pa.DataType) -> Any:
-    if pa.types.is_string(wanted) and isinstance(value, str):
-        return value
-    if pa.types.is_boolean(wanted) and isinstance(value, bool):
-        return value
-    if pa.types.is_integer(wanted) and not isinstance(value, bool):
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        limit = 1 << (wanted.bit_width - 1)
-        if isinstance(value, int) and -limit <= value < limit:
-            return value
-    raise CorruptTableError(f"{name} is no {wanted}: {value!r:.80}")

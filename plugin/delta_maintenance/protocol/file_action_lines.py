@@ -247,7 +247,7 @@ def _parsed_lines(
     parsed = parse_file_actions(
         sources, keys=MapKeys(partition_columns=frozenset()), fields=_PARSED_FIELDS
     )
-    texts, _ = _lines(b"".join(piece for source in sources for piece in source.pieces))
+    texts, _ = _lines(b"".join(source.joined() for source in sources))
     texts = texts.take(integers(np.concatenate([parsed.add_line, parsed.remove_line])))
     is_remove = np.repeat([False, True], [len(parsed.add_line), len(parsed.remove_line)])
     tables = (parsed.adds, parsed.removes)

@@ -63,6 +63,15 @@ REMOVE_TYPES: Mapping[str, pa.DataType] = {
 }
 """Every field of `remove`, in the order in which checkpoints hold them."""
 
+_CDC_FIELDS = ("path", "partitionValues", "size", "dataChange", "tags")
+FILE_ACTION_TYPES: Mapping[str, Mapping[str, pa.DataType]] = {
+    "add": ADD_TYPES,
+    "remove": REMOVE_TYPES,
+    # Change data files are no part of any state; their lines are only told apart from the others.
+    "cdc": {name: ADD_TYPES[name] for name in _CDC_FIELDS},
+}
+"""The fields of each action that names a file."""
+
 PARSED_COLUMNS = ("stats_parsed", "partitionValues_parsed")
 """Columns of `add` that only checkpoints have, typed by the table's schema."""
 

@@ -226,8 +226,8 @@ RULES: tuple[PropertyRule, ...] = (
     _known("delta.rowTracking.materializedRowIdColumnName", kept_by="row tracking"),
     _known("delta.rowTracking.materializedRowCommitVersionColumnName", kept_by="row tracking"),
     # Iceberg.
-    _known("delta.enableIcebergCompatV1", feature="icebergCompatV1", instead=_ICEBERG),
-    _known("delta.enableIcebergCompatV2", feature="icebergCompatV2", instead=_ICEBERG),
+    _known("delta.enableIcebergCompatV1", feature="icebergCompatV1"),
+    _known("delta.enableIcebergCompatV2", feature="icebergCompatV2"),
     _known("delta.enableIcebergCompatV3", feature="icebergCompatV3", instead=_ICEBERG),
     PropertyRule(
         name="delta.universalFormat.enabledFormats", parse=str, neutral="", instead=_ICEBERG

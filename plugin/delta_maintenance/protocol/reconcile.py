@@ -22,6 +22,8 @@ from delta_maintenance.protocol.key_hash import Hashes, hash_texts
 
 Positions = npt.NDArray[np.int64]
 
+_MARKS = 1 << 24
+
 
 @dataclass(slots=True)
 class StateReplay:
@@ -68,6 +70,8 @@ class FileReplay:
     def __init__(self, *, hash_keys: Callable[[pa.StringArray], Hashes] = hash_texts) -> None:
         self._hash_keys = hash_keys
         self._levels: list[tuple[Hashes, Positions]] = []
+        # Says of most new keys at once that they are new: one byte for each end of a hash.
+        self._marks = np.zeros(_MARKS, np.bool_)
         self._keys: list[pa.StringArray] = []
         self._starts: list[int] = []
         self._count = 0
@@ -105,15 +109,17 @@ class FileReplay:
             if not _same_texts(keys, order[repeats], keys, first[repeats]):
                 return self._switch_to_exact(keys, newest_first, remember)
             order, ordered = order[~repeats], ordered[~repeats]
+        perhaps = np.flatnonzero(self._marks[ordered % _MARKS])
         standing = np.ones(len(order), bool)
         for level_hashes, level_positions in self._levels:
-            at = np.searchsorted(level_hashes, ordered)
+            at = np.searchsorted(level_hashes, ordered[perhaps])
             at[at == len(level_hashes)] = 0
-            hit = level_hashes[at] == ordered
-            if hit.any():
-                if not self._same_as_remembered(keys, order[hit], level_positions[at[hit]]):
+            found = level_hashes[at] == ordered[perhaps]
+            if found.any():
+                hit = perhaps[found]
+                if not self._same_as_remembered(keys, order[hit], level_positions[at[found]]):
                     return self._switch_to_exact(keys, newest_first, remember)
-                standing &= ~hit
+                standing[hit] = False
         order, ordered = order[standing], ordered[standing]
         if remember:
             self._remember(keys, order, ordered)
@@ -132,6 +138,7 @@ class FileReplay:
         self._keys.append(keys)
         self._starts.append(self._count)
         self._count += len(keys)
+        self._marks[hashes % _MARKS] = True
         while self._levels and len(self._levels[-1][0]) <= 2 * len(level[0]):
             level = _merge(self._levels.pop(), level)
         self._levels.append(level)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, InvalidRequestError, RefusedError
 from delta_maintenance.protocol.actions import DomainMetadata, Json, Metadata, Protocol, Txn
+from delta_maintenance.protocol.commit_text import LineRun
 from delta_maintenance.protocol.file_action_json import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.file_actions import (
     ADD_TYPES,
@@ -134,7 +135,8 @@ def _from_json(
     action: str, actions: Sequence[Json], partition_columns: Collection[str]
 ) -> pa.Table:
     lines = b"".join(json.dumps({action: value}).encode() + b"\n" for value in actions)
-    source = FileLines("the staged actions", (lines,), range(1, len(actions) + 1), len(actions))
+    runs = (LineRun(lines, len(actions), action),) if actions else ()
+    source = FileLines("the staged actions", runs, range(1, len(actions) + 1))
     try:
         parsed = parse_file_actions(
             [source], keys=MapKeys(partition_columns=frozenset(partition_columns))

@@ -1,12 +1,13 @@
 """The Spark job: one operation, as a specification says, answered by a report.
 
     spark-submit job.py --spec @spec.json --report report.json
-    python -m delta_maintenance.spark.job --spec '{"operation": "checkpoint", "table": "s3://…"}'
+    SPARK_REMOTE=sc://… python -m delta_maintenance.spark.job --spec @spec.json
 
 The session is the launcher's business: master, deploy mode, memory and Spark Connect come from
 `spark-submit`, from the environment or from Spark's own configuration. Lines for the user start
-with `delta-maintenance: `; the last line on stdout is `DELTA_MAINTENANCE_REPORT ` and the report as
-JSON. The exit status is that of the command line.
+with `delta-maintenance: `; a line `DELTA_MAINTENANCE_APPLICATION ` tells of the session, and the
+last one on stdout is `DELTA_MAINTENANCE_REPORT ` and the report, both JSON. The exit status is that
+of the command line.
 """
 
 from __future__ import annotations
@@ -26,13 +27,20 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations import add_constraint, backfill_row_ids, checkpoint, fsck, vacuum
 from delta_maintenance.operations.vacuum_report import write_report
+from delta_maintenance.spark.connect import is_connected, ship_library
 from delta_maintenance.spark.constraint_check import SparkConstraintCheck
 from delta_maintenance.spark.footers import SparkFooters
 from delta_maintenance.spark.fsck import SparkContents
 from delta_maintenance.spark.sidecars import SparkSidecars
-from delta_maintenance.spark.submit import JobReport, JobSpec
 from delta_maintenance.spark.vacuum import SparkVacuum
 from delta_maintenance.storage import open_store
+from delta_maintenance.submission.job_report import (
+    APPLICATION_LINE,
+    OWN_LINE,
+    REPORT_LINE,
+    JobReport,
+)
+from delta_maintenance.submission.job_spec import JobSpec
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,8 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     storage_options: Mapping[str, str] = {}
     try:
         spec = read_spec(parsed.spec)
+        if parsed.discard_spec and parsed.spec.startswith("@"):
+            Path(parsed.spec[1:]).unlink(missing_ok=True)
         storage_options = spec.storage_options
-        report = JobReport(status="done", result=_in_session(spec))
+        result = _in_session(spec)
+        report = JobReport(status="done", result=result, report_uri=spec.report_uri)
     except Exception as error:
         # Nobody else is there to tell: an orchestrator sees the report or nothing.
         report = JobReport.of_error(error)
@@ -53,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _write(parsed.report, text.encode(), storage_options)
     if report.error is not None:
         _say(report.error.message)
-    print(f"DELTA_MAINTENANCE_REPORT {text}", flush=True)
+    print(f"{REPORT_LINE}{text}", flush=True)
     return report.exit_status
 
 
@@ -187,11 +198,25 @@ def _in_session(spec: JobSpec) -> dict[str, Any]:
     shared = SparkSession.getActiveSession() is not None
     spark = SparkSession.builder.appName(f"delta-maintenance {spec.operation}").getOrCreate()
     try:
+        _announce(spark)
+        if is_connected(spark) and not shared:
+            ship_library(spark)
         return run(spec, spark)
     finally:
         # A notebook's or a job server's session outlives the job.
         if not shared:
             spark.stop()
+
+
+def _announce(spark: SparkSession) -> None:
+    """Tells whoever reads the output where to look at the job while it runs."""
+    if is_connected(spark):
+        return
+    context = spark.sparkContext
+    print(
+        APPLICATION_LINE + json.dumps({"id": context.applicationId, "url": context.uiWebUrl}),
+        flush=True,
+    )
 
 
 def _write(address: str, data: bytes, storage_options: Mapping[str, str]) -> None:
@@ -214,7 +239,7 @@ def _progress(what: str, done: int, total: int | None) -> None:
 
 
 def _say(line: str) -> None:
-    print(f"delta-maintenance: {line}", flush=True)
+    print(f"{OWN_LINE}{line}", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -229,6 +254,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="JSON|@FILE",
         help='what to do: {"operation": "checkpoint", "table": URI, "version": N or null, '
         '"storage_options": {...}, "options": {...}}; with credentials in it, always as a file',
+    )
+    parser.add_argument(
+        "--discard-spec",
+        action="store_true",
+        help="delete the file of the specification once it is read, for one with credentials",
     )
     parser.add_argument(
         "--report",

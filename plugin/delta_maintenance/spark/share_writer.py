@@ -10,7 +10,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from delta_maintenance.clock import NewId
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.checkpoint import FileActionLayout, UnknownFieldsError
 from delta_maintenance.protocol.reconcile import FileReplay
 from delta_maintenance.spark.log_shares import ShareRow, TableAddress, share_rows
@@ -23,7 +23,7 @@ from delta_maintenance.table.standing_files import StandingFiles, standing_files
 SCHEMA = "report binary"
 """One row per share: its `Report`, pickled."""
 
-Report = SidecarSet | DeltaMaintenanceError
+Report = SidecarSet | DeltaMaintenanceError | UnknownFieldsError
 
 _ARROW_SCHEMA = pa.schema([("report", pa.binary())])
 
@@ -63,12 +63,9 @@ class ShareWriting:
             if error.retryable:
                 raise
             return error
-        except UnknownFieldsError:
-            # A share is a stream; only the local engine can begin anew with more columns.
-            return RefusedError(
-                "statistics say whether bounds are tight, on a table without deletion vectors",
-                remedy="write this checkpoint with the local engine, or with statistics as JSON",
-            )
+        except UnknownFieldsError as wider:
+            # A share is a stream: only the driver can begin anew, with more columns for all.
+            return wider
         return SidecarSet(reports=(), expired_tombstones=0)
 
     def _written(self, rows: Iterator[ShareRow], spec: CheckpointSpec) -> SidecarSet:

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession, functions
 from delta_maintenance.clock import NewId
 from delta_maintenance.clock import new_id as random_id
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.protocol.checkpoint import UnknownFieldsError
 from delta_maintenance.protocol.log_files import SIDECAR_DIRECTORY
 from delta_maintenance.spark import log_shares, share_writer
 from delta_maintenance.spark.log_parts import LOG_BYTES_PER_TASK, log_parts, small_batches
@@ -64,7 +65,10 @@ class SparkSidecars:
         self._log_bytes_per_task = log_bytes_per_task
 
     def write_sidecars(self, snapshot: Snapshot, spec: CheckpointSpec) -> SidecarSet:
-        """See `SidecarEngine`. Where any share fails, the sidecars of the others are deleted."""
+        """See `SidecarEngine`. Where any share fails, the sidecars of the others are deleted.
+
+        `UnknownFieldsError` where statistics take more columns than the layout has.
+        """
         if self._address.uri.lower().startswith("memory:"):
             raise RefusedError(
                 "a table in the memory of this process cannot be reached by executors",
@@ -154,15 +158,18 @@ def _needed_times(snapshot: Snapshot, spec: CheckpointSpec) -> dict[int, int]:
 
 
 def _settled(reports: Sequence[Report], store: Store) -> SidecarSet:
-    sets = [report for report in reports if not isinstance(report, DeltaMaintenanceError)]
+    sets = [report for report in reports if isinstance(report, SidecarSet)]
     written = SidecarSet(
         reports=tuple(report for one in sets for report in one.reports),
         expired_tombstones=sum(one.expired_tombstones for one in sets),
     )
+    if len(sets) == len(reports):
+        return written
+    folder = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
+    # Ours alone, and referred to by nothing; one that stays does no harm.
+    store.delete_many(f"{folder}/{report.sidecar.path}" for report in written.reports)
     errors = [report for report in reports if isinstance(report, DeltaMaintenanceError)]
     if errors:
-        folder = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
-        # Ours alone, and referred to by nothing; one that stays does no harm.
-        store.delete_many(f"{folder}/{report.sidecar.path}" for report in written.reports)
         raise gravest(errors)
-    return written
+    # Every share knows of all fields of the log, so that all of them ask for the same columns.
+    raise next(report for report in reports if isinstance(report, UnknownFieldsError))

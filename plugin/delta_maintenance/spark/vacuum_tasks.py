@@ -47,7 +47,7 @@ from delta_maintenance.table.log_segment import list_log
 from delta_maintenance.table.standing_files import StandingFiles, standing_files
 from delta_maintenance.table.winning_commits import read_winner
 
-_ROWS_PER_PAYLOAD = 1 << 15
+_ROWS_PER_PAYLOAD = 1 << 13
 _REFERENCES, _LISTING = 0, 1
 """Ages: what the log refers to comes before what was listed."""
 

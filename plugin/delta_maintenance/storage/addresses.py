@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from delta_maintenance.errors import InvalidRequestError
@@ -16,11 +17,17 @@ from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.storage.s3_options import S3Options
 
+if TYPE_CHECKING:
+    from delta_maintenance.storage.shared_clients import SharedClients
+
 
 def open_store(
-    uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None
+    uri: str | os.PathLike[str],
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    clients: SharedClients | None = None,
 ) -> Store:
-    """The store for a table's address.
+    """The store for a table's address, with a connection of its own or out of `clients`.
 
     A plain path is literal. A `file:` address is a URI, decoded once; all others are literal from
     the bucket on. `storage_options` are for object stores: see `S3Options`, `GCSOptions` and
@@ -50,7 +57,7 @@ def open_store(
             remedy="give an address without query and fragment",
         )
     if kind in _OBJECT_STORES:
-        return _open_object_store(kind, kind + address[len(kind) :], storage_options)
+        return _open_object_store(kind, kind + address[len(kind) :], storage_options, clients)
     _no_options(storage_options)
     if kind == "memory":
         return MemoryStore(kind + address[len(kind) :])
@@ -78,19 +85,25 @@ def parse_options(
     return None
 
 
-def _open_object_store(kind: str, address: str, storage_options: Mapping[str, str] | None) -> Store:
+def _open_object_store(
+    kind: str,
+    address: str,
+    storage_options: Mapping[str, str] | None,
+    clients: SharedClients | None,
+) -> Store:
+    client = clients.of(address, storage_options) if clients is not None else None
     # Each is loaded where it is asked for: no table waits for the clients of other stores.
     if kind in _S3:
         from delta_maintenance.storage.s3 import S3Store
 
-        return S3Store(address, storage_options)
+        return S3Store(address, storage_options, client=client)
     if kind in _GCS:
         from delta_maintenance.storage.gcs import GCSStore
 
-        return GCSStore(address, storage_options)
+        return GCSStore(address, storage_options, client=client)
     from delta_maintenance.storage.azure import AzureStore
 
-    return AzureStore(address, storage_options)
+    return AzureStore(address, storage_options, client=client)
 
 
 def _path_of(address: str) -> str:

@@ -72,7 +72,11 @@ class _AzureBucket(Bucket):
             **({"prefix": prefix} if prefix else {}),
             **({"marker": token} if token else {}),
         }
-        return patiently(lambda: _page(self._client.send("GET", query=query)), self._client.sleep)
+        return patiently(
+            lambda: _page(self._client.send("GET", query=query)),
+            self._client.sleep,
+            self._client.pauses,
+        )
 
     def head(self, key: str) -> ObjectStatus:
         headers = _file(self._client.call("HEAD", key)).headers
@@ -142,11 +146,15 @@ def _page(answer: Answer) -> Page:
                 modified_ms=_modified(blob.findtext("Properties/Last-Modified", "")),
             )
         )
-    return Page(objects=objects, next=listing.findtext("NextMarker") or "")
+    return Page(
+        objects=objects,
+        next=listing.findtext("NextMarker") or "",
+        prefixes=[_name(prefix) for prefix in listing.iterfind("Blobs/BlobPrefix")],
+    )
 
 
-def _name(blob: ElementTree.Element) -> str:
-    name = blob.find("Name")
+def _name(element: ElementTree.Element) -> str:
+    name = element.find("Name")
     text = (name.text if name is not None else None) or ""
     encoded = name is not None and name.get("Encoded") == "true"
     return unquote(text, errors="strict") if encoded else text

@@ -9,7 +9,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import format_datetime
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.azure_options import AzureOptions
 from delta_maintenance.storage.http_session import Answer, HttpSession, NoAnswer
 from delta_maintenance.storage.option_values import redacted
-from delta_maintenance.storage.request_failure import RequestFailure, patiently
+from delta_maintenance.storage.request_failure import PAUSES, RequestFailure, patiently
 
 
 class AzureFailure(RequestFailure):
@@ -51,7 +51,10 @@ class AzureFailure(RequestFailure):
 
 
 class AzureClient:
-    """Sends requests to one container. Thread-safe; `sleep` takes seconds."""
+    """Sends requests to one container. Thread-safe; `sleep` takes seconds.
+
+    `pauses` come before each further attempt of what may be repeated.
+    """
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class AzureClient:
         *,
         session: HttpSession | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        pauses: Sequence[float] = PAUSES,
     ) -> None:
         try:
             # Here, since tables on other stores need not have it.
@@ -70,6 +74,7 @@ class AzureClient:
                 remedy="install delta-maintenance[azure]",
             ) from error
         self.sleep = sleep
+        self.pauses = pauses
         self.endpoint = options.endpoint
         self._container = container
         self._session = session or HttpSession()
@@ -95,7 +100,7 @@ class AzureClient:
     ) -> Answer:
         """Sends a request that may be repeated without harm. `AzureFailure` when patience ends."""
         once = partial(self.send, method, key, query=query, headers=headers, body=body)
-        return patiently(once, self.sleep)
+        return patiently(once, self.sleep, self.pauses)
 
     def send(
         self,

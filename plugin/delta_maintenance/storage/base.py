@@ -72,6 +72,14 @@ class Store(ABC):
     def read(self, path: str) -> bytes:
         """The whole file. `FileNotFoundError` where there is none."""
 
+    def read_head(self, path: str, size: int) -> bytes:
+        """The first `size` bytes of a file, or all of a shorter one; one request at most.
+
+        `FileNotFoundError` where there is none.
+        """
+        with self.open(path) as file:
+            return file.read(size)
+
     @abstractmethod
     def open(self, path: str) -> BinaryIO:
         """The file for random access (Parquet). `FileNotFoundError` where there is none."""

@@ -47,6 +47,7 @@ class GCSStore(ObjectStore):
 
 
 class _GCSBucket(Bucket):
+    lists_in_order = True
     permissions = {
         "read": "storage.objects.get and storage.objects.list",
         "list": "storage.objects.list",
@@ -60,7 +61,7 @@ class _GCSBucket(Bucket):
     def page(self, prefix: str, *, deep: bool, start: str, token: str) -> Page:
         query: dict[str, object] = {
             "prefix": prefix,
-            "fields": f"nextPageToken,items({_FIELDS})",
+            "fields": f"nextPageToken,prefixes,items({_FIELDS})",
         }
         if not deep:
             query["delimiter"] = "/"
@@ -72,6 +73,7 @@ class _GCSBucket(Bucket):
         return Page(
             objects=[_status(item) for item in found.get("items", ())],
             next=found.get("nextPageToken", ""),
+            prefixes=found.get("prefixes", ()),
         )
 
     def head(self, key: str) -> ObjectStatus:

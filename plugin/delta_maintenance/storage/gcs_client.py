@@ -6,7 +6,7 @@ import json
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.gcs_options import GCSOptions
 from delta_maintenance.storage.http_session import Answer, HttpSession, NoAnswer
-from delta_maintenance.storage.request_failure import RequestFailure, patiently
+from delta_maintenance.storage.request_failure import PAUSES, RequestFailure, patiently
 
 
 class GCSFailure(RequestFailure):
@@ -25,7 +25,10 @@ class GCSFailure(RequestFailure):
 
 
 class GCSClient:
-    """Sends requests to one bucket. Thread-safe; `sleep` takes seconds."""
+    """Sends requests to one bucket. Thread-safe; `sleep` takes seconds.
+
+    `pauses` come before each further attempt of what may be repeated.
+    """
 
     def __init__(
         self,
@@ -34,6 +37,7 @@ class GCSClient:
         *,
         session: HttpSession | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        pauses: Sequence[float] = PAUSES,
     ) -> None:
         try:
             # Here, since tables on other stores need not have it.
@@ -44,6 +48,7 @@ class GCSClient:
                 remedy="install delta-maintenance[gcs]",
             ) from error
         self.sleep = sleep
+        self._pauses = pauses
         self.endpoint = options.endpoint_url or "https://storage.googleapis.com"
         self.bucket_path = f"/storage/v1/b/{quote(bucket, safe='')}"
         self._session = session or HttpSession()
@@ -69,7 +74,7 @@ class GCSClient:
     ) -> Answer:
         """Sends a request that may be repeated without harm. `GCSFailure` when patience ends."""
         once = partial(self.send, method, path, query=query, headers=headers, body=body)
-        return patiently(once, self.sleep)
+        return patiently(once, self.sleep, self._pauses)
 
     def ask(self, path: str, query: Mapping[str, object]) -> dict[str, Any]:
         """Sends a GET request. Returns the fields of its answer, named as the API names them."""
@@ -85,7 +90,7 @@ class GCSClient:
                 raise GCSFailure(status=None, code="NotJSON", said="no answer of the JSON API")
             return found
 
-        return patiently(once, self.sleep)
+        return patiently(once, self.sleep, self._pauses)
 
     def send(
         self,

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import TypeVar
 
 import pyarrow as pa
@@ -201,11 +200,13 @@ def _by_directory(
                 raise
             return failed(error, names, within)
 
+    by_directory: dict[str, list[str]] = {}
+    for path in paths:
+        cut = path.rfind("/") + 1
+        by_directory.setdefault(path[:cut], []).append(path[cut:])
     with StreamingPool(_PARALLEL) as pool:
         tasks = []
-        # Not sorted: a listing has the files of a directory next to each other.
-        for within, group in groupby(paths, lambda path: path[: path.rfind("/") + 1]):
-            names = [path[len(within) :] for path in group]
+        for within, names in by_directory.items():
             for first in range(0, len(names), _FILES_PER_TASK):
                 tasks.append(pool.submit(task, within, names[first : first + _FILES_PER_TASK]))
         for done in tasks:

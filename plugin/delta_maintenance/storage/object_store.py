@@ -8,7 +8,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn
 
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
@@ -44,6 +44,8 @@ class Page:
 
     objects: Sequence[ObjectStatus]
     next: str
+    prefixes: Sequence[str] = ()
+    """What keys that are left out begin with, up to the slash that leaves them out."""
 
 
 class Bucket(ABC):
@@ -54,10 +56,12 @@ class Bucket(ABC):
 
     permissions: ClassVar[dict[str, str]]
     """What the backend calls the right to `read`, `list`, `write` and `delete`."""
+    lists_in_order: ClassVar[bool] = False
+    """Whether the backend promises to list keys in their order."""
 
     @abstractmethod
     def page(self, prefix: str, *, deep: bool, start: str, token: str) -> Page:
-        """Objects whose key begins with `prefix`, in no order that may be relied on.
+        """Objects whose key begins with `prefix`.
 
         Unless `deep`, the rest of the key has no slash. Those before `prefix + start` are left out
         where the backend can.
@@ -131,6 +135,14 @@ class ObjectStore(Store):
     def read(self, path: str) -> bytes:
         return self._get(path)
 
+    def read_head(self, path: str, size: int) -> bytes:
+        try:
+            return self._bucket.get(self._key(path), span=(0, size - 1))
+        except RequestFailure as failure:
+            if failure.out_of_range:
+                return b""
+            self._fail(failure, path, "read")
+
     def open(self, path: str) -> BinaryIO:
         found = self._head(path)
 
@@ -171,18 +183,26 @@ class ObjectStore(Store):
         return self._delete(path_of, files["modified_ms"].to_pylist())
 
     def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
-        # Here: who lists no tree need not load pyarrow.
-        from delta_maintenance.storage.tree import EntryKind, tree_of
+        within = check_directory(directory)
+        prefix = f"{self._prefix}{within}/" if within else self._prefix
+        for page in self._pages(prefix, deep=True):
+            yield self._tree(page)
+
+    def list_level(self, directory: str = "") -> pa.Table:
+        import pyarrow as pa
+
+        from delta_maintenance.storage.tree import TREE, EntryKind, tree_of
 
         within = check_directory(directory)
         prefix = f"{self._prefix}{within}/" if within else self._prefix
-        for objects in self._pages(prefix, deep=True):
-            yield tree_of(
-                [one.key[len(self._prefix) :] for one in objects],
-                EntryKind.FILE,
-                sizes=[one.size for one in objects],
-                times=[one.modified_ms for one in objects],
-            )
+        files = [TREE.empty_table()]
+        # A prefix that the end of a page cuts in two is told on both.
+        below: dict[str, None] = {}
+        for page in self._pages(prefix):
+            files.append(self._tree(page))
+            below |= dict.fromkeys(page.prefixes)
+        names = [key[len(self._prefix) :].removesuffix("/") for key in below]
+        return pa.concat_tables([*files, tree_of(names, EntryKind.DIRECTORY)])
 
     def close(self) -> None:
         self._bucket.close()
@@ -192,6 +212,17 @@ class ObjectStore(Store):
 
     def _key(self, path: str) -> str:
         return self._prefix + check_path(path)
+
+    def _tree(self, page: Page) -> pa.Table:
+        # Here as above: who lists no tree need not load pyarrow.
+        from delta_maintenance.storage.tree import EntryKind, tree_of
+
+        return tree_of(
+            [one.key[len(self._prefix) :] for one in page.objects],
+            EntryKind.FILE,
+            sizes=[one.size for one in page.objects],
+            times=[one.modified_ms for one in page.objects],
+        )
 
     def _status(self, found: ObjectStatus) -> FileStatus:
         path = found.key[len(self._prefix) :]
@@ -222,15 +253,25 @@ class ObjectStore(Store):
 
     def _list(self, within: str, start: str) -> Iterator[FileStatus]:
         prefix = self._prefix + within
-        # In full before the first is given: of two backends one promises no order.
-        found = [one for page in self._pages(prefix, start=start) for one in page]
-        for one in sorted(found, key=lambda one: one.key):
+        pages: Iterable[Sequence[ObjectStatus]] = (
+            page.objects for page in self._pages(prefix, start=start)
+        )
+        if not self._bucket.lists_in_order:
+            # In full before the first is given.
+            pages = [sorted((one for page in pages for one in page), key=lambda one: one.key)]
+        last = ""
+        for one in (one for page in pages for one in page):
+            if one.key < last:
+                raise StorageError(
+                    "the store does not list its keys in order",
+                    file=within or None,
+                    remedy="move the table to a bucket that does",
+                )
+            last = one.key
             if one.key[len(prefix) :] >= start:
                 yield self._status(one)
 
-    def _pages(
-        self, prefix: str, *, deep: bool = False, start: str = ""
-    ) -> Iterator[list[ObjectStatus]]:
+    def _pages(self, prefix: str, *, deep: bool = False, start: str = "") -> Iterator[Page]:
         """Every page of a listing, or an error."""
         token = ""
         file = prefix[len(self._prefix) :] or None
@@ -241,7 +282,7 @@ class ObjectStore(Store):
                 permission = self._bucket.permissions["list"]
                 raise storage_error(failure, permission=permission, file=file) from failure
             # The key that is the prefix itself marks a folder in some consoles.
-            yield [one for one in page.objects if one.key != prefix]
+            yield replace(page, objects=[one for one in page.objects if one.key != prefix])
             if not page.next:
                 return
             if page.next == token:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeVar
 
 from delta_maintenance.errors import StorageAccessError, StorageError
@@ -46,6 +46,11 @@ class RequestFailure(Exception):
         return self.status == 412
 
     @property
+    def out_of_range(self) -> bool:
+        """The object has none of the bytes that were asked for: from the first on, it is empty."""
+        return self.status == 416
+
+    @property
     def conflict(self) -> bool:
         """Another request for the same key was under way; this one had no effect."""
         return self.status == 409
@@ -68,9 +73,11 @@ class RequestFailure(Exception):
         return self.status is None or self.status >= 500 or self.status in (408, 429)
 
 
-def patiently(attempt: Callable[[], T], sleep: Callable[[float], None]) -> T:
+def patiently(
+    attempt: Callable[[], T], sleep: Callable[[float], None], pauses: Sequence[float] = PAUSES
+) -> T:
     """Repeats what may be repeated without harm. The last failure when patience ends."""
-    for pause in PAUSES:
+    for pause in pauses:
         try:
             return attempt()
         except RequestFailure as failure:

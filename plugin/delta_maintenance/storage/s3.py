@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import re
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from delta_maintenance import clock
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, StorageError
-from delta_maintenance.storage.base import FileStatus, Put, Store
-from delta_maintenance.storage.paths import check_directory, check_path, check_start
-from delta_maintenance.storage.ranged_reader import open_ranges
-from delta_maintenance.storage.request_failure import storage_error
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.storage.object_store import Bucket, ObjectStatus, ObjectStore, Page
+from delta_maintenance.storage.paths import check_directory
+from delta_maintenance.storage.request_failure import RequestFailure
 from delta_maintenance.storage.s3_client import Reply, S3Client, S3Failure
 from delta_maintenance.storage.s3_options import S3Options
 from delta_maintenance.storage.s3_put import S3Put
-from delta_maintenance.storage.sinks import open_sink
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from delta_maintenance.storage.tree import Skip
 
 
-class S3Store(Store):
+class S3Store(ObjectStore):
     """The objects below `s3://BUCKET/PREFIX`; `s3a:` and `s3n:` mean the same.
 
-    Keys are literal. A file created as a stream is kept in a local temporary file until its block
-    ends; one larger than `multipart_size` bytes goes up in parts of `part_size` bytes, which S3
-    wants to be 5 MiB at least.
+    A file larger than `multipart_size` bytes goes up in parts of `part_size` bytes, which S3 wants
+    to be 5 MiB at least.
     """
 
     def __init__(
@@ -46,183 +33,90 @@ class S3Store(Store):
         multipart_size: int = 64 << 20,
         part_size: int = 16 << 20,
     ) -> None:
-        self.root = root.rstrip("/")
-        self._bucket, self._prefix = _parse_address(self.root)
-        self._client = client or S3Client(S3Options.parse(storage_options))
-        self._conditional = S3Put(
-            self._client,
-            self._bucket,
-            new_id=new_id,
-            multipart_size=multipart_size,
-            part_size=part_size,
+        root = root.rstrip("/")
+        bucket, prefix = _parse_address(root)
+        client = client or S3Client(S3Options.parse(storage_options))
+        creator = S3Put(
+            client, bucket, new_id=new_id, multipart_size=multipart_size, part_size=part_size
+        )
+        super().__init__(root, _S3Bucket(client, bucket), prefix, creator)
+
+
+class _S3Bucket(Bucket):
+    permissions = {
+        # Without the right to list, S3 says "forbidden" where there is nothing.
+        "read": "s3:GetObject and s3:ListBucket",
+        "list": "s3:ListBucket",
+        "write": "s3:PutObject",
+        "delete": "s3:DeleteObject",
+    }
+    lists_in_order = True
+
+    def __init__(self, client: S3Client, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    def page(self, prefix: str, *, deep: bool, start: str, token: str) -> Page:
+        request = {"Bucket": self._name, "Prefix": prefix}
+        if not deep:
+            request["Delimiter"] = "/"
+        if start:
+            request["StartAfter"] = prefix + _just_before(start)
+        if token:
+            request["ContinuationToken"] = token
+        found = self._client.call("list_objects_v2", **request)
+        return Page(
+            objects=[
+                ObjectStatus(
+                    key=entry["Key"],
+                    size=entry["Size"],
+                    modified_ms=clock.epoch_millis(entry["LastModified"]),
+                )
+                for entry in found.get("Contents", ())
+            ],
+            next=found["NextContinuationToken"] if found["IsTruncated"] else "",
+            prefixes=[entry["Prefix"] for entry in found.get("CommonPrefixes", ())],
         )
 
-    def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
-        within = check_directory(directory)
-        return self._list(f"{within}/" if within else "", check_start(start))
+    def head(self, key: str) -> ObjectStatus:
+        found = self._call("head_object", key)
+        return ObjectStatus(
+            key=key,
+            size=found["ContentLength"],
+            modified_ms=clock.epoch_millis(found["LastModified"]),
+            tag=found["ETag"],
+        )
 
-    def stat(self, path: str) -> FileStatus | None:
-        try:
-            head = self._head(path)
-        except FileNotFoundError:
-            return None
-        return _status(path, head["ContentLength"], head["LastModified"])
-
-    def read(self, path: str) -> bytes:
-        data: bytes = self._get(path)["Body"]
+    def get(self, key: str, *, span: tuple[int, int] | None = None, tag: str = "") -> bytes:
+        parameters = {"IfMatch": tag} if tag else {}
+        if span is not None:
+            parameters["Range"] = f"bytes={span[0]}-{span[1]}"
+        data: bytes = self._call("get_object", key, **parameters)["Body"]
         return data
 
-    def open(self, path: str) -> BinaryIO:
-        head = self._head(path)
+    def put(self, key: str, data: bytes) -> None:
+        self._call("put_object", key, Body=data)
 
-        def fetch(first: int, count: int) -> bytes:
-            # The tag keeps all ranges of one file to the same bytes.
-            span = f"bytes={first}-{first + count - 1}"
-            data: bytes = self._get(path, Range=span, IfMatch=head["ETag"])["Body"]
-            return data
-
-        return open_ranges(fetch, head["ContentLength"])
-
-    def put_if_absent(self, path: str, data: bytes) -> Put:
-        return self._put_new(path, io.BytesIO(data), len(data))
-
-    def put(self, path: str, data: bytes) -> None:
-        try:
-            self._call("put_object", path, Body=data)
-        except S3Failure as failure:
-            _fail(failure, path, "s3:PutObject")
-
-    @contextmanager
-    def create(self, path: str) -> Iterator[BinaryIO]:
-        check_path(path)
-        with tempfile.TemporaryFile() as spool:
-            with open_sink(spool.fileno()) as sink:
-                yield sink
-            size = spool.seek(0, io.SEEK_END)
-            if self._put_new(path, spool, size) is Put.EXISTS:
-                raise FileExistsError(errno.EEXIST, "somebody else's file is there", path)
-
-    def delete(self, path: str) -> None:
-        for error in self.delete_many([path]).values():
-            raise error
-
-    def delete_many(self, paths: Iterable[str]) -> dict[str, StorageError]:
-        path_of = {self._key(path): path for path in paths}
-        keys = list(path_of)
-        kept: dict[str, StorageError] = {}
+    def delete(
+        self, keys: Sequence[str], *, times: Sequence[int] | None = None
+    ) -> dict[str, RequestFailure]:
+        kept: dict[str, RequestFailure] = {}
         for first in range(0, len(keys), _KEYS_PER_DELETE):
-            for key, failure in self._delete(keys[first : first + _KEYS_PER_DELETE]).items():
-                file = path_of[key]
-                kept[file] = storage_error(failure, permission="s3:DeleteObject", file=file)
+            kept |= self._delete(keys[first : first + _KEYS_PER_DELETE])
         return kept
-
-    def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
-        within = check_directory(directory)
-        prefix = f"{self._prefix}{within}/" if within else self._prefix
-        for page in self._pages({"Bucket": self._bucket, "Prefix": prefix}, within):
-            yield self._tree(page, prefix)
-
-    def list_level(self, directory: str = "") -> pa.Table:
-        # Here as below: who lists no tree need not load pyarrow.
-        import pyarrow as pa
-
-        from delta_maintenance.storage.tree import TREE, EntryKind, tree_of
-
-        within = check_directory(directory)
-        prefix = f"{self._prefix}{within}/" if within else self._prefix
-        request = {"Bucket": self._bucket, "Prefix": prefix, "Delimiter": "/"}
-        found = [TREE.empty_table()]
-        for page in self._pages(request, within):
-            below = [entry["Prefix"] for entry in page.get("CommonPrefixes", ())]
-            names = [key[len(self._prefix) :].removesuffix("/") for key in below]
-            found += [self._tree(page, prefix), tree_of(names, EntryKind.DIRECTORY)]
-        return pa.concat_tables(found)
-
-    def _tree(self, page: Reply, prefix: str) -> pa.Table:
-        from delta_maintenance.storage.tree import EntryKind, tree_of
-
-        # The key that is the prefix itself marks a folder in some consoles.
-        entries = [entry for entry in page.get("Contents", ()) if entry["Key"] != prefix]
-        return tree_of(
-            [entry["Key"][len(self._prefix) :] for entry in entries],
-            EntryKind.FILE,
-            sizes=[entry["Size"] for entry in entries],
-            times=[clock.epoch_millis(entry["LastModified"]) for entry in entries],
-        )
 
     def close(self) -> None:
         self._client.close()
 
-    def _key(self, path: str) -> str:
-        return self._prefix + check_path(path)
+    def _call(self, method: str, key: str, **parameters: Any) -> Reply:
+        return self._client.call(method, Bucket=self._name, Key=key, **parameters)
 
-    def _call(self, method: str, path: str, **parameters: Any) -> Reply:
-        return self._client.call(method, Bucket=self._bucket, Key=self._key(path), **parameters)
-
-    def _head(self, path: str) -> Reply:
-        try:
-            return self._call("head_object", path)
-        except S3Failure as failure:
-            # Without the right to list, S3 says "forbidden" where there is nothing.
-            _fail(failure, path, "s3:GetObject and s3:ListBucket")
-
-    def _get(self, path: str, **parameters: Any) -> Reply:
-        try:
-            return self._call("get_object", path, **parameters)
-        except S3Failure as failure:
-            if failure.refuted:
-                raise StorageError(
-                    "the file was replaced while it was read", file=path, remedy="run again"
-                ) from failure
-            _fail(failure, path, "s3:GetObject")
-
-    def _put_new(self, path: str, source: BinaryIO, size: int) -> Put:
-        try:
-            return self._conditional.put(self._key(path), source, size)
-        except DeltaMaintenanceError as error:
-            error.located(file=path)
-            raise
-
-    def _list(self, within: str, start: str) -> Iterator[FileStatus]:
-        prefix = self._prefix + within
-        request = {"Bucket": self._bucket, "Prefix": prefix, "Delimiter": "/"}
-        if start:
-            request["StartAfter"] = prefix + _just_before(start)
-        last = ""
-        for page in self._pages(request, within):
-            for entry in page.get("Contents", ()):
-                name = entry["Key"][len(prefix) :]
-                if name < last:
-                    raise StorageError(
-                        "the store does not list its keys in order",
-                        file=within or None,
-                        remedy="move the table to a general purpose bucket",
-                    )
-                last = name
-                # The key that is the prefix itself marks a folder in some consoles.
-                if name and name >= start:
-                    yield _status(within + name, entry["Size"], entry["LastModified"])
-
-    def _pages(self, request: dict[str, str], within: str) -> Iterator[Reply]:
-        """Every page of a listing, or an error."""
-        while True:
-            try:
-                page = self._client.call("list_objects_v2", **request)
-            except S3Failure as failure:
-                raise storage_error(
-                    failure, permission="s3:ListBucket", file=within or None
-                ) from failure
-            yield page
-            if not page["IsTruncated"]:
-                return
-            request = {**request, "ContinuationToken": page["NextContinuationToken"]}
-
-    def _delete(self, keys: list[str]) -> dict[str, S3Failure]:
-        """Deletes exactly these keys. Returns those that S3 did not confirm."""
+    def _delete(self, keys: Sequence[str]) -> dict[str, S3Failure]:
+        """Deletes as many as one request takes. Returns those that S3 did not confirm."""
         try:
             answer = self._client.call(
                 "delete_objects",
-                Bucket=self._bucket,
+                Bucket=self._name,
                 # Not quiet: a key that is neither deleted nor an error was overlooked.
                 Delete={"Objects": [{"Key": key} for key in keys], "Quiet": False},
             )
@@ -259,16 +153,6 @@ def _just_before(start: str) -> str:
     """
     head, last = start[:-1], start[-1]
     return f"{head}{chr(ord(last) - 1)}~" if "!" < last <= "~" else head
-
-
-def _status(path: str, size: int, modified: datetime) -> FileStatus:
-    return FileStatus(path=path, size=size, modified_ms=clock.epoch_millis(modified))
-
-
-def _fail(failure: S3Failure, path: str, permission: str) -> NoReturn:
-    if failure.missing:
-        raise FileNotFoundError(errno.ENOENT, "there is no such file", path) from failure
-    raise storage_error(failure, permission=permission, file=path) from failure
 
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.storage.request_failure import RequestFailure, patiently
+from delta_maintenance.storage.request_failure import PAUSES, RequestFailure, patiently
 from delta_maintenance.storage.s3_options import S3Options
 
 Reply = dict[str, Any]
@@ -59,7 +59,10 @@ class S3Failure(RequestFailure):
 
 
 class S3Client:
-    """Sends S3 requests. Thread-safe; `sleep` takes seconds, `read_timeout` is in seconds."""
+    """Sends S3 requests. Thread-safe; `sleep` takes seconds, `read_timeout` is in seconds.
+
+    `pauses` come before each further attempt of what may be repeated.
+    """
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class S3Client:
         *,
         sleep: Callable[[float], None] = time.sleep,
         read_timeout: float = 60,
+        pauses: Sequence[float] = PAUSES,
     ) -> None:
         try:
             # Here, since it costs half a second that tables on other stores need not pay.
@@ -78,6 +82,7 @@ class S3Client:
                 remedy="install delta-maintenance[s3]",
             ) from error
         self.sleep = sleep
+        self._pauses = pauses
         self._options = options
         self._sync = sync
         self._session = s3fs.S3FileSystem(
@@ -108,7 +113,7 @@ class S3Client:
 
     def call(self, method: str, **parameters: Any) -> Reply:
         """Sends a request that may be repeated without harm. `S3Failure` when patience ends."""
-        return patiently(partial(self.send, method, **parameters), self.sleep)
+        return patiently(partial(self.send, method, **parameters), self.sleep, self._pauses)
 
     def send(self, method: str, **parameters: Any) -> Reply:
         """Sends a request once, as far as the layers below let it be known.

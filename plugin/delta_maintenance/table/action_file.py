@@ -19,7 +19,7 @@ from delta_maintenance.protocol.checkpoint import FileActionLayout
 from delta_maintenance.protocol.file_actions import logical_file_keys
 from delta_maintenance.protocol.key_hash import Hashes, hash_texts
 
-_ROW_GROUP_ROWS = 1 << 17
+_ROW_GROUP_ROWS = 1 << 16
 _WRITES_IN_FLIGHT = 2
 # Columns whose values repeat. A dictionary of the others would only cost time.
 _REPEATING = ("key_value.key", "key_value.value", "modificationTime", "clusteringProvider")

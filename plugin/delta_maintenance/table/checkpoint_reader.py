@@ -116,6 +116,16 @@ class Checkpoint:
         return bool(self.singles.checkpoint_metadata)
 
     @property
+    def kind(self) -> str:
+        """`classic`, `multi-part`, `v2-classic`, `v2-json` or `v2-parquet`."""
+        file = self.files.entries[0].file
+        if file.parts is not None:
+            return "multi-part"
+        if file.uuid is not None:
+            return f"v2-{file.encoding}"
+        return "v2-classic" if self.is_v2 else "classic"
+
+    @property
     def schema(self) -> pa.Schema | None:
         """The Parquet schema of the file that holds the file actions, None for JSON alone."""
         return self._parquet[-1].schema if self._parquet else None
@@ -246,7 +256,7 @@ def _read_json(store: Store, path: str) -> tuple[SingleActions, FileLines | None
     text = split(path.rpartition("/")[2], store.read(path))
     singles, beside = parse_other_lines(text)
     lines = FileLines.of(text, beside)
-    return singles, lines if lines.pieces else None
+    return singles, lines if lines.runs else None
 
 
 class _ParquetFile:

@@ -24,6 +24,7 @@ from delta_maintenance.table.log_soundness import (
     check_gaps,
     check_names,
 )
+from delta_maintenance.table.mapping_soundness import check_mapping
 from delta_maintenance.table.sidecar_writer import Progress
 from delta_maintenance.table.snapshot import Snapshot, VanishedFileError
 from delta_maintenance.table.state_soundness import check_state
@@ -128,6 +129,7 @@ class _Look:
         check_hint(store, inventory, findings)
         if history is not None:
             check_commits(history, findings, root=self.table.uri)
+            check_mapping(history, findings)
         bad = check_checkpoints(store, inventory, history, findings, progress=self.progress)
         check_compactions(store, listing, findings)
         check_checksums(store, inventory, last, history, findings)

@@ -243,7 +243,7 @@ def _names(text: CommitText, beside: Sequence[bytes], fields: Sequence[str]) -> 
     if not fields:
         return False
     name = re.compile(b"|".join(f'"{field}"'.encode() for field in fields))
-    return any(name.search(lines) for lines in (*text.file_lines, *beside))
+    return any(name.search(lines) for lines in (*(run.text for run in text.file_lines), *beside))
 
 
 def _in_checkpoint(

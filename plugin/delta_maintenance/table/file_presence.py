@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
+from delta_maintenance.protocol.arrays import integers
 from delta_maintenance.protocol.deletion_vectors import STORED_ABSOLUTE, STORED_RELATIVE
 from delta_maintenance.protocol.path_audit import ABSOLUTE, locations
 from delta_maintenance.protocol.protected_paths import deletion_vector_paths
@@ -20,6 +22,8 @@ from delta_maintenance.storage.tree import TREE, EntryKind
 from delta_maintenance.table.findings import Findings
 from delta_maintenance.table.live_file_soundness import LiveFiles
 from delta_maintenance.table.log_segment import LOG_DIRECTORY
+
+_LOOKED_UP = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +61,9 @@ class TableFiles:
             place = pc.if_else(outside, locations(raw, root=address), place)
         external = pc.and_(absolute, _is_absolute(place))
         found = pc.index_in(place, value_set=self._names)
-        # There are writers that never encoded their paths.
-        found = pc.coalesce(found, pc.index_in(raw.cast(pa.binary()), value_set=self._names))
+        if found.null_count:
+            # There are writers that never encoded their paths.
+            found = pc.coalesce(found, pc.index_in(raw.cast(pa.binary()), value_set=self._names))
         where = self._files["path"].take(found)
         return where, pa.chunked_array([external])
 
@@ -68,6 +73,14 @@ class TableFiles:
         sizes = self._files["size"].take(rows)
         if not sizes.null_count:
             return sizes
+        # In the order of their folders and some at a time, for the store is asked file by file.
+        order = pc.sort_indices(places).to_numpy()
+        parts = [order[at : at + _LOOKED_UP] for at in range(0, len(order), _LOOKED_UP)]
+        found = [self._look_up(places.take(integers(part))) for part in parts]
+        ordered = pa.chunked_array([c for part in found for c in part.chunks], pa.int64())
+        return ordered.take(integers(np.argsort(order)))
+
+    def _look_up(self, places: pa.ChunkedArray) -> pa.ChunkedArray:
         statuses = self._store.statuses(places)
         return statuses["size"].take(pc.index_in(places, value_set=statuses["path"]))
 

@@ -216,8 +216,12 @@ KINDS: Mapping[str, FindingKind] = {
     "unknown-partition-column": FindingKind("corrupt", _BY_WRITER),
     "repeated-column": FindingKind("corrupt", "rename one of the columns"),
     "repeated-column-id": FindingKind("corrupt", _BY_WRITER),
+    "reused-physical-name": FindingKind(
+        "warning", "add the column anew if it shows values of the one that was dropped"
+    ),
     "type-without-feature": FindingKind("warning", _UPGRADE),
     "clustered-and-partitioned": FindingKind("warning", "drop one of the two"),
+    "variant-layout": FindingKind("corrupt", _BY_WRITER),
     # What live files say of themselves.
     "vector-without-feature": FindingKind("corrupt", _UPGRADE),
     "vector-without-count": FindingKind(

@@ -18,9 +18,9 @@ from delta_maintenance.errors import (
     VersionNotFoundError,
 )
 from delta_maintenance.protocol.actions import CommitInfo, Json
-from delta_maintenance.protocol.commit_text import parse_other_lines, split
+from delta_maintenance.protocol.commit_text import parse_other_lines
 from delta_maintenance.storage.base import Store
-from delta_maintenance.table.log_reader import LogTail
+from delta_maintenance.table.log_reader import LogTail, read_without_files
 from delta_maintenance.table.log_segment import LogEntry, LogListing, list_log
 
 
@@ -128,7 +128,7 @@ def version_at(store: Store, instant_ms: int, enablement: Enablement) -> int:
 def read_commit_info(store: Store, entry: LogEntry) -> CommitInfo | None:
     """The `commitInfo` of one commit."""
     try:
-        text = split(entry.path, store.read(entry.path))
+        text = read_without_files(store, entry)
         return parse_other_lines(text, commit_info=True)[0].commit_info
     except CorruptTableError as error:
         raise error.located(version=entry.file.version) from None
@@ -184,7 +184,7 @@ def _instant(epoch_ms: int) -> datetime:
 def _read_entries(
     store: Store, entries: list[LogEntry], times: dict[int, int], since: InCommitTimes | None
 ) -> Iterator[CommitEntry]:
-    for entry, text in LogTail(store, entries).texts():
+    for entry, text in LogTail(store, entries).without_files():
         version = entry.file.version
         assert version is not None
         try:

@@ -151,7 +151,7 @@ def _pieces(store: Store, entries: Sequence[LogEntry], findings: Findings) -> It
             piece.damaged.append(version)
             continue
         piece.facts.append(_facts(version, text, actions))
-        if found.count:
+        if found.runs:
             lines[entry] = found
             size += len(data)
         if size >= _BATCH_BYTES:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.arrays import integers
+from delta_maintenance.protocol.commit_pieces import split_pieces
 from delta_maintenance.protocol.commit_text import (
     CommitText,
     FileBlock,
@@ -30,6 +32,7 @@ T = TypeVar("T")
 
 _PARALLEL_READS = 16
 _READ_AHEAD_BYTES = 8 << 20
+_PIECE_BYTES = 4 << 20
 _GROUPS_PER_THREAD = 32
 _GROUP_BYTES = 1 << 20
 # Small enough for the allocator to use the same room again, batch after batch.
@@ -44,13 +47,10 @@ class TailBatch:
     """File actions of some adjacent commits, in columns, with the version of each."""
 
     adds: pa.Table
-    """With rows of nulls in between where `add_rows` is set."""
     removes: pa.Table
     add_order: np.ndarray
     """For each add, ascending from the newest commit of the batch to its oldest."""
     remove_order: np.ndarray
-    add_rows: np.ndarray | None
-    """The rows of `adds` that are adds, where not all of them are."""
 
 
 class LogTail:
@@ -71,7 +71,17 @@ class LogTail:
         `CorruptTableError` names the file; one that is gone since the listing raises
         `FileNotFoundError`, upon which the caller lists again.
         """
-        for entry, text in read_ahead(self.entries, self._read, self._store.parallel_reads):
+        return self._texts(self._read)
+
+    def without_files(self) -> Iterator[tuple[LogEntry, CommitText]]:
+        """Like `texts` for whoever has no use for the lines of files: long files come without, so
+        that none of them is ever held."""
+        return self._texts(self._read_without_files)
+
+    def _texts(
+        self, read: Callable[[LogEntry], CommitText]
+    ) -> Iterator[tuple[LogEntry, CommitText]]:
+        for entry, text in read_ahead(self.entries, read, self._store.parallel_reads):
             if text.block is not None:
                 self._blocks[entry.path] = text.block
             yield entry, text
@@ -84,6 +94,11 @@ class LogTail:
             )
         except CorruptTableError as error:
             raise error.located(version=entry.file.version) from None
+
+    def _read_without_files(self, entry: LogEntry) -> CommitText:
+        if entry.status.size <= _PIECE_BYTES:
+            return self._read(entry)
+        return read_without_files(self._store, entry)
 
     def batches(
         self, *, keys: MapKeys, fields: Mapping[str, Collection[str]] | None = None
@@ -100,16 +115,31 @@ class LogTail:
         for entry, text in self.texts():
             _, beside = parse_other_lines(text)
             lines = FileLines.of(text, beside)
-            if not lines.pieces:
+            if not lines.runs:
                 continue
             sources.append(lines)
             versions.append(entry.file.end_version or entry.file.version or 0)
-            size += sum(len(piece) for piece in lines.pieces)
+            size += lines.size
             if size >= batch_bytes:
                 yield sources, versions
                 sources, versions, size = [], [], 0
         if sources:
             yield sources, versions
+
+
+def read_without_files(store: Store, entry: LogEntry) -> CommitText:
+    """What a commit says beside files, of which no more than a piece is held.
+
+    `CorruptTableError` names the file; `FileNotFoundError` where it is gone.
+    """
+    try:
+        if entry.status.size <= _PIECE_BYTES:
+            return split(entry.path, store.read(entry.path))
+        with store.open(entry.path) as file:
+            pieces = iter(partial(file.read, _PIECE_BYTES), b"")
+            return split_pieces(entry.path, pieces)
+    except CorruptTableError as error:
+        raise error.located(version=entry.file.version) from None
 
 
 def read_ahead(
@@ -173,17 +203,12 @@ def _parse(
     keys: MapKeys,
     fields: Mapping[str, Collection[str]] | None,
 ) -> TailBatch:
-    parsed = parse_file_actions(sources, keys=keys, fields=fields, sparse=True)
+    parsed = parse_file_actions(sources, keys=keys, fields=fields)
     of_source = np.array(versions, np.int64)
-    if parsed.sparse:
-        of_add = np.repeat(of_source, [source.count for source in sources])
-    else:
-        of_add = of_source[parsed.add_source]
-    of_remove = of_source[parsed.remove_source]
+    of_add, of_remove = of_source[parsed.add_source], of_source[parsed.remove_source]
     return TailBatch(
         parsed.adds.append_column(COMMIT_VERSION, integers(of_add)),
         parsed.removes.append_column(COMMIT_VERSION, integers(of_remove)),
         parsed.add_source,
         parsed.remove_source,
-        parsed.add_line if parsed.sparse else None,
     )

@@ -95,10 +95,10 @@ def _removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
     for _, text in LogTail(store, entries).texts():
         _, beside = parse_other_lines(text)
         lines = FileLines.of(text, beside)
-        if not lines.pieces:
+        if not lines.runs:
             continue
         waiting.append(lines)
-        size += sum(len(piece) for piece in lines.pieces)
+        size += lines.size
         if size >= _BYTES_PER_BATCH:
             found += _named(waiting, keys, store.addresses)
             waiting, size = [], 0

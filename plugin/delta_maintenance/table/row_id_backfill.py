@@ -39,7 +39,7 @@ from delta_maintenance.protocol.row_tracking_support import (
 from delta_maintenance.protocol.staged_actions import StagedActions
 from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.commit_gates import OtherWriters, require_committable
-from delta_maintenance.table.commit_outcome import Conflicted, Landed, Outcome
+from delta_maintenance.table.commit_outcome import AlreadyDone, Conflicted, Landed, Outcome
 from delta_maintenance.table.footers import RowCounter
 from delta_maintenance.table.log_follower import advance
 from delta_maintenance.table.row_id_batches import TouchedFiles, counted, files_without_row_ids
@@ -48,6 +48,8 @@ from delta_maintenance.table.snapshot import Snapshot, VanishedFileError
 from delta_maintenance.table.table import Table
 from delta_maintenance.table.transaction import Transaction
 
+SUPPORT, ENABLE = "support", "enable"
+"""The first and the last commit of a backfill."""
 _TRIES = 20
 """Of one commit whose winners have to be looked at anew; each of them tries many versions."""
 _RESTARTS = 5
@@ -60,6 +62,8 @@ class CommitSettings:
 
     operation_id: str | None = None
     """Of the task: a second run of it recognises the commits of the first."""
+    planned_version: int | None = None
+    """Commits since then may be those of another process of the task."""
     other_writers: OtherWriters | None = None
     now: Callable[[], datetime] = clock.now
     new_id: clock.NewId = clock.new_id
@@ -116,6 +120,9 @@ class RowIdBackfill:
                 return snapshot
             outcome = self._commit_support(snapshot, change)
             snapshot = self._latest(snapshot)
+            if isinstance(outcome, AlreadyDone):
+                # Who has ended it since is not to be overruled.
+                self._require_support(snapshot)
         raise self._gave_up(snapshot, outcome)
 
     def fill(self, snapshot: Snapshot) -> None:
@@ -152,7 +159,8 @@ class RowIdBackfill:
                 "SET TBLPROPERTIES",
                 parameters={"properties": _json({row_tracking.ENABLED_PROPERTY: "true"})},
                 tags={"rowTrackingEnablementOnly": "true"},
-                what="enable",
+                what=ENABLE,
+                planned_version=self._settings.planned_version,
             )
             txn.stage_metadata(enabled(snapshot.metadata, new_id=self._settings.new_id))
             if findings.highest > sources_of(snapshot).high_water_mark:
@@ -173,7 +181,13 @@ class RowIdBackfill:
                 "UPGRADE PROTOCOL",
                 {"newProtocol": _json(protocol.to_json())},
             )
-        txn = self._transaction(snapshot, operation, parameters=parameters, what="support")
+        txn = self._transaction(
+            snapshot,
+            operation,
+            parameters=parameters,
+            what=SUPPORT,
+            planned_version=self._settings.planned_version,
+        )
         if change.protocol is not None:
             txn.stage_protocol(change.protocol, drops=change.drops)
         if change.metadata is not None:
@@ -233,7 +247,7 @@ class RowIdBackfill:
         return Transaction(
             snapshot,
             operation,
-            operation_id=None if task is None else f"{task}/{what}",
+            operation_id=None if task is None else commit_id(task, what),
             other_writers=settings.other_writers,
             now=settings.now,
             new_id=settings.new_id,
@@ -272,6 +286,11 @@ class RowIdBackfill:
     def _tell(self) -> None:
         if self._progress is not None:
             self._progress("files", self.files, self._total_files)
+
+
+def commit_id(operation_id: str, what: str) -> str:
+    """The id of one commit of a task: `SUPPORT`, `ENABLE` or a batch."""
+    return f"{operation_id}/{what}"
 
 
 def planned_support(

@@ -25,6 +25,7 @@ from delta_maintenance.protocol.deletion_vectors import (
     DeletionVectorDescriptor,
     load,
 )
+from delta_maintenance.protocol.features import supports
 from delta_maintenance.protocol.file_actions import DELETION_VECTOR, STRING_MAP
 from delta_maintenance.protocol.partition_values import parse_partition_values
 from delta_maintenance.protocol.path_audit import ABSOLUTE, below_root, locations
@@ -36,6 +37,7 @@ from delta_maintenance.protocol.schema import (
     parse_schema,
     physical_name,
 )
+from delta_maintenance.protocol.type_widening import require_known_changes
 from delta_maintenance.storage.base import Store
 from delta_maintenance.storage.paths import check_path
 from delta_maintenance.table.snapshot import Snapshot
@@ -67,11 +69,17 @@ class RowLayout:
 
     @classmethod
     def of(cls, snapshot: Snapshot, wanted: Collection[str], *, zone: tzinfo | None) -> RowLayout:
-        """The layout of some columns of a snapshot, by name."""
+        """The layout of some columns of a snapshot, by name.
+
+        `UnsupportedFeatureError` where one of them had a type that files of it are not read by.
+        """
         metadata = snapshot.metadata
-        columns = parse_schema(metadata.schema_string or "").fields
+        fields = parse_schema(metadata.schema_string or "").fields
+        columns = StructType(fields=tuple(item for item in fields if item.name in wanted))
+        if supports(snapshot.protocol, "typeWidening"):
+            require_known_changes(columns)
         return cls(
-            columns=StructType(fields=tuple(item for item in columns if item.name in wanted)),
+            columns=columns,
             partition_columns=tuple(name for name in metadata.partition_columns if name in wanted),
             mode=column_mapping_mode(snapshot.protocol, metadata.configuration),
             zone=zone,

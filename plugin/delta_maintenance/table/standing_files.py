@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from delta_maintenance.protocol.arrays import booleans, integers
+from delta_maintenance.protocol.arrays import booleans
 from delta_maintenance.protocol.file_actions import logical_file_keys
 from delta_maintenance.protocol.key_hash import Hashes, hash_texts
 from delta_maintenance.protocol.reconcile import FileReplay
@@ -39,9 +39,7 @@ def standing_in_tail(batches: Iterable[TailBatch], replay: FileReplay) -> Iterat
             np.concatenate([batch.add_order * 2, batch.remove_order * 2 + 1]),
             kind="stable",
         )
-        yield standing_files(
-            batch.adds, batch.removes, replay, order=order, add_rows=batch.add_rows
-        )
+        yield standing_files(batch.adds, batch.removes, replay, order=order)
 
 
 def standing_files(
@@ -50,21 +48,16 @@ def standing_files(
     replay: FileReplay,
     *,
     order: np.ndarray | None = None,
-    add_rows: np.ndarray | None = None,
     remember: bool = True,
 ) -> StandingFiles:
     """What stands of a batch that is older than all that `replay` has been offered before.
 
-    `add_rows` are the rows of `adds` that count, by default all. `order` lists those and the
-    removes, adds first, from the newest to the oldest; without it they are of one age.
+    `order` lists the adds and then the removes from the newest to the oldest; without it they are
+    of one age.
     `remember=False` for a checkpoint, since nothing is older.
     """
-    keyed = adds
-    if add_rows is not None:
-        names = [name for name in _KEY_FIELDS if name in adds.column_names]
-        keyed = adds.select(names).take(integers(add_rows))
     keys = pa.concat_arrays(
-        [*logical_file_keys(keyed).chunks, *logical_file_keys(removes).chunks]
+        [*logical_file_keys(adds).chunks, *logical_file_keys(removes).chunks]
         or [pa.nulls(0, pa.string())]
     )
     hashes = hash_texts(keys)
@@ -72,16 +65,9 @@ def standing_files(
         order = np.arange(len(keys))
     stands = np.zeros(len(keys), bool)
     stands[replay.offer(keys, order=order, hashes=hashes, remember=remember)] = True
-    add_stands, remove_stands = stands[: keyed.num_rows], stands[keyed.num_rows :]
-    add_hashes = hashes[: keyed.num_rows][add_stands]
-    if add_rows is not None:
-        of_keyed = add_stands
-        add_stands = np.zeros(adds.num_rows, bool)
-        add_stands[add_rows[of_keyed]] = True
+    add_stands, remove_stands = stands[: adds.num_rows], stands[adds.num_rows :]
+    add_hashes = hashes[: adds.num_rows][add_stands]
     return StandingFiles(_rows(adds, add_stands), _rows(removes, remove_stands), add_hashes)
-
-
-_KEY_FIELDS = ("path", "deletionVector")
 
 
 def _rows(batch: pa.Table, stands: np.ndarray) -> pa.Table:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
 from delta_maintenance.protocol.actions import Protocol
+from delta_maintenance.protocol.clustering import DOMAIN as CLUSTERING
+from delta_maintenance.protocol.clustering import clustering_columns
 from delta_maintenance.protocol.features import (
     find_feature,
     misplaced_features,
@@ -70,7 +72,7 @@ def _of_metadata(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     for name, domain in sorted(state.domains.items()):
         if domain.draft_map:
             yield "draft-row-ids", f"the domain {name} has a map for its configuration, of a draft"
-    if "delta.clustering" in state.domains and snapshot.metadata.partition_columns:
+    if CLUSTERING in state.domains and snapshot.metadata.partition_columns:
         yield "clustered-and-partitioned", "the table is clustered and partitioned at once"
 
 
@@ -87,6 +89,7 @@ def _of_schema(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     for name in metadata.partition_columns:
         if schema.find(name) is None:
             yield "unknown-partition-column", f"the partition column {name} is not in the schema"
+    yield from _of_layout(snapshot, schema, mapped=mapped)
     for path in duplicate_names(schema):
         yield "repeated-column", f"the column {'.'.join(path)} differs from another only by case"
     if mapped:
@@ -96,6 +99,24 @@ def _of_schema(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     for name, feature in _NEEDED.items():
         if name in used and feature not in supported:
             yield "type-without-feature", f"the schema uses {name} without the feature {feature}"
+
+
+def _of_layout(
+    snapshot: Snapshot, schema: StructType, *, mapped: bool
+) -> Iterator[tuple[str, str]]:
+    """Variants have no order, so none partitions or clusters a table ("Variant Data Type")."""
+    by_name = {(name,) for name in snapshot.metadata.partition_columns}
+    clustered = set(clustering_columns(snapshot.domain_metadata) or ())
+    physical: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for path, field in walk(schema):
+        name = str(field.metadata.get(_PHYSICAL, field.name)) if mapped else field.name
+        physical[path] = (*physical.get(path[:-1], path[:-1]), name)
+        if str(field.type) != "variant":
+            continue
+        if path in by_name:
+            yield "variant-layout", f"the table is partitioned by {path[0]}, a variant"
+        if physical[path] in clustered:
+            yield "variant-layout", f"the table is clustered by {'.'.join(path)}, a variant"
 
 
 def _of_mapping(schema: StructType) -> Iterator[tuple[str, str]]:

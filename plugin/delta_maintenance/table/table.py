@@ -211,7 +211,7 @@ class Table:
         unknown: set[str] = set()
         commit_info = None
         tail = LogTail(self.store, segment.tail)
-        for entry, text in tail.texts():
+        for entry, text in tail.without_files():
             is_last = entry is segment.last_commit
             try:
                 actions, _ = parse_other_lines(text, commit_info=is_last)
@@ -262,7 +262,8 @@ class Table:
             )
         except DeltaMaintenanceError as error:
             raise error.located(version=segment.version, file=LOG_DIRECTORY) from None
-
+        if supports(state.protocol, "catalogManaged") and _UNASKED_CATALOG not in warnings:
+            warnings.append(_UNASKED_CATALOG)
         return Snapshot(
             store=self.store,
             segment=segment,
@@ -332,6 +333,11 @@ def _timestamp(segment: LogSegment, state: SnapshotState) -> int | None:
 def _has_in_commit_times(state: SnapshotState, properties: TableProperties) -> bool:
     supported = supports(state.protocol, "inCommitTimestamp")
     return supported and properties.enable_in_commit_timestamps
+
+
+_UNASKED_CATALOG = (
+    "only versions that the table's catalog has published are seen: it may know of newer ones"
+)
 
 
 def _passed_over(file: str | None, problem: str) -> str:

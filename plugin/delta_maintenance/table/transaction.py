@@ -75,6 +75,7 @@ from delta_maintenance.table.commit_outcome import (
     Outcome,
     Superseded,
 )
+from delta_maintenance.table.earlier_commits import commit_after
 from delta_maintenance.table.log_segment import LOG_DIRECTORY, LogEntry, list_log
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.winning_commits import read_winner
@@ -116,11 +117,12 @@ class Transaction:
 
         `operation_id` names what was asked for: a second run of the same task ends as
         `AlreadyDone`. It is looked for in every commit since `planned_version`, by default the
-        snapshot's. `other_writers` must be said for tables on S3. `isolation` is the weakest level
-        that the staged actions allow unless a stronger one is asked for. `preserves_row_ids` is
-        false where rows are moved without their IDs, `highest_row_id` is the highest one that the
-        caller met in the files, for a table whose high-water mark may be too low. With `checksum`
-        a version checksum follows the commit where all of it is certain (`checksum_writer`).
+        snapshot's; whoever plans anew looks further back (`earlier_commits`). `other_writers` must
+        be said for tables on S3. `isolation` is the weakest level that the staged actions allow
+        unless a stronger one is asked for. `preserves_row_ids` is false where rows are moved
+        without their IDs, `highest_row_id` is the highest one that the caller met in the files,
+        for a table whose high-water mark may be too low. With `checksum` a version checksum follows
+        the commit where all of it is certain (`checksum_writer`).
         """
         self._snapshot = snapshot
         self._operation = operation
@@ -285,32 +287,12 @@ class Transaction:
                 return AlreadyDone(version=self._snapshot.version)
         if self._operation_id is None:
             return None
-        if self._is_mine(self._snapshot.state.commit_info):
-            return AlreadyDone(version=self._snapshot.version)
-        for version in range(self._planned_version + 1, self._snapshot.version):
-            if self._is_mine(self._read_commit_info(version)):
-                return AlreadyDone(version=version)
-        return None
+        earlier = commit_after(self._snapshot, [self._operation_id], self._planned_version)
+        return None if earlier is None else AlreadyDone(version=earlier.version)
 
     def _is_mine(self, info: CommitInfo | None) -> bool:
         mine = self._operation_id
         return mine is not None and info is not None and info.values.get(OPERATION_ID) == mine
-
-    def _read_commit_info(self, version: int) -> CommitInfo | None:
-        path = _commit_path(version)
-        try:
-            text = split(path, self._store.read(path))
-        except FileNotFoundError:
-            raise RefusedError(
-                f"the commits since version {self._planned_version}, for which this was planned, "
-                "are gone, so that it may have been done already",
-                table=self._snapshot.table,
-                version=version,
-                remedy="plan again",
-            ) from None
-        except CorruptTableError as error:
-            raise error.located(table=self._snapshot.table, version=version) from None
-        return parse_other_lines(text, commit_info=True)[0].commit_info
 
     def _build(self, attempt: Attempt) -> BuiltCommit:
         try:

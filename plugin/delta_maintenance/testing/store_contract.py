@@ -16,6 +16,7 @@ import pytest
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.base import Put, Store
+from delta_maintenance.storage.tree import EntryKind
 
 LOG = "_delta_log"
 CONTENDERS = 8
@@ -123,6 +124,15 @@ class StoreContract:
                 store.read(path)
             with pytest.raises(FileNotFoundError):
                 store.open(path)
+
+    def test_the_head_of_a_file_is_as_much_as_there_is(self, store: Store) -> None:
+        store.put("a", bytes(range(100)))
+        store.put("empty", b"")
+        assert store.read_head("a", 10) == bytes(range(10))
+        assert store.read_head("a", 1000) == bytes(range(100))
+        assert store.read_head("empty", 10) == b""
+        with pytest.raises(FileNotFoundError):
+            store.read_head("b", 10)
 
     def test_an_open_file_gives_random_access(self, store: Store) -> None:
         data = bytes(number % 251 for number in range(3_000_000))
@@ -244,6 +254,38 @@ class StoreContract:
         for first in (0, self.entries // 3, self.entries - 10, self.entries - 1):
             found = [status.path for status in store.list_from(LOG, names[first])]
             assert found == [f"{LOG}/{name}" for name in names[first:]]
+
+    def test_levels_add_up_to_the_tree(self, store: Store) -> None:
+        """For a store that tells files from directories; the others say so at every level."""
+        folders = [f"p={number:04}" for number in range(self.entries // 10)]
+        names = [f"{folder}/x" for folder in folders]
+        deep = ["x", "a b/%20/y", "a b/z", "p=0000/q/\u00fcber/x", "p=0000.parquet"]
+        self.fill(store, [*names, *deep])
+        if store.list_level() is None:
+            assert store.list_level("p=0000") is None
+            return
+        root = self._level(store, "")
+        assert root[EntryKind.FILE] == ["p=0000.parquet", "x"]
+        assert root[EntryKind.DIRECTORY] == sorted(["a b", *folders])
+        files, waiting = [], [""]
+        for directory in waiting:
+            if directory in folders[1:]:
+                continue
+            level = self._level(store, directory)
+            files += level[EntryKind.FILE]
+            waiting += level[EntryKind.DIRECTORY]
+        assert sorted(files) == sorted(["p=0000/x", *deep])
+        assert self._level(store, "nothing/here") == {kind: [] for kind in EntryKind}
+
+    def _level(self, store: Store, directory: str) -> dict[EntryKind, list[str]]:
+        level = store.list_level(directory)
+        assert level is not None
+        found: dict[EntryKind, list[str]] = {kind: [] for kind in EntryKind}
+        for row in level.to_pylist():
+            # A directory may stand among what is in it.
+            if row["path"] != directory:
+                found[EntryKind(row["kind"])].append(row["path"])
+        return {kind: sorted(paths) for kind, paths in found.items()}
 
     def test_a_listing_sees_what_was_just_written_and_deleted(self, store: Store) -> None:
         assert list(store.list_from(LOG)) == []

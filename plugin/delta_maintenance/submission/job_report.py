@@ -1,16 +1,10 @@
-"""What a Spark job is told and what it answers, and the command that submits one.
-
-Knows neither Spark nor an orchestrator: whoever can run `spark-submit`, or start a Python file with
-arguments on a cluster, can run a job. `python -m delta_maintenance.spark.job --help` says the same
-from the other side.
-"""
+"""What a Spark job answers, and how its lines are told from Spark's own."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,39 +12,13 @@ from delta_maintenance import errors
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.record import Record
 
-APPLICATION = Path(__file__).resolve().with_name("job.py")
-"""The file to submit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec(Record):
-    """One operation on one table."""
-
-    operation: Literal["checkpoint", "backfill-row-ids", "add-constraint", "fsck", "vacuum"]
-    table: str
-    """An address that the driver and every executor reach."""
-    version: int | None = None
-    """The version to work on; None takes the latest, as operations that commit always do."""
-    storage_options: dict[str, str] = field(default_factory=dict, repr=False)
-    """Of the table's store. May hold credentials: see `write`."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Fields of the operation's Options. The engine is Spark, unless they name another."""
-    report_uri: str | None = None
-    """A new Parquet file for the whole list that the Result has the beginning of; with the storage
-    options of the table, and outside of it."""
-    plan_only: bool = False
-    """For a vacuum: answer with the Plan, and delete nothing."""
-
-    def write(self, path: str | os.PathLike[str]) -> str:
-        """Writes the specification to a file that only this user can read; returns `@PATH`.
-
-        Arguments stand in the process list and in the logs of orchestrators, so a specification
-        with credentials never goes there.
-        """
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w") as file:
-            json.dump(self.to_json(), file)
-        return f"@{os.fspath(path)}"
+OWN_LINE = "delta-maintenance: "
+"""How the lines begin that the job means for people."""
+APPLICATION_LINE = "DELTA_MAINTENANCE_APPLICATION "
+"""Before JSON: `id` of the application, and `url` of its user interface or null. Said once the
+session is there."""
+REPORT_LINE = "DELTA_MAINTENANCE_REPORT "
+"""Before the report as JSON: the last line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +82,8 @@ class JobReport(Record):
     result: dict[str, Any] | None = None
     """The operation's Result, where it is done."""
     error: JobError | None = None
+    report_uri: str | None = None
+    """The file that the job has written the whole list to, where it was asked for one."""
 
     @property
     def exit_status(self) -> int:
@@ -138,34 +108,18 @@ class JobReport(Record):
         return self.result or {}
 
 
-def submit_command(
-    spec: str,
-    report: str,
-    *,
-    spark_submit: str = "spark-submit",
-    master: str | None = None,
-    conf: Mapping[str, str] | None = None,
-    py_files: Sequence[str] = (),
-    application: str | os.PathLike[str] = APPLICATION,
-) -> list[str]:
-    """The words of a command that submits a job.
-
-    `spec` is what `JobSpec.write` returned, or its JSON where it holds no credentials. `report` is
-    where the job answers: a path of the driver's machine, or an address in the table's store.
-    """
-    return [
-        spark_submit,
-        *(["--master", master] if master else []),
-        *(word for name, value in (conf or {}).items() for word in ("--conf", f"{name}={value}")),
-        *(["--py-files", ",".join(py_files)] if py_files else []),
-        os.fspath(application),
-        *("--spec", spec, "--report", report),
-    ]
-
-
 def read_report(path: str | os.PathLike[str]) -> JobReport:
     """The report in a file. `FileNotFoundError` where the job ended without one."""
     return JobReport.from_json(json.loads(Path(path).read_bytes()))
+
+
+def interface_of(line: str) -> str | None:
+    """The address in an application line at which the job can be looked at, if it has one."""
+    try:
+        address = json.loads(line.removeprefix(APPLICATION_LINE))["url"]
+    except (ValueError, LookupError, TypeError):
+        return None
+    return address if isinstance(address, str) else None
 
 
 def _gist(error: Exception) -> str:

@@ -1,0 +1,251 @@
+"""The application behind the health page: three pages, each of them for Airflow's users only.
+
+No table is opened and no Dag parsed: everything shown was kept by the last assessments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
+from airflow.api_fastapi.core_api.security import requires_access_view
+from fastapi import Depends, FastAPI, Request
+from fastapi import Query as Parameter
+from fastapi.responses import HTMLResponse, Response
+from fastapi.staticfiles import StaticFiles
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.exceptions import HTTPException
+
+from delta_maintenance import clock
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
+from delta_maintenance.policies.rules import DELETING, OPERATIONS
+from delta_maintenance_airflow import __version__, settings
+from delta_maintenance_airflow.compat import AirflowException
+from delta_maintenance_airflow.health_page import formats, rows
+from delta_maintenance_airflow.health_page.known_tables import PolicyFile
+
+MANUAL_DAG = "delta_manual"
+_FOLDER = Path(__file__).parent
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
+)
+
+
+def configured_app() -> FastAPI:
+    """The application with what Airflow's configuration names."""
+    return create_app(settings.assessment_store, PolicyFile(settings.policy_path()))
+
+
+def create_app(
+    open_store: Callable[[], AssessmentStore],
+    policy: PolicyFile,
+    *,
+    now: Callable[[], datetime] = clock.now,
+) -> FastAPI:
+    """The application on one folder of assessments, which is opened for the first visitor."""
+    app = FastAPI(title="Delta tables", openapi_url=None, docs_url=None, redoc_url=None)
+    # No data in these: the page that says "sign in" needs them too.
+    app.mount("/static", StaticFiles(directory=_FOLDER / "static"), name="static")
+    app.middleware("http")(_with_headers)
+    pages = Pages(open_store, policy, now)
+    for path, page in (("/", pages.tables), ("/table", pages.table), ("/run", pages.run)):
+        app.add_api_route(
+            path,
+            page,
+            methods=["GET"],
+            response_class=HTMLResponse,
+            dependencies=[Depends(requires_access_view(AccessView.PLUGINS))],
+        )
+    app.add_exception_handler(HTTPException, pages.problem)
+    return app
+
+
+class Pages:
+    """What each page shows. Plain functions: Airflow runs them beside its event loop."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], AssessmentStore],
+        policy: PolicyFile,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._open_store = open_store
+        self._store: AssessmentStore | None = None
+        self._policy = policy
+        self._now = now
+        self._templates = _environment()
+
+    def tables(
+        self,
+        request: Request,
+        q: str = "",
+        status: str = "",
+        operation: str = "",
+        sort: str = "status",
+        order: str = "asc",
+        page: Annotated[int, Parameter(ge=1)] = 1,
+    ) -> Response:
+        """All tables, filtered and sorted."""
+        query = rows.Query(
+            text=q,
+            status=status,
+            operation=operation,
+            sort=sort if sort in rows.COLUMNS else "status",
+            descending=order == "desc",
+            page=page,
+        )
+        known = self._policy.tables()
+        entries = self._asked(AssessmentStore.load_all)
+        found = rows.select(rows.put_together(entries, known), query)
+        return self._page(
+            request, "tables.html", page=found, query=query, known=known, store=self._uri
+        )
+
+    def table(self, request: Request, name: str) -> Response:
+        """One table with its log over time."""
+        row = self._row(name)
+        return self._page(request, "table.html", row=row, pictures=_pictures(row))
+
+    def run(self, request: Request, name: str, operation: str = "") -> Response:
+        """The form that starts the manual Dag, filled in for one table."""
+        row = self._row(name)
+        given = operation if operation in OPERATIONS else None
+        values = {"table_uri": row.uri, "operation": given}
+        return self._page(
+            request,
+            "run.html",
+            row=row,
+            operation=given,
+            deletes=given in DELETING,
+            values=json.dumps({key: value for key, value in values.items() if value is not None}),
+        )
+
+    def problem(self, request: Request, error: Exception) -> Response:
+        """What cannot be shown, and why."""
+        assert isinstance(error, HTTPException)
+        return self._page(request, "problem.html", code=error.status_code, detail=str(error.detail))
+
+    def _row(self, name: str) -> rows.TableRow:
+        known = self._policy.tables()
+        entry = self._asked(partial(_load, name=name))
+        if isinstance(entry, AssessmentEntry):
+            return rows.row_of(entry, known)
+        if entry is not None:
+            return rows.TableRow(name=name, uri=None, status="unreadable", problem=entry.problem)
+        table = next((table for table in known.tables if table.name == name), None)
+        if table is None:
+            raise HTTPException(404, "Nothing is known of a table of this name.")
+        return rows.never_assessed(table)
+
+    def _asked(self, question: Callable[[AssessmentStore], Any]) -> Any:
+        """What the store answers. One that is down is no defect of the page's."""
+        try:
+            if self._store is None:
+                self._store = self._open_store()
+            return question(self._store)
+        except (DeltaMaintenanceError, AirflowException) as error:
+            # Opened anew next time: credentials run out, and connections are put right.
+            self._store = None
+            raise HTTPException(503, f"The assessments cannot be read: {error}") from error
+
+    @property
+    def _uri(self) -> str:
+        return self._store.uri if self._store is not None else ""
+
+    def _page(self, request: Request, template: str, *, code: int = 200, **values: Any) -> Response:
+        mounted_at = request.scope.get("root_path", "")
+        text = self._templates.get_template(template).render(
+            base=mounted_at,
+            airflow=request.scope.get("app_root_path", ""),
+            dag=MANUAL_DAG,
+            now=self._now(),
+            code=code,
+            **values,
+        )
+        return HTMLResponse(text, status_code=code)
+
+
+def _load(store: AssessmentStore, *, name: str) -> Any:
+    return store.load(name)
+
+
+def _pictures(row: rows.TableRow) -> str:
+    """The numbers that the charts are drawn from, as JSON."""
+    health = row.health
+    if health is None:
+        return json.dumps({"commits": [], "sizes": []})
+    return json.dumps(
+        {
+            "checkpoint": health.checkpoint_version,
+            "smallFileBytes": health.small_file_bytes,
+            "commits": [
+                {
+                    "version": commit.version,
+                    "at": clock.epoch_millis(commit.timestamp),
+                    "bytes": commit.bytes,
+                    "operation": commit.operation,
+                    "checkpoint": commit.is_checkpoint,
+                    "compaction": commit.is_compaction,
+                }
+                for commit in health.commits
+            ],
+            "sizes": [
+                {"from": bucket.from_bytes, "files": bucket.files, "bytes": bucket.bytes}
+                for bucket in health.file_sizes
+            ],
+        }
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("delta_maintenance_airflow.health_page"),
+        # Names and addresses are other people's text.
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        count=formats.count,
+        size=formats.size,
+        percent=formats.percent,
+        span=formats.span,
+        brief=formats.brief,
+        ago=formats.ago,
+        instant=formats.instant,
+        query=lambda values: urlencode({k: v for k, v in values.items() if v not in ("", None)}),
+        within=_within,
+    )
+    environment.globals.update(
+        release=__version__, statuses=rows.STATUSES, operations=OPERATIONS, deleting=DELETING
+    )
+    return environment
+
+
+def _within(link: str | None) -> str | None:
+    """A link that stays within Airflow; None for any other."""
+    plain = link is not None and link.startswith("/") and not link.startswith(("//", "/\\"))
+    return link if plain else None
+
+
+async def _with_headers(
+    request: Request, call_next: Callable[[Request], Awaitable[Response]]
+) -> Response:
+    # Asked first: the router moves the root to wherever it passes the request on.
+    static = request.url.path.startswith(f"{request.scope.get('root_path', '')}/static/")
+    response = await call_next(request)
+    response.headers["Content-Security-Policy"] = _POLICY
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Referrer-Policy"] = "same-origin"
+    if not static:
+        response.headers["Cache-Control"] = "no-store"
+    return response

@@ -1,0 +1,66 @@
+"""Numbers, sizes and times as people read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+
+def count(value: int | None) -> str:
+    """`1,234,567`; a dash for what is not known."""
+    return "–" if value is None else f"{value:,}"
+
+
+def size(value: int | None) -> str:
+    """`1.5 GiB`."""
+    if value is None:
+        return "–"
+    if value < 1024:
+        return f"{value} B"
+    amount, unit = value / 1024, 0
+    # What would round to 1024 of a unit is one of the next.
+    while amount >= 1023.95 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    number = f"{amount:.0f}" if amount >= 99.95 else f"{amount:.1f}".removesuffix(".0")
+    return f"{number} {_UNITS[unit]}"
+
+
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def percent(share: float | None) -> str:
+    """`12%`, and `<1%` for what is little but there."""
+    if share is None:
+        return "–"
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
+
+
+def span(length: timedelta) -> str:
+    """`3 days`, the largest unit only."""
+    seconds = int(abs(length).total_seconds())
+    for unit, unit_seconds in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= unit_seconds:
+            number = seconds // unit_seconds
+            return f"{number:,} {unit}{'s' if number != 1 else ''}"
+    return f"{seconds} s"
+
+
+def brief(length: timedelta) -> str:
+    """`3 d`."""
+    seconds = int(abs(length).total_seconds())
+    for unit, unit_seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= unit_seconds:
+            return f"{seconds // unit_seconds:,} {unit}"
+    return f"{seconds} s"
+
+
+def ago(instant: datetime, now: datetime) -> str:
+    """`3 days ago`, `in 2 hours` or `just now`."""
+    length = now - instant
+    if abs(length) < timedelta(minutes=1):
+        return "just now"
+    return f"{span(length)} ago" if length > timedelta() else f"in {span(length)}"
+
+
+def instant(value: datetime) -> str:
+    """`2026-11-21 06:40 UTC`."""
+    return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")

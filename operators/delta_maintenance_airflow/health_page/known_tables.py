@@ -1,0 +1,96 @@
+"""Which tables the policy knows, without a look into any store."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.policies.policy import Policy, TableEntry, load_policy
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTable:
+    """What a policy says of a table."""
+
+    name: str
+    uri: str
+    owner: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class KnownTables:
+    """The tables that stand in the policy with their address."""
+
+    policy: Policy | None = None
+    problem: str | None = None
+    """Why the policy cannot be read here: one line."""
+    _found: dict[tuple[str, str], KnownTable | None] = field(default_factory=dict)
+
+    @property
+    def readable(self) -> bool:
+        """Whether there is a policy to compare with."""
+        return self.policy is not None
+
+    @cached_property
+    def tables(self) -> tuple[KnownTable, ...]:
+        """In the policy's order."""
+        entries = self.policy.tables if self.policy is not None else ()
+        return tuple(
+            self._known(entry.name or entry.uri, entry.uri, entry)
+            for entry in entries
+            if entry.uri is not None
+        )
+
+    def find(self, name: str, uri: str) -> KnownTable | None:
+        """A table by its name and address, or by a pattern that its address matches."""
+        key = (name, uri)
+        if key not in self._found:
+            self._found[key] = self._by_name.get(name) or self._by_pattern(name, uri)
+        return self._found[key]
+
+    @cached_property
+    def _by_name(self) -> dict[str, KnownTable]:
+        return {table.name: table for table in self.tables}
+
+    def _by_pattern(self, name: str, uri: str) -> KnownTable | None:
+        entry = self._pattern(uri)
+        return self._known(name, uri, entry) if entry is not None else None
+
+    def _known(self, name: str, uri: str, entry: TableEntry) -> KnownTable:
+        pattern = self._pattern(uri) or entry
+        return KnownTable(
+            name,
+            uri,
+            entry.owner if entry.owner is not None else pattern.owner,
+            entry.tags or pattern.tags,
+        )
+
+    def _pattern(self, uri: str) -> TableEntry | None:
+        patterns = self.policy.patterns if self.policy is not None else ()
+        return next((entry for entry in patterns if entry.covers(uri)), None)
+
+
+class PolicyFile:
+    """A policy that is read again when its file has changed."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._read: tuple[tuple[int, int], KnownTables] | None = None
+
+    def tables(self) -> KnownTables:
+        """What the file says now. A page without it still shows every table ever assessed."""
+        if self._path is None:
+            return KnownTables()
+        try:
+            status = os.stat(self._path)
+            state = (status.st_mtime_ns, status.st_size)
+            if self._read is None or self._read[0] != state:
+                self._read = (state, KnownTables(load_policy(self._path)))
+        except OSError as error:
+            return KnownTables(problem=f"{self._path}: {error.strerror}")
+        except DeltaMaintenanceError as error:
+            return KnownTables(problem=str(error))
+        return self._read[1]

@@ -1,0 +1,229 @@
+"""The tables as rows of a list: put together, filtered, sorted and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+from delta_maintenance.operations.health_records import TableHealth
+from delta_maintenance.policies.assessments import AssessmentEntry, UnreadableEntry
+from delta_maintenance.policies.records import Assessment, RunResult
+from delta_maintenance.policies.rules import OPERATIONS
+from delta_maintenance_airflow.health_page.known_tables import KnownTable, KnownTables
+
+Status = Literal["failed", "unreadable", "blocked", "due", "never-assessed", "nothing-due"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+"""What asks most for somebody's attention comes first."""
+PAGE_SIZE = 100
+_NOT_BEGUN = ("needs-approval", "stopped")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    """One table, as far as anything is known of it."""
+
+    name: str
+    uri: str | None
+    status: Status
+    problem: str | None = None
+    owner: str | None = None
+    tags: tuple[str, ...] = ()
+    in_policy: bool = True
+    """False where the policy can be read and does not have it any more."""
+    assessment: Assessment | None = None
+    health: TableHealth | None = None
+    run: RunResult | None = None
+    link: str | None = None
+
+    @property
+    def due(self) -> tuple[str, ...]:
+        """The operations to be run."""
+        return tuple(each.operation for each in self.assessment.due) if self.assessment else ()
+
+    @property
+    def blocked(self) -> tuple[str, ...]:
+        """The operations that wait for somebody or for the hour."""
+        operations = self.assessment.operations if self.assessment else ()
+        return tuple(each.operation for each in operations if each.status == "blocked")
+
+    @property
+    def last_maintenance(self) -> LastMaintenance | None:
+        """The last thing that was done to the table, by us or by others."""
+        if self.run is not None and self.run.outcomes:
+            begun = [each for each in self.run.outcomes if each.status not in _NOT_BEGUN]
+            return LastMaintenance(
+                what=", ".join(each.operation for each in begun or self.run.outcomes),
+                result=self.run.status,
+                at=self.run.ended_at,
+                ours=True,
+            )
+        if self.run is not None and self.run.status == "failed":
+            return LastMaintenance(what="run", result="failed", at=self.run.ended_at, ours=True)
+        if self.health is not None and self.health.maintenance:
+            seen = self.health.maintenance[0]
+            return LastMaintenance(
+                what=seen.operation.lower(),
+                result=(seen.result or "committed").lower(),
+                at=seen.timestamp,
+                ours=False,
+            )
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastMaintenance:
+    """What was done, with what result, and when."""
+
+    what: str
+    result: str
+    at: datetime
+    ours: bool
+    """Whether a run of ours tells of it; otherwise the table's log does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """Which rows are asked for, in which order."""
+
+    text: str = ""
+    """Each word must be in the name, the address, the owner, a tag or a table feature."""
+    status: str = ""
+    operation: str = ""
+    """That is due or blocked."""
+    sort: str = "status"
+    descending: bool = False
+    page: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Some of the rows, and what there is in all."""
+
+    rows: tuple[TableRow, ...]
+    matching: int
+    total: int
+    number: int
+    """From 1 on."""
+    pages: int
+    counts: dict[str, int]
+    """Of all rows, by status."""
+    operations: dict[str, int]
+    """Of all rows, by the operation that is due or blocked; in the order in which they run."""
+
+
+def put_together(
+    entries: Iterable[AssessmentEntry | UnreadableEntry], known: KnownTables
+) -> tuple[TableRow, ...]:
+    """A row for each entry, and one for each table of the policy that has none."""
+    rows = [_row(entry, known) for entry in entries]
+    seen = {row.name for row in rows}
+    rows += (never_assessed(table) for table in known.tables if table.name not in seen)
+    return tuple(rows)
+
+
+def row_of(entry: AssessmentEntry, known: KnownTables) -> TableRow:
+    """The row of one entry."""
+    table = known.find(entry.name, entry.assessment.uri)
+    return TableRow(
+        name=entry.name,
+        uri=entry.assessment.uri,
+        status=entry.assessment.status,
+        problem=entry.assessment.problem,
+        owner=table.owner if table is not None else None,
+        tags=table.tags if table is not None else (),
+        in_policy=table is not None or not known.readable,
+        assessment=entry.assessment,
+        health=entry.health,
+        run=entry.run,
+        link=entry.link,
+    )
+
+
+def never_assessed(table: KnownTable) -> TableRow:
+    """The row of a table of which nothing is known but its place in the policy."""
+    return TableRow(
+        name=table.name,
+        uri=table.uri,
+        status="never-assessed",
+        owner=table.owner,
+        tags=table.tags,
+    )
+
+
+def select(rows: Sequence[TableRow], query: Query) -> Page:
+    """The page of rows that a query asks for."""
+    matching = _sorted([row for row in rows if _matches(row, query)], query)
+    pages = max(1, -(-len(matching) // PAGE_SIZE))
+    number = min(max(1, query.page), pages)
+    pending = [{*row.due, *row.blocked} for row in rows]
+    return Page(
+        rows=tuple(matching[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]),
+        matching=len(matching),
+        total=len(rows),
+        number=number,
+        pages=pages,
+        counts={status: sum(row.status == status for row in rows) for status in STATUSES},
+        operations={name: sum(name in each for each in pending) for name in OPERATIONS},
+    )
+
+
+def _row(entry: AssessmentEntry | UnreadableEntry, known: KnownTables) -> TableRow:
+    if isinstance(entry, AssessmentEntry):
+        return row_of(entry, known)
+    return TableRow(name=entry.file, uri=None, status="unreadable", problem=entry.problem)
+
+
+def _matches(row: TableRow, query: Query) -> bool:
+    if query.status and row.status != query.status:
+        return False
+    if query.operation and query.operation not in {*row.due, *row.blocked}:
+        return False
+    words = query.text.casefold().split()
+    if not words:
+        return True
+    features = row.health.features if row.health is not None else ()
+    texts = (row.name, row.uri or "", row.owner or "", *row.tags, *features)
+    hay = "\n".join(texts).casefold()
+    return all(word in hay for word in words)
+
+
+def _sorted(rows: list[TableRow], query: Query) -> list[TableRow]:
+    """Rows that have no such value come last, in either direction."""
+    key = COLUMNS.get(query.sort, COLUMNS["status"])
+    rows = sorted(rows, key=lambda row: row.name.casefold())
+    valued = [(value, row) for row in rows if (value := key(row)) is not None]
+    valued.sort(key=lambda pair: pair[0], reverse=query.descending)
+    return [row for _, row in valued] + [row for row in rows if key(row) is None]
+
+
+def _of_health(key: Callable[[TableHealth], Any]) -> Callable[[TableRow], Any]:
+    return lambda row: key(row.health) if row.health is not None else None
+
+
+def _maintained_at(row: TableRow) -> datetime | None:
+    last = row.last_maintenance
+    return last.at if last is not None else None
+
+
+COLUMNS: dict[str, Callable[[TableRow], Any]] = {
+    "name": lambda row: row.name.casefold(),
+    "status": lambda row: STATUSES.index(row.status),
+    "version": _of_health(lambda health: health.version),
+    "commits": _of_health(lambda health: health.commits_since_checkpoint),
+    "log-bytes": _of_health(lambda health: health.bytes_since_checkpoint),
+    "checkpoint-kind": _of_health(lambda health: health.checkpoint_kind),
+    "checkpoint-at": _of_health(lambda health: health.checkpoint_at),
+    "files": _of_health(lambda health: health.num_files),
+    "small-files": _of_health(lambda health: health.small_file_share),
+    "tombstones": _of_health(lambda health: health.tombstones),
+    "reclaimable": _of_health(lambda health: health.reclaimable_bytes),
+    "deletion-vectors": _of_health(lambda health: health.deletion_vector_share),
+    "protocol": _of_health(
+        lambda health: (health.min_reader_version, health.min_writer_version, health.features)
+    ),
+    "maintained": _maintained_at,
+    "assessed": lambda row: row.assessment.assessed_at if row.assessment is not None else None,
+}
+"""What rows can be sorted by."""

@@ -1,0 +1,245 @@
+"""What an Airflow connection means to a store, as the store's own options.
+
+The form of a `delta` connection has fields for every store; whatever a connection refers to comes
+from the connection types of the other providers, whose packages are not needed. Nothing here asks
+anybody anything, and no message repeats a value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from delta_maintenance.errors import InvalidRequestError
+
+NOT_FOR_STORES = frozenset({"storage_conn_id", "spark_conn_id", "other_writers", "test_address"})
+"""Fields of the form that are no storage options."""
+
+_STORES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "s3n": "s3",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "abfs": "azure",
+    "abfss": "azure",
+    "az": "azure",
+}
+_FIELDS: Mapping[str, Mapping[str, str]] = {
+    "login": {"s3": "AWS_ACCESS_KEY_ID"},
+    "password": {"s3": "AWS_SECRET_ACCESS_KEY"},
+    "session_token": {"s3": "AWS_SESSION_TOKEN"},
+    "region": {"s3": "region"},
+    "endpoint_url": {"s3": "endpoint_url", "gcs": "endpoint_url", "azure": "endpoint"},
+    "anonymous": {
+        "s3": "AWS_SKIP_SIGNATURE",
+        "gcs": "GOOGLE_SKIP_SIGNATURE",
+        "azure": "AZURE_SKIP_SIGNATURE",
+    },
+    "google_key_file": {"gcs": "GOOGLE_APPLICATION_CREDENTIALS"},
+    "google_key": {"gcs": "GOOGLE_SERVICE_ACCOUNT_KEY"},
+    "azure_account_name": {"azure": "AZURE_STORAGE_ACCOUNT_NAME"},
+    "azure_account_key": {"azure": "AZURE_STORAGE_ACCOUNT_KEY"},
+    "azure_sas_token": {"azure": "AZURE_STORAGE_SAS_TOKEN"},
+    "azure_tenant_id": {"azure": "AZURE_TENANT_ID"},
+    "azure_client_id": {"azure": "AZURE_CLIENT_ID"},
+    "azure_client_secret": {"azure": "AZURE_CLIENT_SECRET"},
+}
+"""For each field of the form the option that it is, by store. Any other extra is an option as it
+stands."""
+
+_HARMLESS = frozenset(
+    {
+        "endpoint_url",
+        "region",
+        "anon",
+        "aws_endpoint_url",
+        "aws_region",
+        "aws_default_region",
+        "aws_skip_signature",
+        "aws_allow_http",
+        "google_skip_signature",
+        "account_name",
+        "endpoint",
+        "azure_storage_account_name",
+        "azure_storage_endpoint",
+        "azure_skip_signature",
+    }
+)
+_UNMASKED = _HARMLESS | {
+    "profile",
+    "aws_profile",
+    "aws_access_key_id",
+    "key",
+    "google_application_credentials",
+    "google_service_account",
+    "google_service_account_path",
+    "tenant_id",
+    "client_id",
+    "azure_tenant_id",
+    "azure_client_id",
+}
+"""Names rather than secrets. To mask them would make logs unreadable and tell nobody less."""
+
+
+def store_of(address: str) -> str | None:
+    """`s3`, `gcs` or `azure`; None for tables on disk."""
+    scheme, colon, _ = address.partition(":")
+    return _STORES.get(scheme.lower()) if colon else None
+
+
+def extra_of(connection: Any) -> dict[str, Any]:
+    """The extra of a connection. `InvalidRequestError` where it is no JSON object."""
+    # Not `extra_dejson`: it waits for the supervisor, which no event loop may.
+    try:
+        extra = json.loads(connection.extra or "{}")
+    except ValueError:
+        extra = None
+    if not isinstance(extra, dict):
+        raise InvalidRequestError(
+            f"the extra of the connection {connection.conn_id!r} is no JSON object",
+            remedy="correct the connection",
+        )
+    return extra
+
+
+def own_options(connection: Any, address: str | None) -> dict[str, str]:
+    """The options in a `delta` connection, for the store at an address or for any."""
+    extra = extra_of(connection)
+    given = {"login": connection.login, "password": connection.password, **extra}
+    store = store_of(address) if address is not None else None
+    options = {}
+    for name, value in given.items():
+        meanings = _FIELDS.get(name, {})
+        option = name if name not in _FIELDS else meanings.get(store or next(iter(meanings)))
+        # What the form has for other stores says nothing to this one, an unset switch to none.
+        unset = value is None or value == "" or (name in _FIELDS and value is False)
+        if option is None or name in NOT_FOR_STORES or unset:
+            continue
+        options[option] = _text(value)
+    return options
+
+
+def referred_options(connection: Any) -> dict[str, str]:
+    """The options that a connection of another provider comes to.
+
+    `aws`, `google_cloud_platform`, `wasb` and `adls`. `InvalidRequestError` for other types, and
+    for ways to log in that only their providers know.
+    """
+    read = _REFERRED.get(connection.conn_type or "")
+    if read is None:
+        raise InvalidRequestError(
+            f"the connection {connection.conn_id!r} is of the type {connection.conn_type!r}, which "
+            "holds no access to a store",
+            remedy=f"refer to one of {', '.join(sorted(_REFERRED))}",
+        )
+    options = read(connection, extra_of(connection))
+    return {name: _text(value) for name, value in options.items() if value}
+
+
+def without_credentials(options: Mapping[str, str]) -> dict[str, str]:
+    """Only the options that are known to be no credentials."""
+    return {name: value for name, value in options.items() if name.lower() in _HARMLESS}
+
+
+def secrets_in(options: Mapping[str, str]) -> Iterator[str]:
+    """Every text that must not be printed, in each form in which it might be."""
+    for name, value in options.items():
+        if name.lower() in _UNMASKED:
+            continue
+        yield value
+        # The parts by which it is used, and would be met in a log.
+        for _, part in parse_qsl(value) if "sig=" in value else ():
+            yield part
+        if "AccountKey=" in value:
+            yield value.partition("AccountKey=")[2].partition(";")[0]
+        if value.lstrip().startswith("{"):
+            yield from _key_of(value)
+
+
+def _aws(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
+    _refuse(connection, extra, ("role_arn", "assume_role_method", "federation"), "profile_name")
+    session = extra.get("session_kwargs") or {}
+    of_s3 = (extra.get("service_config") or {}).get("s3") or {}
+    unsigned = (extra.get("config_kwargs") or {}).get("signature_version") == "unsigned"
+    region = extra.get("region_name") or session.get("region_name")
+    return {
+        "AWS_ACCESS_KEY_ID": connection.login or extra.get("aws_access_key_id"),
+        "AWS_SECRET_ACCESS_KEY": connection.password or extra.get("aws_secret_access_key"),
+        "AWS_SESSION_TOKEN": extra.get("aws_session_token"),
+        "AWS_PROFILE": extra.get("profile_name") or session.get("profile_name"),
+        "region": of_s3.get("region_name") or region,
+        "endpoint_url": of_s3.get("endpoint_url") or extra.get("endpoint_url"),
+        "AWS_SKIP_SIGNATURE": unsigned,
+    }
+
+
+def _google(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name.removeprefix(_OLD_PREFIX): value for name, value in extra.items()}
+    refused = ("key_secret_name", "impersonation_chain", "idp_issuer_url")
+    _refuse(connection, given, refused, "key_path or keyfile_dict")
+    key, config = given.get("keyfile_dict"), given.get("credential_config_file")
+    whole = isinstance(config, dict) or str(config or "").lstrip().startswith("{")
+    key = key or (config if whole else None)
+    return {
+        "GOOGLE_APPLICATION_CREDENTIALS": given.get("key_path") or (None if whole else config),
+        "GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(key) if isinstance(key, dict) else key,
+        "GOOGLE_SKIP_SIGNATURE": given.get("is_anonymous"),
+    }
+
+
+def _azure(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
+    if extra.get("connection_string"):
+        return {"AZURE_STORAGE_CONNECTION_STRING": extra["connection_string"]}
+    tenant = extra.get("tenant_id")
+    host = urlsplit(connection.host or "")
+    account = (host.hostname or connection.host or "").partition(".")[0]
+    account = account or ("" if tenant else connection.login or "")
+    named = {"AZURE_STORAGE_ACCOUNT_NAME": account}
+    if tenant:
+        return {
+            **named,
+            "AZURE_TENANT_ID": tenant,
+            "AZURE_CLIENT_ID": connection.login,
+            "AZURE_CLIENT_SECRET": connection.password,
+        }
+    signature = str(extra.get("sas_token") or "")
+    if signature:
+        # The provider takes the token by itself, and the address that the portal shows.
+        return {**named, "AZURE_STORAGE_SAS_TOKEN": signature.rpartition("?")[2]}
+    key = extra.get("shared_access_key") or connection.password
+    return {**named, "AZURE_STORAGE_ACCOUNT_KEY": key}
+
+
+def _refuse(
+    connection: Any, extra: Mapping[str, Any], names: tuple[str, ...], instead: str
+) -> None:
+    for name in names:
+        if extra.get(name):
+            raise InvalidRequestError(
+                f"the connection {connection.conn_id!r} logs in by {name}, which only its own "
+                "provider can do",
+                remedy=f"give the worker that identity, or use {instead}",
+            )
+
+
+def _key_of(value: str) -> Iterator[str]:
+    """The private key in a key of Google, as it is and as JSON writes it."""
+    try:
+        key = json.loads(value).get("private_key")
+    except (ValueError, AttributeError):
+        return
+    if isinstance(key, str):
+        yield key
+        yield json.dumps(key)[1:-1]
+        yield from (line for line in key.splitlines() if line and "-----" not in line)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_REFERRED = {"aws": _aws, "google_cloud_platform": _google, "wasb": _azure, "adls": _azure}
+_OLD_PREFIX = "extra__google_cloud_platform__"

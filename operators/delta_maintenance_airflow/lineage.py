@@ -1,0 +1,141 @@
+"""What OpenLineage is told of a table: a dataset, its version, and what was written."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    # Comes with a provider that is not among the dependencies.
+    from airflow.providers.openlineage.extractors import (  # type: ignore[import-not-found]
+        OperatorLineage,
+    )
+
+RUN_FACET = "deltaMaintenance_run"
+"""The facet of a run that says what was done: the numbers and the status that are in XCom too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a task knows of its table."""
+
+    table_uri: str
+    written: bool = True
+    """Whether it has written to the table, or may have; otherwise it only read it."""
+    facts: Mapping[str, Any] | None = None
+    """What XCom has; None before the task has come to an end."""
+    results: Sequence[Mapping[str, Any]] = ()
+    """The Results of its operations, as JSON."""
+
+
+class TellsLineage:
+    """An operator whose table OpenLineage hears of, where Airflow has a provider for it.
+
+    A failed task is told of like one that is done: it may have written all the same.
+    """
+
+    def lineage(self) -> Told | None:
+        """What is known so far; None without a table."""
+        raise NotImplementedError
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage | None:
+        """What OpenLineage's provider asks a task that begins."""
+        return _facets(self.lineage())
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage | None:
+        """What it asks a task that has ended, well or not."""
+        return _facets(self.lineage())
+
+
+def dataset_name(table_uri: str) -> tuple[str, str] | None:
+    """Namespace and name of a table by OpenLineage's rules for the naming of datasets.
+
+    None for what has no name there: tables in memory, `az:` addresses, which leave the account
+    open, and malformed ones, which may hold a secret.
+    """
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", table_uri)
+    if scheme is None:
+        return "file", os.path.abspath(table_uri)
+    kind = scheme[1].lower()
+    if kind == "file":
+        return "file", str(Path(unquote(urlsplit(table_uri).path)))
+    if kind not in _SCHEMES:
+        return None
+    # Literal from the bucket on, as the store takes it.
+    place, _, path = table_uri[scheme.end() :].lstrip("/").partition("/")
+    if _SCHEMES[kind] == "abfss":
+        # Both names of a host lead to the same files.
+        place = place.replace(".blob.", ".dfs.", 1)
+    if not _PLACES[_SCHEMES[kind]].fullmatch(place) or set("?#") & set(path):
+        return None
+    return f"{_SCHEMES[kind]}://{place}", path.strip("/") or "/"
+
+
+_SCHEMES = {
+    **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gs"),
+    **dict.fromkeys(("abfss", "abfs"), "abfss"),
+}
+_BUCKET = re.compile(r"[A-Za-z0-9._-]+")
+_PLACES = {"s3": _BUCKET, "gs": _BUCKET, "abfss": re.compile(r"[a-z0-9$-]+@[a-z0-9.-]+")}
+
+
+def _facets(told: Told | None) -> OperatorLineage | None:
+    if told is None:
+        return None
+    try:
+        from airflow.providers.common.compat.openlineage.facet import (
+            InputDataset,
+            OutputDataset,
+            OutputStatisticsOutputDatasetFacet,
+            RunFacet,
+        )
+        from airflow.providers.openlineage.extractors import OperatorLineage
+
+        # Of which the provider of common things has none.
+        from openlineage.client.facet_v2 import (  # type: ignore[import-not-found]
+            dataset_version_dataset,
+        )
+    except ImportError:
+        return None
+
+    facts = told.facts or {}
+    run_facets = {}
+    if facts:
+        kept = {name: value for name, value in facts.items() if _is_small(name, value)}
+        run_facets[RUN_FACET] = RunFacet().with_additional_properties(**kept)
+    named = dataset_name(told.table_uri)
+    if named is None:
+        return OperatorLineage(run_facets=run_facets)
+    namespace, name = named
+    facets = {}
+    if facts.get("version") is not None:
+        version = str(facts["version"])
+        facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(version)
+    if not told.written:
+        read = InputDataset(namespace=namespace, name=name, facets=facets)
+        return OperatorLineage(inputs=[read], run_facets=run_facets)
+    statistics = {}
+    if size := sum(result.get("bytes_written") or 0 for result in told.results):
+        statistics["outputStatistics"] = OutputStatisticsOutputDatasetFacet(
+            size=size, fileCount=_files(told.results)
+        )
+    written = OutputDataset(namespace=namespace, name=name, facets=facets, outputFacets=statistics)
+    return OperatorLineage(outputs=[written], run_facets=run_facets)
+
+
+def _is_small(name: str, value: Any) -> bool:
+    return isinstance(value, int | float) or name in ("operation", "operations", "status")
+
+
+def _files(results: Sequence[Mapping[str, Any]]) -> int | None:
+    """How many files were written; None where a Result that wrote some leaves it open."""
+    written = [result for result in results if result.get("bytes_written")]
+    if any("sidecars" not in result for result in written):
+        return None
+    return sum(1 + int(result["sidecars"]) for result in written)

@@ -1,0 +1,61 @@
+"""Tells people what became of a run over the tables of a policy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook, BaseNotifier
+from airflow.sdk.bases.xcom import BaseXCom
+
+from delta_maintenance_airflow.compat import AirflowFailException
+from delta_maintenance_airflow.settings import notify_conn_id
+from delta_maintenance_airflow.summary import told
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_SECONDS = 20
+
+
+class MaintenanceSummaryNotifier(BaseNotifier):
+    """Posts the summary of the Dag `delta_maintenance` as `{"text": ...}`, which chats take.
+
+    The address is that of a connection: its host is the URL, its password, if any, the token of an
+    `Authorization: Bearer` header. Without one the log of the summary is all there is.
+
+    :param conn_id: the connection; by default the one that `[delta_maintenance] notify_conn_id`
+        names in Airflow's configuration.
+    :param quiet: post nothing where all went well. (templated)
+    """
+
+    template_fields = ("conn_id", "quiet")
+
+    def __init__(self, *, conn_id: str | None = None, quiet: bool = True) -> None:
+        super().__init__()
+        self.conn_id = conn_id
+        self.quiet = quiet
+
+    def notify(self, context: Context) -> None:
+        conn_id = self.conn_id or notify_conn_id()
+        if conn_id is None:
+            return
+        ti = context["ti"]
+        summary = ti.xcom_pull(task_ids=ti.task_id, key=BaseXCom.XCOM_RETURN_KEY)
+        if summary is None or (self.quiet and not summary["num_problems"]):
+            return
+        self._post(conn_id, {"text": f"{ti.dag_id}: {told(summary)}"})
+
+    def _post(self, conn_id: str, message: dict[str, Any]) -> None:
+        # Airflow's own client for HTTP; the parsing of Dags must not wait for it.
+        import httpx
+
+        connection = BaseHook.get_connection(conn_id)
+        address = connection.host or ""
+        if not address.startswith(("https://", "http://")):
+            raise AirflowFailException(
+                f"the connection {conn_id} has no URL as its host; give https://..."
+            )
+        token = connection.password
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        answer = httpx.post(address, json=message, headers=headers, timeout=_SECONDS)
+        answer.raise_for_status()

@@ -1,0 +1,306 @@
+"""Operators for the tables of a policy: look at many, look after one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.bases.xcom import BaseXCom
+
+from delta_maintenance.errors import BusyError, DeltaMaintenanceError
+from delta_maintenance_airflow.compat import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+)
+from delta_maintenance_airflow.failures import retrying_only_what_may_pass
+from delta_maintenance_airflow.lineage import TellsLineage, Told
+from delta_maintenance_airflow.outlets import tell_outlets
+from delta_maintenance_airflow.policy_work import PolicyHook, PolicyWork, submitter
+from delta_maintenance_airflow.progress import LoggedProgress
+from delta_maintenance_airflow.settings import assessment_store, leases
+from delta_maintenance_airflow.template_values import as_flag
+from delta_maintenance_airflow.xcom import flat
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
+    from delta_maintenance.policies.policy import PolicyTable
+    from delta_maintenance.policies.records import Assessment, OperationOutcome, RunResult
+    from delta_maintenance_airflow.spark_submission import SparkSubmission
+
+_AT_ONCE = 8
+"""Tables that one task looks at together: nearly all of it is waiting for the store."""
+
+
+class DeltaAssessOperator(BaseOperator):
+    """Looks what is due on tables of a policy, and keeps what it finds for the health page.
+
+    Returns, of every table on which something is due or which cannot be looked at, `name`, `uri`,
+    `status`, `due` (the operations, in order) and `problem`. A table that is broken ends as one of
+    these, and not as a failure of the task.
+
+    :param tables: what to look at: objects with `name` and `uri`. (templated)
+    :param policy: the file with the policy; by default the one that `[delta_maintenance] policy`
+        names in Airflow's configuration. (templated)
+    """
+
+    template_fields: Sequence[str] = ("tables", "policy")
+    ui_color = "#00add4"
+
+    def __init__(
+        self, *, tables: Sequence[Mapping[str, str]], policy: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.tables = tables
+        self.policy = policy
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        with retrying_only_what_may_pass():
+            work, store = PolicyWork(self.policy), assessment_store()
+            self.log.info(
+                "%d tables of a policy with %d", len(self.tables), len(work.policy.tables)
+            )
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                assessed = list(pool.map(lambda table: _assessed(work, table, store), self.tables))
+        found = []
+        for assessment in assessed:
+            self.log.info("%s", _told(assessment))
+            if assessment.status in ("due", "failed"):
+                found.append(
+                    {
+                        "name": assessment.name,
+                        "uri": assessment.uri,
+                        "status": assessment.status,
+                        "due": [each.operation for each in assessment.due],
+                        "problem": assessment.problem,
+                    }
+                )
+        return found
+
+
+class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
+    """Does on one table what its policy says is due, in order, one operation after the other.
+
+    Whoever else works on the same table by a policy, in whichever Dag, has it first: then this task
+    is skipped. The result goes to XCom, small and flat, and to the health page; a table that cannot
+    be finished fails the task, which is retried where that may help. Two at a time do no harm.
+
+    The event of every asset in `outlets` carries `delta_version`, `status` and `operations`. None
+    of them may be the table's own asset where that has a watcher or wakes this very Dag.
+
+    :param table: the table: an object with `name` and `uri`; what else is in it is not looked at,
+        but for a `problem`, which fails the task. (templated)
+    :param policy: as of `DeltaAssessOperator`. (templated)
+    :param plan_only: only say what would be done. (templated)
+    :param approved: operations that somebody agreed to, of those that need it. (templated)
+    """
+
+    template_fields: Sequence[str] = ("table", "policy", "plan_only", "approved")
+    ui_color = "#00add4"
+
+    def __init__(
+        self,
+        *,
+        table: Mapping[str, Any],
+        policy: str | None = None,
+        plan_only: bool | str = False,
+        approved: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.table = table
+        self.policy = policy
+        self.plan_only = plan_only
+        self.approved = approved
+        self._submissions: list[SparkSubmission] = []
+        self._lineage: Told | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        if self.table.get("problem") and not self.table.get("due"):
+            raise AirflowFailException(self.table["problem"])
+        with retrying_only_what_may_pass():
+            table = self.policy_work().table(self.table.get("name"), self.table.get("uri"))
+            store = assessment_store()
+            try:
+                with leases(store).held(table.name, holder=holder(context)):
+                    result = self.work(table, context, entry_of(store, table.name))
+                    store.save(
+                        result.after or result.before or _nothing(result),
+                        run=result,
+                        link=link_to(context),
+                    )
+            except BusyError as error:
+                facts = {"name": table.name, "uri": table.uri, "status": "busy", "problem": None}
+                context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=facts)
+                raise self.busy(error) from error
+        return self._ended(context, result)
+
+    def policy_work(self) -> PolicyWork:
+        """Where its table stands."""
+        return PolicyWork(self.policy)
+
+    def busy(self, error: BusyError) -> Exception:
+        """What a table that somebody else is at work on means to this task."""
+        return AirflowSkipException(str(error))
+
+    def work(
+        self, table: PolicyTable, context: Context, known: AssessmentEntry | None
+    ) -> RunResult:
+        """Does it."""
+        from delta_maintenance.policies.run import run
+
+        return run(
+            PolicyHook(table.rules.storage).open_table(table.uri),
+            table,
+            last_runs=known.last_runs if known is not None else (),
+            approved=frozenset(self.approved),  # type: ignore[arg-type]
+            plan_only=as_flag(self.plan_only),
+            submit=submitter(context, task_key(self, context), self._submissions.append),
+            progress=LoggedProgress(self.log),
+        )
+
+    def on_kill(self) -> None:
+        for submission in self._submissions:
+            submission.kill()
+
+    def facts(self, result: RunResult) -> Mapping[str, Any]:
+        """What XCom has besides what every run has."""
+        return {}
+
+    def lineage(self) -> Told | None:
+        uri = (self.table or {}).get("uri")
+        begun = Told(table_uri=uri, written=not as_flag(self.plan_only)) if uri else None
+        return self._lineage or begun
+
+    def _ended(self, context: Context, result: RunResult) -> dict[str, Any]:
+        for outcome in result.outcomes:
+            self.log.info(
+                "%s: %s %s: %s", result.uri, outcome.operation, outcome.status, outcome.reason
+            )
+        facts = flat(
+            {
+                "name": result.name,
+                "uri": result.uri,
+                "status": result.status,
+                "operations": [f"{each.operation}: {each.status}" for each in result.outcomes],
+                "version": _version(result.after or result.before),
+                "problem": result.problem,
+                **self.facts(result),
+            }
+        )
+        done = [each for each in result.outcomes if _may_have_written(each)]
+        self._lineage = Told(
+            table_uri=result.uri,
+            written=bool(done),
+            facts=facts,
+            results=[each.result for each in done if each.result is not None],
+        )
+        if result.exit_status:
+            # Airflow takes what a task returns only where it succeeds.
+            context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=facts)
+            kind = AirflowException if result.retryable else AirflowFailException
+            raise kind(result.problem or f"{result.uri}: {result.status}")
+        if not as_flag(self.plan_only):
+            extra = {
+                "delta_version": facts["version"],
+                "status": facts["status"],
+                "operations": facts["operations"],
+            }
+            tell_outlets(self, context, result.uri, extra)
+        return facts
+
+
+def holder(context: Context) -> str:
+    """The name of a task for who waits for it; the same in every try of it."""
+    ti = context["ti"]
+    mapped = f"[{ti.map_index}]" if _is_mapped(ti) else ""
+    return f"{ti.dag_id}, run {ti.run_id}, task {ti.task_id}{mapped}"
+
+
+def task_key(task: BaseOperator, context: Context) -> list[Any]:
+    """What is the same in every try of a task, and another when it is cleared."""
+    ti = context["ti"]
+    first_try = ti.max_tries - (task.retries or 0) + 1
+    return [ti.dag_id, ti.run_id, ti.task_id, ti.map_index, first_try]
+
+
+def link_to(context: Context) -> str:
+    """The page of a task, below Airflow's address."""
+    ti = context["ti"]
+    page = f"/dags/{ti.dag_id}/runs/{ti.run_id}/tasks/{ti.task_id}"
+    return f"{page}/mapped/{ti.map_index}" if _is_mapped(ti) else page
+
+
+def entry_of(store: AssessmentStore, name: str) -> AssessmentEntry | None:
+    """What is remembered of a table; None where nothing is, or nothing that can be read."""
+    from delta_maintenance.policies.assessments import AssessmentEntry
+
+    found = store.load(name)
+    return found if isinstance(found, AssessmentEntry) else None
+
+
+def _is_mapped(ti: Any) -> bool:
+    return ti.map_index is not None and ti.map_index >= 0
+
+
+def _assessed(work: PolicyWork, told: Mapping[str, str], store: AssessmentStore) -> Assessment:
+    assessment = _looked_at(work, told, store)
+    store.save(assessment)
+    return assessment
+
+
+def _looked_at(work: PolicyWork, told: Mapping[str, str], store: AssessmentStore) -> Assessment:
+    from delta_maintenance import clock
+    from delta_maintenance.policies.assess import assess_table
+    from delta_maintenance.policies.records import Assessment
+
+    uri = told["uri"]
+    name = told.get("name") or uri
+    try:
+        table = work.table(name, uri)
+        known = entry_of(store, table.name)
+        return assess_table(
+            PolicyHook(table.rules.storage).open_table(table.uri),
+            table,
+            now=clock.now(),
+            last_runs=known.last_runs if known is not None else (),
+            previous=known.health if known is not None else None,
+        )
+    except (AirflowException, DeltaMaintenanceError) as error:
+        # Such as a connection that is not there: the other tables have theirs.
+        problem = " ".join(str(error).split())
+        return Assessment(
+            name=name, uri=uri, assessed_at=clock.now(), status="failed", problem=problem
+        )
+
+
+def _nothing(result: RunResult) -> Assessment:
+    from delta_maintenance.policies.records import Assessment
+
+    return Assessment(
+        name=result.name,
+        uri=result.uri,
+        assessed_at=result.ended_at,
+        status="failed",
+        problem=result.problem,
+    )
+
+
+def _may_have_written(outcome: OperationOutcome) -> bool:
+    if outcome.operation == "fsck" and outcome.result is not None:
+        return any(repair["status"] == "done" for repair in outcome.result["repairs"])
+    return outcome.status in ("done", "incomplete", "failed")
+
+
+def _version(assessment: Assessment | None) -> int | None:
+    health = assessment.health if assessment is not None else None
+    return health.version if health is not None else None
+
+
+def _told(assessment: Assessment) -> str:
+    due = ", ".join(f"{each.operation} ({each.reason})" for each in assessment.due)
+    return f"{assessment.name}: {due or assessment.problem or assessment.status}"

@@ -1,0 +1,37 @@
+"""What the assets in a task's `outlets` are told of a table."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, AssetAlias
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator, Context
+
+
+def tell_outlets(
+    task: BaseOperator, context: Context, table_uri: str, extra: Mapping[str, Any]
+) -> None:
+    """Gives `extra` to the event of every asset in the task's outlets.
+
+    An alias comes to stand for the table's maintenance, an asset of its own: the table's own would
+    wake whoever waits for data, this task's Dag among them.
+    """
+    for outlet in task.outlets:
+        if isinstance(outlet, AssetAlias):
+            maintenance = Asset(uri=f"{asset_uri(table_uri)}?maintenance=run")
+            context["outlet_events"][outlet].add(maintenance, extra=dict(extra))
+        elif isinstance(outlet, Asset):
+            context["outlet_events"][outlet].extra = dict(extra)
+
+
+def asset_uri(address: str) -> str:
+    """The table as its producers name it: a path of this machine as a `file` URI."""
+    if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", address):
+        return address
+    return Path(os.path.abspath(address)).as_uri()

@@ -1,0 +1,133 @@
+"""The way from a policy to its tables: connections, Spark, and what is remembered of them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from delta_maintenance_airflow.compat import AirflowFailException, mask
+from delta_maintenance_airflow.hooks.delta import DeltaHook
+from delta_maintenance_airflow.hooks.storage_options import secrets_in, without_credentials
+from delta_maintenance_airflow.settings import policy_path
+from delta_maintenance_airflow.spark_submission import SparkSubmission
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from delta_maintenance.policies.policy import Policy, PolicyTable
+    from delta_maintenance.policies.records import AssessedOperation
+    from delta_maintenance.policies.rules import StorageRule
+    from delta_maintenance.policies.run import SubmitToSpark
+
+
+class PolicyHook(DeltaHook):
+    """A connection that the policy names, if it does, with the storage options of the policy."""
+
+    def __init__(self, rule: StorageRule) -> None:
+        super().__init__(rule.connection)
+        self._rule = rule
+
+    def storage_options(
+        self, address: str | None = None, *, credentials: bool = True
+    ) -> dict[str, str]:
+        from delta_maintenance.policies.storage import resolved_options
+
+        own = resolved_options(self._rule)
+        for secret in secrets_in(own):
+            mask(secret)
+        connected = super().storage_options(address, credentials=credentials)
+        return {**connected, **(own if credentials else without_credentials(own))}
+
+
+@dataclass(frozen=True)
+class PolicyWork:
+    """One task's work on tables of a policy."""
+
+    path: str | None
+    """Of the policy; None for the one that Airflow's configuration names."""
+    may_lack: bool = False
+    """Whether it may do without one: every table then has the defaults."""
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The document."""
+        # Loads pydantic models, which the parsing of Dags must not wait for.
+        from delta_maintenance.policies.policy import Policy, load_policy
+
+        path = self.path or policy_path()
+        if path is None and self.may_lack:
+            return Policy(version=1)
+        if path is None:
+            raise AirflowFailException(
+                "there is no policy: name its file as [delta_maintenance] policy in Airflow's "
+                "configuration"
+            )
+        return load_policy(path)
+
+    def find_tables(self) -> list[dict[str, str]]:
+        """Name and address of every table of the policy, those behind its patterns included."""
+        from delta_maintenance.policies.discovery import discover
+
+        found = discover(
+            self.policy, storage_options=lambda rule: PolicyHook(rule).storage_options()
+        )
+        return [{"name": table.name, "uri": table.uri} for table in found]
+
+    def table(self, name: str | None, uri: str | None) -> PolicyTable:
+        """A table with its rules, by address, or by the name that the policy has for it."""
+        if uri is None:
+            named = {table.name: table.uri for table in self.policy.named_tables}
+            if name not in named:
+                raise AirflowFailException(
+                    f"the policy names no table {name!r}; give its address instead"
+                )
+            uri = named[name]
+        table = self.policy.table_at(uri, name=name)
+        if table.rules.other_writers is None:
+            told = PolicyHook(table.rules.storage).other_writers
+            rules = table.rules.model_copy(update={"other_writers": told})
+            table = table.model_copy(update={"rules": rules})
+        return table
+
+
+def submitter(
+    context: Context, key: Sequence[Any], started: Callable[[SparkSubmission], None]
+) -> SubmitToSpark:
+    """Submits what a policy has for Spark, through the connection that it names.
+
+    `key` is the same in every try of a task. `started` is told of each submission, so that it can
+    be killed.
+    """
+
+    def submit(
+        table: PolicyTable, due: AssessedOperation, *, plan_only: bool = False
+    ) -> Mapping[str, Any]:
+        hook, spark = PolicyHook(table.rules.storage), table.rules.spark
+        asked = json.dumps([*key, table.uri, due.operation, plan_only, due.options], sort_keys=True)
+        submission = SparkSubmission(
+            spark_conn_id=spark.connection or hook.spark_conn_id or "spark_default",
+            spark_conf=spark.conf,
+            spark_code=None,
+            delta_hook=hook,
+            report_folder=None,
+            key=str(uuid.uuid5(uuid.NAMESPACE_URL, f"airflow:{asked}")),
+            context=context,
+        )
+        started(submission)
+        return submission.run(
+            due.operation,
+            table.uri,
+            due.options,
+            plan_only=plan_only,
+            settles=lambda result: not _unfinished(result),
+        )
+
+    return submit
+
+
+def _unfinished(result: Mapping[str, Any]) -> bool:
+    return result.get("status") in ("failed", "partly", "incomplete", "conflict", "corrupt")

@@ -1,0 +1,63 @@
+"""A job in this very process, on a server of Spark Connect."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from delta_maintenance_airflow.compat import AirflowFailException
+
+if TYPE_CHECKING:
+    from delta_maintenance.submission.job_report import JobReport
+    from delta_maintenance.submission.job_spec import JobSpec
+
+_log = logging.getLogger(__name__)
+
+
+class ConnectedJob:
+    """One job through a connection of the type `spark_connect`.
+
+    The driver is this process: it goes with the task, and commits nothing afterwards.
+    """
+
+    def __init__(self, spark_conn_id: str) -> None:
+        self._spark_conn_id = spark_conn_id
+        self._session: Any = None
+
+    def run(self, spec: JobSpec) -> JobReport:
+        """Runs the job to its end. `AirflowFailException` where there is nothing to run it with."""
+        try:
+            from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+
+            from delta_maintenance.spark.connect import connected
+            from delta_maintenance.spark.job import run
+        except ImportError as error:
+            raise AirflowFailException(
+                "the Apache Spark provider or PySpark is missing: install "
+                "delta-maintenance[airflow-spark], or use the local engine"
+            ) from error
+        from delta_maintenance.errors import DeltaMaintenanceError
+        from delta_maintenance.submission.job_report import JobReport
+
+        address = SparkConnectHook(self._spark_conn_id).get_connection_url()
+        try:
+            with connected(address) as self._session:
+                result = run(spec, self._session)
+                return JobReport(status="done", result=result, report_uri=spec.report_uri)
+        except DeltaMaintenanceError:
+            raise
+        except Exception as error:
+            # Spark's own errors are long; the log has them whole, the task one line.
+            _log.exception("the job failed on the server")
+            return JobReport.of_error(error)
+        finally:
+            self._session = None
+
+    def on_kill(self) -> None:
+        """Ends what runs on the server for this job."""
+        session = self._session
+        if session is not None:
+            try:
+                session.interruptAll()
+            except Exception:
+                _log.warning("the server could not be told to end the job", exc_info=True)

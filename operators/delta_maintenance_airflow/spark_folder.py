@@ -1,0 +1,116 @@
+"""What the tries of one task share on a worker: the files of their jobs, and who is at work.
+
+A task that is killed with SIGKILL leaves its driver behind. The driver holds the lock of the
+folder as long as it lives, so the next try knows of it and lets it finish.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
+
+_log = logging.getLogger(__name__)
+_SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_BETWEEN_LINES = 60
+_SECONDS_TO_END = 3.0
+"""Airflow gives a task five seconds between SIGTERM and SIGKILL."""
+
+
+class JobFolder:
+    """The folder of one task, private to this user. `key` is the same in every try."""
+
+    def __init__(self, key: str) -> None:
+        self._common = Path(tempfile.gettempdir(), f"delta-maintenance-{os.getuid()}")
+        self.path = self._common / key
+        self._is_waiting = False
+        self._is_killed = False
+
+    @contextmanager
+    def held(self) -> Iterator[int]:
+        """Waits until no driver of an earlier try is left; gives the descriptor of the lock.
+
+        A process that inherits the descriptor holds the lock too, for as long as it lives. The
+        folder goes with the block.
+        """
+        descriptor = self._lock()
+        try:
+            yield descriptor
+        finally:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(descriptor)
+
+    def note_driver(self, process_group: int) -> None:
+        """Keeps in mind what to end should the task be killed while it waits for this driver."""
+        (self.path / "driver").write_text(str(process_group))
+
+    def kill(self) -> None:
+        """Ends a driver that is being waited for, and the waiting."""
+        self._is_killed = True
+        if not self._is_waiting:
+            return
+        with suppress(OSError, ValueError):
+            end_group(int((self.path / "driver").read_text()))
+
+    def _lock(self) -> int:
+        waited = 0.0
+        while not self._is_killed:
+            descriptor = self._open()
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_same(descriptor, self.path / "lock") and not self._is_killed:
+                    self._is_waiting = False
+                    return descriptor
+            except BlockingIOError:
+                self._is_waiting = True
+                if waited % _SECONDS_BETWEEN_LINES == 0:
+                    _log.info(
+                        "the driver that an earlier try of this task has started is still at work; "
+                        "waiting for it"
+                    )
+            os.close(descriptor)
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            waited += _SECONDS_BETWEEN_LOOKS
+        raise AirflowException("killed before its Spark job was submitted")
+
+    def _open(self) -> int:
+        self._common.mkdir(mode=0o700, exist_ok=True)
+        found = self._common.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise AirflowFailException(
+                f"{self._common} is not private to this user: remove it, or set TMPDIR"
+            )
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        return os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def end_group(process_group: int, reap: Callable[[], object] = lambda: None) -> None:
+    """Ends the processes of a group: first they are asked to, then made to.
+
+    `reap` collects a child of this process, which otherwise stays in its group when it is dead.
+    """
+    deadline = time.monotonic() + _SECONDS_TO_END
+    with suppress(ProcessLookupError):
+        os.killpg(process_group, signal.SIGTERM)
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
+            reap()
+            os.killpg(process_group, 0)
+        os.killpg(process_group, signal.SIGKILL)
+
+
+def _is_same(descriptor: int, path: Path) -> bool:
+    """Whether the file is still the one of that name, and not removed by whoever held it."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False

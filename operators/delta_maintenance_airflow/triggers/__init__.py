@@ -1,0 +1,6 @@
+"""Triggers on the commits of Delta tables."""
+
+from delta_maintenance_airflow.triggers.commit import DeltaCommitTrigger
+from delta_maintenance_airflow.triggers.commit_event import DeltaCommitEventTrigger
+
+__all__ = ["DeltaCommitEventTrigger", "DeltaCommitTrigger"]

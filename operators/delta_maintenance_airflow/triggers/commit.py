@@ -1,0 +1,82 @@
+"""Waits in the triggerer for what a sensor waits for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from delta_maintenance.errors import DeltaMaintenanceError, StorageError
+from delta_maintenance_airflow.compat import AirflowException
+from delta_maintenance_airflow.hooks.delta import DeltaHook
+from delta_maintenance_airflow.triggers.polling import Pace, TablePolls
+
+
+class DeltaCommitTrigger(BaseTrigger):
+    """Polls the log of one table until a condition holds, then fires once.
+
+    The event is `{"status": "success", "table", "version", ...}`, or `{"status": "error",
+    "message", ...}` where waiting is in vain: there is no table (any more), the store turns the
+    credentials away, the request is wrong. A store that is down or throttles is asked again, less
+    and less often.
+
+    :param table_uri: the address of the table.
+    :param condition: what is waited for: `operations.watch.WaitCondition` as JSON.
+    :param delta_conn_id: the connection with the storage options of the table.
+    :param poll_interval: seconds from one poll to the next.
+    """
+
+    def __init__(
+        self,
+        *,
+        table_uri: str,
+        condition: Mapping[str, Any],
+        delta_conn_id: str | None = None,
+        poll_interval: float = 60.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.table_uri = table_uri
+        self.condition = dict(condition)
+        self.delta_conn_id = delta_conn_id
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "table_uri": self.table_uri,
+                "condition": self.condition,
+                "delta_conn_id": self.delta_conn_id,
+                "poll_interval": self.poll_interval,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            payload = await self._waited()
+        except (DeltaMaintenanceError, AirflowException) as error:
+            payload = {"status": "error", "error": type(error).__name__, "message": str(error)}
+        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+    async def _waited(self) -> dict[str, Any]:
+        polls = TablePolls(DeltaHook(self.delta_conn_id), self.table_uri)
+        store = await polls.open()
+        # Loaded by now, in a thread: no event loop may wait for it.
+        from delta_maintenance.operations.watch import Wait, WaitCondition
+
+        wait = Wait(store, WaitCondition.from_json(self.condition))
+        pace = Pace(self.poll_interval, self.table_uri)
+        while True:
+            try:
+                seen = await polls.ask(wait, wait.poll)
+            except StorageError as error:
+                if not error.retryable:
+                    raise
+                self.log.warning("%s", error)
+                await pace.back_off()
+                continue
+            if seen.done:
+                return {"status": "success", **seen.found()}
+            if not seen.more:
+                await pace.rest()

@@ -1,0 +1,186 @@
+"""Tells an asset of the commits of its table."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from delta_maintenance.errors import StorageError
+from delta_maintenance_airflow.compat import asset_states
+from delta_maintenance_airflow.triggers.cursor import Cursor, Position
+from delta_maintenance_airflow.triggers.table_stream import News, TableStream
+
+if TYPE_CHECKING:
+    from delta_maintenance.operations.watch import CommitCount
+
+
+class DeltaCommitEventTrigger(BaseEventTrigger):
+    """Wakes Dags when rows of a table came or went. For an `AssetWatcher`.
+
+    Commits of maintenance never wake anybody: neither OPTIMIZE, VACUUM and the like, whoever runs
+    them, nor changes of properties or of the protocol, nor what this package commits. The payload
+    of the event is `{"status": "changed", "table", "from_version", "to_version"}`: all commits
+    after the one up to the other.
+
+    With Airflow 3.3 the watcher remembers in the state of its asset how far it is. After a restart
+    it goes on there: no commit is missed, and an event is repeated only if the triggerer died
+    within seconds of it. It begins at the version that the table has when it is first watched.
+    Before 3.3 it begins there at every start.
+
+    A table that is gone, credentials that are turned away and a wrong address are told once, as
+    `{"status": "error", "table", "error", "message"}`, so that the run they start can fail with the
+    message. The watcher goes on, and notices when it is mended. A store that is down or throttles
+    is asked again, less and less often.
+
+    All watchers of a table with the same connection and interval share one poll loop.
+
+    :param table_uri: the address of the table.
+    :param delta_conn_id: the connection with the storage options of the table; None where the
+        triggerer's environment has all it takes.
+    :param poll_interval: seconds from one poll to the next.
+    :param min_commits: how many such commits an event waits for.
+    :param operations: count only these operations, such as `MERGE`; all others wake nobody.
+    :param after_version: where to begin where nothing is remembered, instead of at the newest
+        version; -1 is before the first.
+    """
+
+    settling_seconds: ClassVar[float] = 5.0
+    """How long an event may take to reach the database. What is remembered sooner could outlive an
+    event that was lost with its triggerer."""
+
+    def __init__(
+        self,
+        *,
+        table_uri: str,
+        delta_conn_id: str | None = None,
+        poll_interval: float = 30.0,
+        min_commits: int = 1,
+        operations: Sequence[str] = (),
+        after_version: int | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        if poll_interval <= 0 or min_commits < 1:
+            raise ValueError("poll_interval must be above 0 and min_commits 1 or more")
+        self.table_uri = table_uri
+        self.delta_conn_id = delta_conn_id
+        self.poll_interval = float(poll_interval)
+        self.min_commits = min_commits
+        # Airflow tells watchers apart by their arguments: the same ones must look the same.
+        self.operations = sorted({name.upper() for name in operations})
+        self.after_version = after_version
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "table_uri": self.table_uri,
+                "delta_conn_id": self.delta_conn_id,
+                "poll_interval": self.poll_interval,
+                "min_commits": self.min_commits,
+                "operations": self.operations,
+                "after_version": self.after_version,
+            },
+        )
+
+    def shared_stream_key(self) -> Hashable | None:
+        return ("delta-log", self.table_uri, self.delta_conn_id, self.poll_interval)
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[News, None]:
+        stream = TableStream(
+            table_uri=kwargs["table_uri"],
+            delta_conn_id=kwargs["delta_conn_id"],
+            poll_interval=kwargs["poll_interval"],
+        )
+        async with aclosing(stream.news()) as all_news:
+            async for news in all_news:
+                yield news
+
+    async def run(self) -> AsyncGenerator[TriggerEvent, None]:
+        # Before 3.3 nothing is shared.
+        async with (
+            aclosing(self.open_shared_stream(self.serialize()[1])) as all_news,
+            aclosing(self.filter_shared_stream(all_news)) as events,
+        ):
+            async for event in events:
+                yield event
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[News]
+    ) -> AsyncGenerator[TriggerEvent, None]:
+        cursor = Cursor(asset_states(self), self._cursor_name())
+        position = await cursor.load()
+        if position is None and self.after_version is not None:
+            position = Position(version=self.after_version, told=self.after_version)
+        count: CommitCount | None = None
+        async for news in shared_stream:
+            trouble = news.trouble
+            if trouble is None:
+                if position is None:
+                    position = Position(version=news.version, told=news.version)
+                if count is None or news.version < position.version:
+                    position, count = self._begin(position, news.version)
+                try:
+                    # Where nothing came, nobody is asked for anything.
+                    if news.version > count.version:
+                        await news.stream.count(count, newest=news.version, enough=self.min_commits)
+                except StorageError as error:
+                    if error.retryable:
+                        self.log.warning("%s", error)
+                        continue
+                    trouble = error
+            if trouble is not None:
+                told = type(trouble).__name__
+                if position is None or position.trouble != told:
+                    self.log.error("%s", trouble)
+                    yield self._error(told, trouble)
+                    position = replace(position or Position(version=-1, told=-1), trouble=told)
+                    await self._remember(cursor, position, told_now=True)
+                continue
+            assert count is not None and position is not None
+            if count.counted < self.min_commits:
+                position = Position(
+                    version=count.version, told=position.told, counted=count.counted
+                )
+                await self._remember(cursor, position)
+                continue
+            yield self._event("changed", from_version=position.told, to_version=count.version)
+            position = Position(version=count.version, told=count.version)
+            count.counted = 0
+            await self._remember(cursor, position, told_now=True)
+
+    def _begin(self, position: Position, newest: int) -> tuple[Position, CommitCount]:
+        # Loaded by now, by whoever opened the table.
+        from delta_maintenance.operations.watch import CommitCount, CommitFilter
+
+        if newest < position.version:
+            # Another table took the place of the one that was known: all of it is news.
+            position = Position(version=-1, told=-1)
+        accepts = CommitFilter(data_changes_only=True, operations=tuple(self.operations))
+        return position, CommitCount(accepts, version=position.version, counted=position.counted)
+
+    async def _remember(
+        self, cursor: Cursor, position: Position, *, told_now: bool = False
+    ) -> None:
+        if told_now:
+            await asyncio.sleep(self.settling_seconds)
+        await cursor.save(position)
+
+    def _error(self, name: str, error: Exception) -> TriggerEvent:
+        return self._event("error", error=name, message=str(error))
+
+    def _event(self, status: str, **facts: Any) -> TriggerEvent:
+        payload = {"status": status, "table": self.table_uri, **facts}
+        return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+    def _cursor_name(self) -> str:
+        """The same for the same watcher: an asset may have several."""
+        told_apart = json.dumps([self.table_uri, self.operations, self.min_commits])
+        return f"delta_commits_{hashlib.sha256(told_apart.encode()).hexdigest()[:16]}"

@@ -1,0 +1,90 @@
+"""Polling many tables from one event loop, which never waits for a store itself."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from delta_maintenance.errors import StorageAccessError
+
+if TYPE_CHECKING:
+    from delta_maintenance.storage import Store
+    from delta_maintenance_airflow.hooks.delta import DeltaHook
+
+T = TypeVar("T")
+
+_THREADS = 8
+"""For all tables of a triggerer together: a poll takes milliseconds, and its interval seconds."""
+_LONGEST = 600.0
+"""Seconds between polls of a store that does not answer, at most."""
+
+
+class Watching(Protocol):
+    """Something that asks a store."""
+
+    store: Store
+
+
+class TablePolls:
+    """Asks one table in a thread of the pool, with the credentials of a connection."""
+
+    def __init__(self, hook: DeltaHook, table_uri: str) -> None:
+        self._hook = hook
+        self._table_uri = table_uri
+
+    async def open(self) -> Store:
+        """The store of the table; nothing is asked yet."""
+        return await self._hook.aopen_watched(self._table_uri)
+
+    async def ask(self, watching: Watching, question: Callable[[], T]) -> T:
+        """The answer to a question that `watching` asks its store.
+
+        Where the store turns the caller away, once more with what the connection says now: keys
+        expire and are replaced.
+        """
+        try:
+            return await _in_thread(question)
+        except StorageAccessError:
+            watching.store = await self.open()
+            return await _in_thread(question)
+
+
+class Pace:
+    """When to poll next: after an interval in seconds, later where polls fail.
+
+    The first rest is shorter, by the name of what is polled, so that tables which began to be
+    watched together are not asked together for ever.
+    """
+
+    def __init__(self, interval: float, name: str) -> None:
+        self._interval = interval
+        self._first: float | None = interval * (zlib.crc32(name.encode()) / 2**32)
+        self._failures = 0
+
+    async def rest(self) -> None:
+        """After an answer."""
+        self._failures = 0
+        first, self._first = self._first, None
+        await asyncio.sleep(self._interval if first is None else first)
+
+    async def back_off(self) -> float:
+        """After a failure that may pass; returns how many seconds that was."""
+        self._failures += 1
+        longest = max(self._interval, _LONGEST)
+        pause = min(self._interval * (1 << min(self._failures, 10)), longest)
+        await asyncio.sleep(pause)
+        return pause
+
+
+async def _in_thread(question: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(_pool(), question)
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    # Not the loop's own, which grows with the machine and is everybody's.
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="delta-watch")

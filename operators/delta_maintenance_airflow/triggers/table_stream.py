@@ -1,0 +1,83 @@
+"""One poll loop for all who watch a table."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from delta_maintenance.errors import DeltaMaintenanceError, StorageError
+from delta_maintenance_airflow.compat import AirflowException
+from delta_maintenance_airflow.hooks.delta import DeltaHook
+from delta_maintenance_airflow.triggers.polling import Pace, TablePolls
+
+if TYPE_CHECKING:
+    from delta_maintenance.operations.watch import CommitCount, LogWatch
+
+_log = logging.getLogger(__name__)
+
+_IN_TROUBLE = 300.0
+"""Seconds, at least, between polls of a table that is gone or closed to us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What a poll says to every watcher."""
+
+    stream: TableStream
+    version: int = -1
+    """The newest one; meaningless in trouble."""
+    trouble: Exception | None = None
+    """What only a person can mend: no table, no permission, a wrong address."""
+
+
+class TableStream:
+    """The poll loop of one table. Commits are read once, however many watchers ask for them."""
+
+    def __init__(self, *, table_uri: str, delta_conn_id: str | None, poll_interval: float) -> None:
+        self._table_uri = table_uri
+        self._polls = TablePolls(DeltaHook(delta_conn_id), table_uri)
+        self._interval = poll_interval
+        self._watch: LogWatch | None = None
+        # Only one at a time may ask through the watch.
+        self._turn = asyncio.Lock()
+
+    async def news(self) -> AsyncGenerator[News, None]:
+        """What each poll shows, for ever. A store that is down is asked less and less often."""
+        pace = Pace(self._interval, self._table_uri)
+        while True:
+            try:
+                if self._watch is None:
+                    store = await self._polls.open()
+                    # Loaded by now, in a thread: no event loop may wait for it.
+                    from delta_maintenance.operations.watch import LogWatch
+
+                    self._watch = LogWatch(store)
+                async with self._turn:
+                    seen = await self._polls.ask(self._watch, self._watch.look)
+            except (DeltaMaintenanceError, AirflowException) as error:
+                if isinstance(error, StorageError) and error.retryable:
+                    _log.warning("%s", error)
+                    await pace.back_off()
+                    continue
+                yield News(stream=self, trouble=error)
+                # Begun anew, with what the connection says then, and whatever log is there.
+                self._watch = None
+                await asyncio.sleep(max(self._interval, _IN_TROUBLE))
+                continue
+            if not seen.more:
+                yield News(stream=self, version=seen.version)
+                await pace.rest()
+
+    async def count(self, commits: CommitCount, *, newest: int, enough: int) -> None:
+        """Lets a watcher take in the commits up to `newest`, as far as `enough` asks for."""
+        everything = False
+        while not everything:
+            async with self._turn:
+                if (watch := self._watch) is None:
+                    return
+                count = partial(commits.count, watch, newest=newest, enough=enough)
+                everything = await self._polls.ask(watch, count)

@@ -1,0 +1,114 @@
+"""What `assess` and `run` share: a policy, the tables that are meant, and what is kept of them."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_storage_options
+from delta_maintenance.cli.output import warn
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from delta_maintenance.operations.health import TableHealth
+    from delta_maintenance.policies.policy import PolicyTable
+    from delta_maintenance.policies.records import Assessment, LastRun, RunResult
+    from delta_maintenance.policies.rules import StorageRule
+    from delta_maintenance.table.table import Table
+
+
+def add_policy_verb(
+    verbs: Verbs, name: str, *, summary: str, description: str, json_help: str
+) -> ArgumentParser:
+    """The parser of a verb that takes a policy in place of a table."""
+    parser = verbs.add_parser(name, help=summary, description=description)
+    parser.add_argument("config", metavar="CONFIG", help="the policy, a YAML file")
+    parser.add_argument(
+        "--table",
+        dest="names",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="only this table of the policy, by its name; repeatable",
+    )
+    parser.add_argument(
+        "--state",
+        metavar="URI",
+        help="a folder of its own, in any store, where the assessments and the last runs are kept "
+        "from one call to the next; without it a vacuum or an fsck that left no commit counts as "
+        "never run",
+    )
+    add_storage_options(parser)
+    parser.add_argument("--json", action="store_true", help=json_help)
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="say more on stderr, tracebacks included"
+    )
+    # No error is about one table that the command line names.
+    parser.set_defaults(table=None)
+    return parser
+
+
+class PolicyTables:
+    """The tables that a command line means, how to open them, and what is kept of them."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        from delta_maintenance.policies.assessments import AssessmentStore
+        from delta_maintenance.policies.discovery import discover
+        from delta_maintenance.policies.policy import load_policy
+
+        self._given = dict(arguments.storage_options)
+        self._state = AssessmentStore(arguments.state) if arguments.state is not None else None
+        policy = load_policy(arguments.config)
+        named = {table.name: table for table in policy.named_tables}
+        if not arguments.names or not named.keys() >= set(arguments.names):
+            found = discover(policy, storage_options=self.storage_options)
+            named = {table.name: table for table in found}
+        unknown = next((name for name in arguments.names if name not in named), None)
+        if unknown is not None:
+            raise InvalidRequestError(
+                f"the policy has no table named {unknown!r}",
+                file=arguments.config,
+                remedy=f"name one of its {len(named)} tables, as `assess` lists them",
+            )
+        names = dict.fromkeys(arguments.names) or named
+        self.tables = [named[name] for name in names]
+
+    def storage_options(self, rule: StorageRule) -> Mapping[str, str]:
+        """Those of a rule; what the command line gives goes first, and stands for a connection."""
+        from delta_maintenance.policies.storage import environment_options, resolved_options
+
+        if self._given:
+            return {**resolved_options(rule), **self._given}
+        return environment_options(rule)
+
+    @contextmanager
+    def opened(self, table: PolicyTable) -> Iterator[Table]:
+        """The table, for as long as it is needed. Nothing is read yet."""
+        from delta_maintenance.policies.storage import open_policy_table
+
+        opened = open_policy_table(table, self.storage_options)
+        try:
+            yield opened
+        finally:
+            opened.store.close()
+
+    def known(self, table: PolicyTable) -> tuple[tuple[LastRun, ...], TableHealth | None]:
+        """What is kept of it: the last runs, and its last health."""
+        from delta_maintenance.policies.assessments import AssessmentEntry
+
+        entry = self._state.load(table.name) if self._state is not None else None
+        if not isinstance(entry, AssessmentEntry):
+            return (), None
+        return entry.last_runs, entry.assessment.health
+
+    def keep(self, assessment: Assessment, result: RunResult | None = None) -> None:
+        """Keeps them for the next call. What is already done stays done where that fails."""
+        if self._state is None:
+            return
+        try:
+            self._state.save(assessment, result)
+        except DeltaMaintenanceError as error:
+            warn([f"{assessment.name}: what became of it cannot be kept: {error}"])

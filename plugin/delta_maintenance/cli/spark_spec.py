@@ -1,0 +1,204 @@
+"""`spark-spec` and `spark-stage`: jobs for platforms that are asked by others than this command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from delta_maintenance.cli.arguments import Verbs, add_verb, key_value
+from delta_maintenance.cli.output import print_json
+
+_OPERATIONS = ("checkpoint", "backfill-row-ids", "add-constraint", "fsck", "vacuum")
+_PLATFORMS = (
+    "livy",
+    "emr-serverless",
+    "databricks",
+    "dataproc",
+    "dataproc-cluster",
+    "kubernetes",
+)
+
+_SPEC = """\
+Print the request that asks a platform for a Spark job; nothing is sent, and the table is not
+opened. It is for the client or the operator that you have for the platform, and holds no
+credentials: the job runs under an identity of the platform's. What only the platform asks for is
+given with --set:
+  livy              name, proxy_user, queue
+  emr-serverless    application_id, execution_role_arn, client_token, log_uri,
+                    execution_timeout_minutes
+  databricks        existing_cluster_id, or spark_version, node_type_id, instance_profile_arn;
+                    idempotency_token, timeout_seconds
+  dataproc          runtime_version, service_account, subnetwork_uri
+  dataproc-cluster  project_id, cluster_name
+  kubernetes        namespace, spark_version, service_account, name, time_to_live_seconds
+The specification that the other platforms share is documented in docs/spark.md."""
+
+_STAGE = """\
+Put the two files that a job consists of, job.py and this library as a ZIP file, into a folder that
+a cluster reaches, and print their addresses: what spark-spec and spark-submit are given."""
+
+
+def add_parser(verbs: Verbs) -> None:
+    """Adds both verbs."""
+    _add_spec(verbs)
+    stage = add_verb(
+        verbs,
+        "spark-stage",
+        summary="put the files of a Spark job where a cluster reaches them",
+        description=_STAGE,
+        json_help="print the addresses as one JSON document",
+        metavar="FOLDER",
+        address_help="path or URI of the folder: a local path, file:, s3:, gs:, abfss: or az:",
+    )
+    stage.set_defaults(run=_run_stage)
+
+
+def _add_spec(verbs: Verbs) -> None:
+    parser = add_verb(
+        verbs,
+        "spark-spec",
+        summary="print a Spark job as the request of a platform",
+        description=_SPEC,
+        json_help="print JSON for Kubernetes too, which is YAML otherwise",
+        operations=_OPERATIONS,
+    )
+    parser.add_argument(
+        "--for",
+        dest="platform",
+        choices=_PLATFORMS,
+        required=True,
+        help="who is asked; dataproc is a serverless batch",
+    )
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=key_value,
+        help="what only this platform asks for; repeatable",
+    )
+    parser.add_argument(
+        "--application", metavar="URI", required=True, help="where job.py is: see spark-stage"
+    )
+    parser.add_argument(
+        "--report", metavar="URI", required=True, help="where the job shall answer, a new JSON file"
+    )
+    parser.add_argument(
+        "--options",
+        metavar="JSON",
+        type=_json_object,
+        default={},
+        help='fields of the operation\'s Options, such as {"retention": "P30D"}',
+    )
+    parser.add_argument(
+        "--plan-only", action="store_true", help="for a vacuum: answer with the plan"
+    )
+    code = parser.add_argument_group("how the code travels")
+    code.add_argument("--py-files", metavar="URI", action="append", default=[], help="repeatable")
+    code.add_argument(
+        "--archives",
+        metavar="URI#NAME",
+        action="append",
+        default=[],
+        help="a packed environment and the folder to unpack it in; repeatable",
+    )
+    code.add_argument("--python", metavar="PATH", help="such as ./environment/bin/python")
+    code.add_argument("--image", metavar="IMAGE", help="a container image")
+    spark = parser.add_argument_group("Spark")
+    spark.add_argument(
+        "--spark-conf",
+        metavar="K=V",
+        action="append",
+        default=[],
+        type=key_value,
+        help="a Spark property; repeatable. Not all are allowed: see docs/spark.md",
+    )
+    spark.add_argument(
+        "--env",
+        dest="environment",
+        metavar="K=V",
+        action="append",
+        default=[],
+        type=key_value,
+        help="a variable of driver and executors, nothing secret; repeatable",
+    )
+    for name, what in (
+        ("driver-cores", "N"),
+        ("driver-memory", "SIZE"),
+        ("executors", "N"),
+        ("executor-cores", "N"),
+        ("executor-memory", "SIZE"),
+        ("executor-memory-overhead", "SIZE"),
+    ):
+        spark.add_argument(f"--{name}", metavar=what)
+    parser.set_defaults(run=_run_spec)
+
+
+def _run_spec(arguments: argparse.Namespace) -> None:
+    # Loads pydantic, which `--help` must not wait for.
+    from delta_maintenance.submission.exporters import EXPORTERS
+    from delta_maintenance.submission.job_spec import JobSpec
+    from delta_maintenance.submission.specification import Code, Resources, Submission
+
+    submission = Submission.of(
+        JobSpec.from_json(
+            {
+                "operation": arguments.operation,
+                "table": arguments.table,
+                "storage_options": dict(arguments.storage_options),
+                "options": arguments.options,
+                "plan_only": arguments.plan_only,
+            }
+        ),
+        report=arguments.report,
+        code=Code.from_json({name: getattr(arguments, name) for name in Code.__dataclass_fields__}),
+        conf=dict(arguments.spark_conf),
+        environment=dict(arguments.environment),
+        resources=Resources.from_json(
+            {name: getattr(arguments, name) for name in Resources.__dataclass_fields__}
+        ),
+    )
+    exporter = EXPORTERS[arguments.platform].from_json(dict(arguments.settings))
+    document = exporter.document(submission)
+    if arguments.platform == "kubernetes" and not arguments.json:
+        import yaml
+
+        yaml.safe_dump(document, sys.stdout, sort_keys=False)
+    else:
+        print_json(document)
+
+
+def _run_stage(arguments: argparse.Namespace) -> None:
+    from delta_maintenance import __version__
+    from delta_maintenance.storage import open_store
+    from delta_maintenance.submission.job_spec import APPLICATION
+    from delta_maintenance.submission.library import library_zip
+
+    files = {
+        "job.py": APPLICATION.read_bytes(),
+        f"delta_maintenance-{__version__}.zip": library_zip(),
+    }
+    store = open_store(arguments.table, dict(arguments.storage_options) or None)
+    try:
+        for name, data in files.items():
+            store.put(name, data)
+    finally:
+        store.close()
+    application, library = (f"{arguments.table.rstrip('/')}/{name}" for name in files)
+    if arguments.json:
+        print_json({"application": application, "py_files": [library]})
+    else:
+        sys.stdout.write(f"{application}\n{library}\n")
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError("no JSON object")
+    return value

@@ -1,0 +1,323 @@
+"""Waiting for a table to change, by polls that cost the same whatever the log's length.
+
+A poll is one listing, which begins where the last one ended, and at most one read beside it: of
+the newest commit that is new, or of the `_last_checkpoint` hint where checkpoints matter. Only
+where the newest commit is not one that is waited for are the others read, newest first and each
+only once. What a listing would need a second page for is left to the next poll, which need not
+wait: see `more`. The stores of all tables share their clients; a request that fails is not
+repeated, since the next poll is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from delta_maintenance.errors import InvalidRequestError, VersionNotFoundError
+from delta_maintenance.operations.record import Record
+from delta_maintenance.protocol.commit_digest import CommitDigest
+from delta_maintenance.storage import open_store
+from delta_maintenance.storage.base import Store
+from delta_maintenance.storage.shared_clients import SharedClients
+from delta_maintenance.table.log_watch import LogWatch, Sighting
+
+__all__ = [
+    "CheckpointLag",
+    "CommitCount",
+    "CommitFilter",
+    "LogWatch",
+    "Sighting",
+    "Wait",
+    "WaitCondition",
+    "WaitProgress",
+    "current_properties",
+    "open_watched",
+]
+
+_CLIENTS = SharedClients(pauses=())
+_READS = 32
+"""Commits that one poll reads at most; the next goes on."""
+
+
+def open_watched(uri: str, storage_options: Mapping[str, str] | None = None) -> Store:
+    """The store of a table that is watched, which shares its client with others of this process."""
+    return open_store(uri, storage_options, clients=_CLIENTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitFilter(Record):
+    """Which commits count: those that all of this is true of."""
+
+    data_changes_only: bool = False
+    """Only commits with which rows came or went: neither OPTIMIZE, VACUUM and the like, nor
+    changes of properties or of the protocol, nor what this library commits."""
+    operations: tuple[str, ...] = ()
+    """Only these, by the name in `commitInfo`, in any case: `MERGE`, `WRITE`. Empty for all."""
+    protocol_changes: bool = False
+    """Only commits that change the protocol."""
+    properties: tuple[str, ...] = ()
+    """Only commits that change one of these table properties."""
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether no commit has to be read."""
+        return self == CommitFilter()
+
+    def takes(self, digest: CommitDigest, before: Mapping[str, str | None]) -> bool | None:
+        """Whether a commit counts; None where its beginning does not tell.
+
+        `before` are the properties ahead of it; see `CommitFilter.properties`.
+        """
+        answers: list[bool | None] = []
+        if self.data_changes_only:
+            maintenance = digest.is_maintenance
+            answers.append(None if maintenance is None else not maintenance)
+        if self.operations:
+            wanted = {name.upper() for name in self.operations}
+            known = digest.operation is not None or digest.whole
+            answers.append((digest.operation or "").upper() in wanted if known else None)
+        if self.protocol_changes:
+            answers.append(True if digest.changes_protocol else _no(digest))
+        if self.properties:
+            after = digest.configuration
+            answers.append(
+                any(after.get(name) != before.get(name) for name in self.properties)
+                if after is not None
+                else _no(digest)
+            )
+        if False in answers:
+            return False
+        return None if None in answers else True
+
+
+class CommitCount:
+    """Counts the commits of a watch that a filter takes, each of them once.
+
+    `properties` are those of the table as they were at `version`, for a filter that asks for them.
+    """
+
+    def __init__(
+        self,
+        accepts: CommitFilter,
+        *,
+        version: int,
+        counted: int = 0,
+        properties: Mapping[str, str | None] | None = None,
+    ) -> None:
+        self.version = version
+        """All commits up to this one are counted."""
+        self.counted = counted
+        self._accepts = accepts
+        self._properties = dict(properties or {})
+        self._newest: int | None = None
+        self._unread: list[int] = []
+
+    def count(self, watch: LogWatch, *, newest: int, enough: int) -> bool:
+        """Takes in the commits up to `newest`, as far as `enough` asks for. Whether that is all.
+
+        Reads some of them at most; false where there are more to read.
+        """
+        if self._newest is None or newest > self._newest:
+            first = self.version + 1 if self._newest is None else self._newest + 1
+            self._unread += range(first, newest + 1)
+            self._newest = newest
+        if self._accepts.takes_all:
+            self.counted += len(self._unread)
+            self._unread.clear()
+        for _ in range(_READS):
+            if not self._unread or self.counted >= enough:
+                break
+            # The newest is most likely in the store's mind, and to be one that counts. Values are
+            # told apart from what they were before, and so in order.
+            at = 0 if self._accepts.properties else -1
+            if self._counts(watch, self._unread[at]):
+                self.counted += 1
+            del self._unread[at]
+        if self._unread and self.counted < enough:
+            return False
+        self.version = newest
+        self._unread.clear()
+        return True
+
+    def _counts(self, watch: LogWatch, version: int) -> bool:
+        digest = watch.digest(version)
+        answer = None if digest is None else self._accepts.takes(digest, self._properties)
+        if answer is None and digest is not None:
+            digest = watch.whole(version)
+            answer = None if digest is None else self._accepts.takes(digest, self._properties)
+        if digest is not None and digest.configuration is not None:
+            after = digest.configuration
+            self._properties = {name: after.get(name) for name in self._accepts.properties}
+        # What was cleaned away before it could be read may have been what is waited for.
+        return answer is None or answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitCondition(Record):
+    """What is waited for.
+
+    Exactly one of `version`, `after_version` and `min_commits_since_checkpoint` is given.
+    `after_version` waits for `min_commits` commits after it that `commits` takes; -1 stands for a
+    table without a commit.
+    """
+
+    version: int | None = None
+    after_version: int | None = None
+    min_commits: int = 1
+    commits: CommitFilter = field(default_factory=CommitFilter)
+    known_properties: dict[str, str | None] = field(default_factory=dict)
+    """The properties that `commits` asks for as they are at `after_version`."""
+    min_commits_since_checkpoint: int | None = None
+
+    def __post_init__(self) -> None:
+        ways = (self.version, self.after_version, self.min_commits_since_checkpoint)
+        if sum(way is not None for way in ways) != 1:
+            raise InvalidRequestError(
+                "give exactly one of version, after_version and min_commits_since_checkpoint"
+            )
+        if self.after_version is None and not self.commits.takes_all:
+            raise InvalidRequestError(
+                "only commits after a version can be told apart", remedy="give after_version"
+            )
+        if self.min_commits < 1:
+            raise InvalidRequestError(
+                f"{self.min_commits} commits are nothing to wait for", remedy="give 1 or more"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointLag(Record):
+    """How far the newest checkpoint of a table is behind its newest version."""
+
+    version: int
+    """The newest one."""
+    checkpoint_version: int | None
+    """Of the newest checkpoint that is complete by name and size; None without one."""
+
+    @property
+    def commits(self) -> int:
+        """Commits that a reader has to replay on top of the checkpoint."""
+        return self.version - (-1 if self.checkpoint_version is None else self.checkpoint_version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitProgress(Record):
+    """How far a wait is."""
+
+    table: str
+    version: int
+    """The newest one that is known."""
+    done: bool
+    more: bool
+    """Whether there was more to look at than a poll may: the next one need not wait."""
+    lag: CheckpointLag | None = None
+    """How far the newest checkpoint is behind, where that is waited for."""
+    commits: int | None = None
+    """Commits after `after_version` that count, where they are waited for: all of them, or as many
+    as end the wait."""
+
+    def found(self) -> dict[str, Any]:
+        """The facts of it, flat: `table`, `version`, and what else was waited for."""
+        facts: dict[str, Any] = {"table": self.table, "version": self.version}
+        if self.lag is not None:
+            facts |= {
+                "checkpoint_version": self.lag.checkpoint_version,
+                "commits": self.lag.commits,
+            }
+        if self.commits is not None:
+            facts["commits"] = self.commits
+        return facts
+
+
+class Wait:
+    """A condition on one table, looked at again and again. Not for two threads at a time."""
+
+    def __init__(self, store: Store, condition: WaitCondition) -> None:
+        self._condition = condition
+        after = condition.after_version
+        self._watch = LogWatch(
+            store,
+            version=None if after is None else max(after, 0),
+            checkpoints=condition.min_commits_since_checkpoint is not None,
+        )
+        self._count = CommitCount(
+            condition.commits,
+            version=-1 if after is None else after,
+            properties=condition.known_properties,
+        )
+
+    @property
+    def store(self) -> Store:
+        """The store of the table; may be replaced by one with fresh credentials."""
+        return self._watch.store
+
+    @store.setter
+    def store(self, store: Store) -> None:
+        self._watch.store = store
+
+    def poll(self) -> WaitProgress:
+        """Looks once.
+
+        `NotADeltaTableError` where there is no log, or none any more; `VersionNotFoundError` where
+        another log has taken its place; `StorageError` where the store does not answer.
+        """
+        asked = self._condition
+        seen = self._watch.look()
+        table = self._watch.store.root
+        # A log that begins anew has nothing to do with the version that was asked for.
+        if seen.replaced and asked.after_version is not None:
+            raise VersionNotFoundError(
+                f"the log ends at version {seen.version}, before the one that was known",
+                table=table,
+                remedy="another table took the place of this one: wait for one of its versions",
+            )
+        if asked.min_commits_since_checkpoint is not None:
+            lag = CheckpointLag(version=seen.version, checkpoint_version=seen.checkpoint_version)
+            done = lag.commits >= asked.min_commits_since_checkpoint and not seen.more
+            return WaitProgress(
+                table=table, version=seen.version, done=done, more=seen.more, lag=lag
+            )
+        if asked.version is not None:
+            done = seen.version >= asked.version
+            return WaitProgress(
+                table=table, version=seen.version, done=done, more=seen.more and not done
+            )
+        assert asked.after_version is not None
+        # The version that was asked for may be still to come.
+        everything = seen.version <= asked.after_version or self._count.count(
+            self._watch, newest=seen.version, enough=asked.min_commits
+        )
+        done = self._count.counted >= asked.min_commits
+        return WaitProgress(
+            table=table,
+            version=seen.version,
+            done=done,
+            more=not done and (seen.more or not everything),
+            commits=self._count.counted,
+        )
+
+
+def current_properties(
+    uri: str,
+    names: tuple[str, ...],
+    *,
+    version: int,
+    storage_options: Mapping[str, str] | None = None,
+) -> dict[str, str | None]:
+    """What these table properties are at a version: see `WaitCondition.known_properties`.
+
+    Opens the table. `VersionNotFoundError` for a version that is not retained.
+    """
+    # Loads pyarrow, which whoever only watches does without.
+    from delta_maintenance.table.table import open_table
+
+    if version < 0:
+        return dict.fromkeys(names)
+    configuration = open_table(uri, storage_options).snapshot(version).metadata.configuration
+    return {name: configuration.get(name) for name in names}
+
+
+def _no(digest: CommitDigest) -> bool | None:
+    """False, if all of the commit has been read."""
+    return False if digest.whole else None

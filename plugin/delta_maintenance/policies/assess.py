@@ -1,0 +1,98 @@
+"""What is due on a table by its policy, in which order, why, and what it costs and brings.
+
+When an operation last ran is told by the log where it leaves a commit: VACUUM END, of whichever
+engine. An `fsck`, a `clean-log`, and a vacuum that found nothing or commits nothing leave none; of
+those the caller remembers the `LastRun`. What nothing is remembered of counts as never run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations.health import TableHealth, measure
+from delta_maintenance.policies.due import assessed_operations
+from delta_maintenance.policies.look import Look
+from delta_maintenance.policies.policy import PolicyTable
+from delta_maintenance.policies.records import AssessedOperation, Assessment, LastRun
+from delta_maintenance.table.snapshot import Snapshot
+from delta_maintenance.table.table import Table
+
+__all__ = [
+    "AssessedOperation",
+    "Assessment",
+    "LastRun",
+    "assess",
+    "assess_table",
+    "failed_assessment",
+]
+
+
+def assess_table(
+    table: Table,
+    policy_table: PolicyTable,
+    *,
+    now: datetime,
+    last_runs: Sequence[LastRun] = (),
+    previous: TableHealth | None = None,
+) -> Assessment:
+    """Like `assess`, on the latest version; what keeps it from being looked at is in the answer."""
+    try:
+        return assess(
+            table.snapshot(), policy_table, now=now, last_runs=last_runs, previous=previous
+        )
+    except DeltaMaintenanceError as error:
+        return failed_assessment(policy_table, error, now=now)
+
+
+def failed_assessment(
+    table: PolicyTable, error: DeltaMaintenanceError, *, now: datetime
+) -> Assessment:
+    """The assessment of a table that could not be looked at."""
+    return Assessment(
+        name=table.name,
+        uri=table.uri,
+        assessed_at=now,
+        status="failed",
+        problem=str(error.located(table=table.uri)),
+        exit_status=error.exit_status,
+        retryable=error.retryable,
+    )
+
+
+def assess(
+    snapshot: Snapshot,
+    table: PolicyTable,
+    *,
+    now: datetime,
+    last_runs: Sequence[LastRun] = (),
+    previous: TableHealth | None = None,
+) -> Assessment:
+    """What is due on the latest snapshot. Reads what `measure` reads, and changes nothing.
+
+    `previous` is the health in an older assessment: what it knows is not read again.
+    """
+    runs = {run.operation: run for run in last_runs}
+    vacuumed = runs.get("vacuum")
+    rules = table.rules
+    health = measure(
+        snapshot,
+        now=now,
+        log_retention=rules.clean_log.retention if rules.clean_log is not None else None,
+        vacuum_retention=rules.vacuum.retention if rules.vacuum is not None else None,
+        vacuumed_at=vacuumed.at if vacuumed is not None and vacuumed.succeeded else None,
+        previous=previous,
+    )
+    operations = tuple(assessed_operations(Look(snapshot, health, rules, now, runs)))
+    statuses = {each.status for each in operations}
+    return Assessment(
+        name=table.name,
+        uri=table.uri,
+        assessed_at=now,
+        status=next((s for s in ("due", "blocked") if s in statuses), "nothing-due"),
+        operations=operations,
+        next_due_at=min((e.due_at for e in operations if e.due_at is not None), default=None),
+        health=health,
+        notes=health.warnings,
+    )

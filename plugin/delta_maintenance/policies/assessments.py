@@ -1,0 +1,233 @@
+"""The last assessment of each table and the last run on it, kept in a folder of any store.
+
+Pages and further runs read these instead of opening tables. One small JSON file per table, replaced
+whole, so that processes on many hosts may read while others write. Who writes the same table at the
+same time does no harm: the last one stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.health_records import TableHealth
+from delta_maintenance.operations.record import Record
+from delta_maintenance.policies.records import Assessment, LastRun, RunResult
+from delta_maintenance.storage import FileStatus, Store, open_store
+
+MAX_BYTES = 512 << 10
+"""Of an entry: what is longer is shortened before it is written, and not read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssessmentEntry(Record):
+    """What is kept of one table."""
+
+    form: Literal[1] = 1
+    """Of this document."""
+    assessment: Assessment
+    run: RunResult | None = None
+    """The last one, without its assessments; None where nothing was run yet."""
+    last_runs: tuple[LastRun, ...] = ()
+    """For the next assessment."""
+    link: str | None = None
+    """Where whoever ran it tells more."""
+    last_health: TableHealth | None = None
+    """Of an earlier assessment, where this one has none."""
+
+    @property
+    def name(self) -> str:
+        """Of the table in its policy."""
+        return self.assessment.name
+
+    @property
+    def health(self) -> TableHealth | None:
+        """The newest that is known."""
+        return self.assessment.health or self.last_health
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableEntry(Record):
+    """A file that should be an entry and is none."""
+
+    file: str
+    """Its name in the folder."""
+    problem: str
+    """One line, with the remedy."""
+
+
+class AssessmentStore:
+    """The entries below one address. Safe to share between threads.
+
+    `uri` is a folder of its own on any store (docs/stores.md); on more than one host, one that all
+    of them reach.
+    """
+
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self.uri = uri
+        self.store: Store = open_store(uri, storage_options)
+        self._lock = threading.Lock()
+        self._known: dict[FileStatus, AssessmentEntry | UnreadableEntry] = {}
+
+    def save(
+        self, assessment: Assessment, run: RunResult | None = None, *, link: str | None = None
+    ) -> None:
+        """Replaces what is kept of a table. Without a `run`, the last one stays."""
+        found = self.load(assessment.name)
+        known = found if isinstance(found, AssessmentEntry) else None
+        entry = AssessmentEntry(assessment=assessment) if known is None else known
+        if run is not None:
+            entry = replace(
+                entry,
+                run=replace(run, before=None, after=None),
+                last_runs=run.last_runs,
+                link=link,
+            )
+        entry = replace(
+            entry,
+            assessment=assessment,
+            last_health=known.health if known is not None and assessment.health is None else None,
+        )
+        self.store.put(_file_name(assessment.name), _bounded(entry))
+
+    def load(self, name: str) -> AssessmentEntry | UnreadableEntry | None:
+        """What is kept of a table; None where it was never assessed. Errors are the store's."""
+        file = _file_name(name)
+        status = self.store.stat(file)
+        return None if status is None else self._read(status)
+
+    def load_all(self) -> tuple[AssessmentEntry | UnreadableEntry, ...]:
+        """Every entry by its table's name, what cannot be read last.
+
+        Without the commits of its health, so that thousands of tables stay small. Reads the listing
+        and those files that have changed since the last call. Errors are the store's.
+        """
+        with self._lock:
+            listed = [
+                status
+                for status in self.store.list_from("")
+                if status.path.endswith(_SUFFIX) and not status.path.startswith(".")
+            ]
+            new = [status for status in listed if status not in self._known]
+            with ThreadPoolExecutor(max_workers=self.store.parallel_reads) as pool:
+                read = dict(zip(new, pool.map(self._brief, new), strict=True))
+            found = {status: self._known.get(status) or read[status] for status in listed}
+            # One that went between the listing and the reading is no entry.
+            self._known = {status: entry for status, entry in found.items() if entry is not None}
+            return tuple(sorted(self._known.values(), key=_order))
+
+    def close(self) -> None:
+        """Lets go of connections."""
+        self.store.close()
+
+    def _brief(self, status: FileStatus) -> AssessmentEntry | UnreadableEntry | None:
+        return self._read(status, brief=True)
+
+    def _read(
+        self, status: FileStatus, *, brief: bool = False
+    ) -> AssessmentEntry | UnreadableEntry | None:
+        if status.size > MAX_BYTES:
+            return _unreadable(status, f"it is longer than {MAX_BYTES:,} bytes")
+        try:
+            value = json.loads(self.store.read(status.path), parse_constant=_no_constant)
+            if brief:
+                _drop_commits(value)
+            entry = AssessmentEntry.from_json(value)
+        except FileNotFoundError:
+            return None
+        except (ValueError, RecursionError):
+            return _unreadable(status, "it is no JSON")
+        except InvalidRequestError as error:
+            return _unreadable(status, error.problem)
+        if _file_name(entry.name) != status.path:
+            return _unreadable(status, f"it holds another table, {entry.name!r}")
+        return entry
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _unreadable(status: FileStatus, problem: str) -> UnreadableEntry:
+    return UnreadableEntry(
+        file=status.path,
+        problem=f"{problem[:500]}; delete it, or let the next assessment replace it",
+    )
+
+
+def _order(entry: AssessmentEntry | UnreadableEntry) -> tuple[bool, str]:
+    readable = isinstance(entry, AssessmentEntry)
+    return not readable, entry.name if isinstance(entry, AssessmentEntry) else entry.file
+
+
+_SUFFIX = ".json"
+
+
+def _file_name(name: str) -> str:
+    """Any text as a name that every store takes, and that people recognise."""
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[-80:] or "table"
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{readable}.{digest[:32]}{_SUFFIX}"
+
+
+def _bounded(entry: AssessmentEntry) -> bytes:
+    """The entry's JSON, without what is least needed where it would be too long."""
+    value = entry.to_json()
+    for shorten in (None, *_SHORTER):
+        if shorten is not None:
+            shorten(value)
+        data = json.dumps(value, separators=(",", ":")).encode()
+        if len(data) <= MAX_BYTES:
+            return data
+    raise InvalidRequestError(
+        f"the assessment of {entry.name[:200]!r} is longer than {MAX_BYTES:,} bytes",
+        remedy="give the table a shorter name and a shorter address",
+    )
+
+
+def _drop_results(value: dict[str, Any]) -> None:
+    for outcome in (value["run"] or {}).get("outcomes", ()):
+        outcome["result"] = None
+
+
+def _drop_commits(value: Any) -> None:
+    for health in _healths(value):
+        health["commits"] = []
+
+
+def _drop_health(value: dict[str, Any]) -> None:
+    value["assessment"]["health"] = value["last_health"] = None
+
+
+def _drop_texts(value: dict[str, Any]) -> None:
+    assessment = value["assessment"]
+    assessment["notes"] = []
+    assessment["problem"] = assessment["problem"] and assessment["problem"][:2_000]
+    for operation in assessment["operations"]:
+        operation["reason"] = operation["reason"][:2_000]
+        operation["options"] = {}
+    if value["run"] is not None:
+        value["run"]["problem"] = value["run"]["problem"] and value["run"]["problem"][:2_000]
+        for outcome in value["run"]["outcomes"]:
+            outcome["reason"] = outcome["reason"][:2_000]
+
+
+_SHORTER = (_drop_results, _drop_commits, _drop_health, _drop_texts)
+
+
+def _healths(value: Any) -> list[dict[str, Any]]:
+    """Those within what may be no entry at all."""
+    entry = value if isinstance(value, dict) else {}
+    assessment = entry.get("assessment")
+    found = (
+        assessment.get("health") if isinstance(assessment, dict) else None,
+        entry.get("last_health"),
+    )
+    return [health for health in found if isinstance(health, dict)]

@@ -1,0 +1,111 @@
+"""Reading a YAML document into a model, with errors that say where."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from delta_maintenance.errors import InvalidRequestError
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_document(
+    model: type[M], path: str | os.PathLike[str], *, environment: Mapping[str, str]
+) -> M:
+    """The model in a YAML file. `environment` reaches the validators as their context.
+
+    `InvalidRequestError` names the file, the line, the key, what is wrong and what to do.
+    """
+    name = os.fspath(path)
+    invalid = partial(InvalidRequestError, file=name)
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise invalid(f"the policy cannot be read: {reason}", remedy="correct its path") from None
+    try:
+        values = yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        raise invalid(
+            f"{where}{error.problem or error.context}", remedy="correct the YAML"
+        ) from None
+    except yaml.YAMLError as error:
+        raise invalid(f"this is no YAML: {error}", remedy="correct it") from None
+    try:
+        return model.model_validate(values, context={"environment": environment})
+    except ValidationError as error:
+        raise invalid(_first_problem(error, text), remedy=None) from None
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Safe, fast where libyaml is there, and strict: the last of two equal keys would win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = set()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
+            name = key.value
+            if name in keys:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {name!r} is there twice", key.start_mark
+                )
+            keys.add(name)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
+
+
+def _first_problem(error: ValidationError, text: str) -> str:
+    first = error.errors(include_url=False)[0]
+    place = _place(first["loc"])
+    line = _line(text, first["loc"])
+    others = error.error_count() - 1
+    more = f" (and {others} more)" if others else ""
+    return f"line {line}: {place}{_message(first)}{more}"
+
+
+def _message(problem: ErrorDetails) -> str:
+    if problem["type"] == "extra_forbidden":
+        return "there is no such key; correct its spelling"
+    if problem["type"] == "missing":
+        return "the key is missing; add it"
+    if problem["type"] in ("model_type", "model_attributes_type", "dict_type", "mapping_type"):
+        return "there is no mapping of keys to values; write one"
+    if problem["type"] == "value_error":
+        return problem["msg"].removeprefix("Value error, ")
+    return f"{problem['msg'][:1].lower()}{problem['msg'][1:]}; correct this value"
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return f"{text}: " if text else ""
+
+
+def _line(text: str, location: tuple[int | str, ...]) -> int:
+    """Where in the file a value stands; of one that is missing, where it would belong."""
+    node = yaml.compose(text, Loader=_Loader)
+    line = 0 if node is None else node.start_mark.line
+    for part in location:
+        if isinstance(node, yaml.MappingNode):
+            found = next(((k, v) for k, v in node.value if k.value == part), None)
+            if found is None:
+                break
+            line, node = found[0].start_mark.line, found[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            node = node.value[part]
+            line = node.start_mark.line
+        else:
+            break
+    return line + 1

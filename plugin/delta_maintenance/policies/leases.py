@@ -1,0 +1,123 @@
+"""One at a time on each table, among all that share a folder.
+
+A courtesy and no more: operations are safe beside each other, but two of them do the work twice. A
+lease is a small file that its holder renews; one that is no longer renewed, for its holder is dead,
+runs out by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from delta_maintenance import clock
+from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.operations.record import Record
+from delta_maintenance.storage.base import Put, Store
+
+LIFE = timedelta(minutes=5)
+"""How long a lease lasts that nobody renews."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease(Record):
+    """Who is at work on a table, and until when at the least."""
+
+    name: str
+    """The table's, in its policy."""
+    holder: str
+    """The same in every try of one task: a second try takes over from a first that died."""
+    until: datetime
+    nonce: str
+    """Of this very write."""
+
+
+class Leases:
+    """The leases in one folder of a store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        now: Callable[[], datetime] = clock.now,
+        new_id: clock.NewId = clock.new_id,
+        life: timedelta = LIFE,
+    ) -> None:
+        self._store = store
+        self._now = now
+        self._new_id = new_id
+        self._life = life
+
+    @contextmanager
+    def held(self, name: str, *, holder: str) -> Iterator[None]:
+        """Holds the lease of a table for the length of the block.
+
+        `BusyError`, which names the holder, where somebody else has it.
+        """
+        path = _file_name(name)
+        self._take(path, name, holder)
+        ended = threading.Event()
+        renewing = threading.Thread(
+            target=self._renew, args=(path, name, holder, ended), name="lease", daemon=True
+        )
+        renewing.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            renewing.join()
+            self._release(path, holder)
+
+    def _take(self, path: str, name: str, holder: str) -> None:
+        for _ in range(2):
+            if self._store.put_if_absent(path, self._written(name, holder)) is Put.DONE:
+                return
+            found = self._read(path)
+            if found is not None and found.holder != holder and found.until > self._now():
+                raise BusyError(
+                    f"{found.holder} is at work on {name}",
+                    remedy=f"wait for its end; if it is dead, its lease runs out at "
+                    f"{found.until:%H:%M:%S} UTC",
+                )
+            # What has run out, what cannot be read, and one's own of an earlier try.
+            self._store.delete(path)
+        raise BusyError(f"somebody else has just begun to work on {name}", remedy="try again")
+
+    def _renew(self, path: str, name: str, holder: str, ended: threading.Event) -> None:
+        while not ended.wait(self._life.total_seconds() / 3):
+            try:
+                self._store.put(path, self._written(name, holder))
+            except DeltaMaintenanceError as error:
+                _log.warning("the lease of %s could not be renewed: %s", name, error)
+
+    def _release(self, path: str, holder: str) -> None:
+        try:
+            found = self._read(path)
+            if found is not None and found.holder == holder:
+                self._store.delete(path)
+        except DeltaMaintenanceError as error:
+            _log.warning("a lease stays until it runs out: %s", error)
+
+    def _written(self, name: str, holder: str) -> bytes:
+        lease = Lease(
+            name=name, holder=holder, until=self._now() + self._life, nonce=self._new_id()
+        )
+        return json.dumps(lease.to_json()).encode()
+
+    def _read(self, path: str) -> Lease | None:
+        try:
+            return Lease.from_json(json.loads(self._store.read(path)))
+        except (FileNotFoundError, ValueError, InvalidRequestError):
+            return None
+
+
+def _file_name(name: str) -> str:
+    return f"{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}.lease"

@@ -1,0 +1,39 @@
+"""The limits of a policy, held against what an operation would delete."""
+
+from __future__ import annotations
+
+from delta_maintenance.policies.rules import Limits
+
+_MANY = 1000
+"""Files of which a share says something."""
+_OWN_SHARE = 0.5
+"""Of all files; beyond it a vacuum refuses by itself."""
+
+
+def beyond_deletions(limits: Limits, files: int, size: int, *, looked_at: int | None) -> str | None:
+    """The first limit that so many files, with so many bytes, are beyond, as one clause.
+
+    `looked_at` are the data files of which they are a share; None where that says nothing.
+    """
+    if limits.max_deleted_files is not None and files > limits.max_deleted_files:
+        return f"{files} files would be deleted, and {limits.max_deleted_files} are allowed"
+    if limits.max_deleted_bytes is not None and size > limits.max_deleted_bytes:
+        return f"{size} bytes would be deleted, and {int(limits.max_deleted_bytes)} are allowed"
+    if limits.max_deleted_share is not None and looked_at and files > _MANY:
+        share = files / looked_at
+        if share > limits.max_deleted_share:
+            return (
+                f"{share:.0%} of {looked_at} data files would be deleted, and "
+                f"{limits.max_deleted_share:.0%} are allowed"
+            )
+    return None
+
+
+def says_more_than_vacuum(limits: Limits) -> bool:
+    """Whether there are limits on deletions that a vacuum does not have of its own."""
+    share = limits.max_deleted_share
+    return (
+        limits.max_deleted_files is not None
+        or limits.max_deleted_bytes is not None
+        or (share is not None and share < _OWN_SHARE)
+    )

@@ -1,0 +1,227 @@
+"""Running what is due on a table, in order, until all is done or something says stop.
+
+Each operation is planned on the table as it is by then, held against the limits, and carried out by
+its own `apply`; in between the table is assessed anew, for one operation changes what the next has
+to do. What fails ends the run of its table. Whatever ends it, another run goes on from there, for
+what is due follows from the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Literal
+
+from delta_maintenance import clock
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.policies.assess import assess_table, failed_assessment
+from delta_maintenance.policies.carry_out import Context, SubmitToSpark, carry_out
+from delta_maintenance.policies.policy import PolicyTable
+from delta_maintenance.policies.records import (
+    AssessedOperation,
+    Assessment,
+    LastRun,
+    OperationOutcome,
+    RunResult,
+)
+from delta_maintenance.policies.rules import OperationName
+from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.table import Table
+
+__all__ = ["OperationOutcome", "RunResult", "SubmitToSpark", "failed_run", "run"]
+
+_TURNS = 2
+"""How often one operation may run: once more where the commits of others make it due again."""
+RunStatus = Literal["done", "nothing-due", "planned", "incomplete", "failed", "stopped", "blocked"]
+_ENDING: tuple[Literal["incomplete", "failed", "stopped"], ...] = (
+    "incomplete",
+    "failed",
+    "stopped",
+)
+
+
+def run(
+    table: Table,
+    policy_table: PolicyTable,
+    *,
+    last_runs: Sequence[LastRun] = (),
+    approved: Collection[OperationName] = (),
+    plan_only: bool = False,
+    submit: SubmitToSpark | None = None,
+    progress: Progress | None = None,
+    now: Callable[[], datetime] = clock.now,
+    new_id: clock.NewId = clock.new_id,
+) -> RunResult:
+    """Runs what is due on the table by its policy.
+
+    `approved` are the operations that somebody agreed to, of those that need it. With `plan_only`
+    nothing is changed, and each outcome has the operation's Plan for the table as it is now.
+    `submit` runs what is planned for Spark; without it that fails. The library's errors are in the
+    answer, and never raised.
+    """
+    context = Context(
+        table=table,
+        policy_table=policy_table,
+        submit=submit,
+        progress=progress,
+        now=now,
+        new_id=new_id,
+    )
+    return _Run(context, {each.operation: each for each in last_runs}, approved, plan_only).run()
+
+
+def failed_run(
+    table: PolicyTable,
+    error: DeltaMaintenanceError,
+    *,
+    now: datetime,
+    last_runs: Sequence[LastRun] = (),
+) -> RunResult:
+    """The result for a table that could not even be opened."""
+    assessment = failed_assessment(table, error, now=now)
+    return RunResult(
+        name=table.name,
+        uri=table.uri,
+        status="failed",
+        started_at=now,
+        ended_at=now,
+        before=assessment,
+        last_runs=tuple(last_runs),
+        problem=assessment.problem,
+        exit_status=assessment.exit_status,
+        retryable=assessment.retryable,
+    )
+
+
+@dataclass
+class _Run:
+    """One run over one table."""
+
+    context: Context
+    last_runs: dict[OperationName, LastRun]
+    approved: Collection[OperationName]
+    plan_only: bool
+    outcomes: list[OperationOutcome] = field(default_factory=list)
+    at_version: dict[OperationName, list[int]] = field(default_factory=dict)
+    """The versions on which each operation has had its turns."""
+
+    def run(self) -> RunResult:
+        started = self.context.now()
+        before = latest = self._assess(None)
+        while (due := self._next(latest)) is not None:
+            outcome = self._outcome(due, started)
+            self.outcomes.append(outcome)
+            if outcome.status in _ENDING:
+                break
+            if outcome.status in ("done", "nothing-to-do"):
+                latest = self._assess(latest)
+        after = self._assess(latest) if self._ended_early(latest) else latest
+        return self._result(started, before, None if after is before else after)
+
+    def _assess(self, previous: Assessment | None) -> Assessment:
+        return assess_table(
+            self.context.table,
+            self.context.policy_table,
+            now=self.context.now(),
+            last_runs=tuple(self.last_runs.values()),
+            previous=previous.health if previous is not None else None,
+        )
+
+    def _ended_early(self, latest: Assessment) -> bool:
+        return bool(self.outcomes) and self.outcomes[-1].status in ("incomplete", "failed")
+
+    def _next(self, latest: Assessment) -> AssessedOperation | None:
+        version = latest.health.version if latest.health is not None else -1
+        waiting = {o.operation for o in self.outcomes if o.status == "needs-approval"}
+        for due in latest.due:
+            if due.operation in waiting:
+                continue
+            turns = self.at_version.setdefault(due.operation, [])
+            if len(turns) < _TURNS and (not turns or not self.plan_only and version > turns[-1]):
+                turns.append(version)
+                return due
+        return None
+
+    def _outcome(self, due: AssessedOperation, started: datetime) -> OperationOutcome:
+        now = self.context.now()
+        blank = OperationOutcome(
+            operation=due.operation,
+            status="needs-approval",
+            reason=f"{due.reason}; approve it, for the policy asks for that",
+            started_at=now,
+            engine=due.engine,
+        )
+        if due.needs_approval and due.operation not in self.approved and not self.plan_only:
+            return blank
+        limit = self.context.policy_table.rules.limits.max_duration
+        if limit is not None and now - started >= limit:
+            return replace(
+                blank,
+                status="stopped",
+                reason=f"the run has taken {now - started}, and {limit} are allowed; run again",
+                exit_status=RefusedError.exit_status,
+            )
+        made = sum(outcome.commits for outcome in self.outcomes)
+        try:
+            outcome = carry_out(self.context, due, commits_made=made, plan_only=self.plan_only)
+        except DeltaMaintenanceError as error:
+            outcome = _failed(blank, error, self.context.table.uri)
+        outcome = replace(outcome, seconds=(self.context.now() - now).total_seconds())
+        self._remember(outcome)
+        return outcome
+
+    def _remember(self, outcome: OperationOutcome) -> None:
+        if outcome.status in ("planned", "stopped"):
+            return
+        result = outcome.result or {}
+        version = result.get("version", -1)
+        self.last_runs[outcome.operation] = LastRun(
+            operation=outcome.operation,
+            at=outcome.started_at,
+            version=version,
+            status=result.get("status", "failed"),
+        )
+
+    def _result(self, started: datetime, before: Assessment, after: Assessment | None) -> RunResult:
+        status = self._status(before)
+        last = self.outcomes[-1] if self.outcomes else None
+        told = before if before.status == "failed" else last if status in _ENDING else None
+        problem = told.problem if isinstance(told, Assessment) else told.reason if told else None
+        return RunResult(
+            name=self.context.policy_table.name,
+            uri=self.context.policy_table.uri,
+            status=status,
+            started_at=started,
+            ended_at=self.context.now(),
+            outcomes=tuple(self.outcomes),
+            before=before,
+            after=after,
+            last_runs=tuple(self.last_runs.values()),
+            problem=problem,
+            exit_status=told.exit_status if told is not None else 0,
+            retryable=told is not None and told.retryable,
+        )
+
+    def _status(self, before: Assessment) -> RunStatus:
+        if before.status == "failed":
+            return "failed"
+        statuses = [outcome.status for outcome in self.outcomes]
+        for ending in _ENDING:
+            if ending in statuses:
+                return ending
+        if "done" in statuses or "nothing-to-do" in statuses:
+            return "done"
+        if "planned" in statuses:
+            return "planned"
+        return "nothing-due" if before.status == "nothing-due" else "blocked"
+
+
+def _failed(blank: OperationOutcome, error: DeltaMaintenanceError, uri: str) -> OperationOutcome:
+    return replace(
+        blank,
+        status="failed",
+        reason=str(error.located(table=uri)),
+        exit_status=error.exit_status,
+        retryable=error.retryable,
+    )

@@ -1,0 +1,46 @@
+"""From what a policy says of a table's store to the table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.policies.policy import PolicyTable
+from delta_maintenance.policies.rules import StorageRule
+from delta_maintenance.policies.values import resolve
+from delta_maintenance.table.table import Table, open_table
+
+StorageOptions = Callable[[StorageRule], Mapping[str, str]]
+"""Gives the storage options that a rule refers to."""
+
+
+def environment_options(
+    rule: StorageRule, environment: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The options of a rule, with what they refer to in the environment.
+
+    `InvalidRequestError` for a variable that is not set, and for a connection: only an orchestrator
+    has those.
+    """
+    if rule.connection is not None:
+        raise InvalidRequestError(
+            f"nobody here knows the connection {rule.connection!r}",
+            remedy="leave it to an orchestrator, or give storage options in the policy",
+        )
+    return resolved_options(rule, environment)
+
+
+def resolved_options(
+    rule: StorageRule, environment: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The options of a rule by themselves, for who knows its connection."""
+    values = os.environ if environment is None else environment
+    return {name: resolve(value, values) for name, value in rule.options.items()}
+
+
+def open_policy_table(
+    table: PolicyTable, storage_options: StorageOptions = environment_options
+) -> Table:
+    """The table at its address. Nothing is read yet."""
+    return open_table(table.uri, storage_options(table.rules.storage))

@@ -1,0 +1,39 @@
+"""Spark Connect: sessions of a server that is reached by its address, without a JVM here."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from delta_maintenance.submission.library import library_zip
+
+
+@contextmanager
+def connected(address: str) -> Iterator[SparkSession]:
+    """A session of its own on the server at `sc://HOST:PORT`, with this library shipped to it."""
+    spark = SparkSession.builder.remote(address).create()
+    try:
+        ship_library(spark)
+        yield spark
+    finally:
+        spark.stop()
+
+
+def is_connected(spark: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect."""
+    return "connect" in type(spark).__module__.split(".")
+
+
+def ship_library(spark: SparkSession) -> None:
+    """Gives the executors of this session the library as it is here.
+
+    What it depends on has to be on the server: pyarrow, numpy, fsspec, pyroaring and pydantic.
+    """
+    with tempfile.TemporaryDirectory(prefix="delta-maintenance-") as folder:
+        file = Path(folder, "delta_maintenance.zip")
+        file.write_bytes(library_zip())
+        spark.addArtifacts(str(file), pyfile=True)

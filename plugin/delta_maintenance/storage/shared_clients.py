@@ -1,0 +1,74 @@
+"""One client for the stores of many tables: for whoever watches hundreds of them at once.
+
+A client of an object store holds connections, credentials and the description of a whole API:
+megabytes, where a store of its own for every table would need each of them again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+from delta_maintenance.storage.addresses import parse_options
+from delta_maintenance.storage.azure_options import AzureAddress, AzureOptions
+from delta_maintenance.storage.gcs_options import GCSOptions
+from delta_maintenance.storage.request_failure import PAUSES
+from delta_maintenance.storage.s3_options import S3Options
+
+
+class SharedClients:
+    """Gives stores with the same options the same client. Thread-safe.
+
+    A client lives as long as a store that has it. `pauses`, in seconds, come before each further
+    attempt of a request; none for a caller who comes back by itself.
+    """
+
+    def __init__(self, *, pauses: Sequence[float] = PAUSES) -> None:
+        self._pauses = pauses
+        self._clients: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    def of(self, address: str, storage_options: Mapping[str, str] | None) -> Any:
+        """The client for the store at an address.
+
+        `InvalidRequestError` for options that the store does not have.
+        """
+        options = parse_options(address, storage_options, os.environ)
+        place = "" if isinstance(options, S3Options) else _place(address, options)
+        with self._lock:
+            client = self._clients.get((options, place))
+            if client is None:
+                client = self._clients[options, place] = self._new(options, place)
+            return client
+
+    def _new(self, options: S3Options | GCSOptions | AzureOptions | None, place: str) -> Any:
+        # Each is loaded where it is asked for: no table waits for the clients of other stores.
+        match options:
+            case S3Options():
+                from delta_maintenance.storage.s3_client import S3Client
+
+                return S3Client(options, read_timeout=_READ_TIMEOUT, pauses=self._pauses)
+            case GCSOptions():
+                from delta_maintenance.storage.gcs_client import GCSClient
+
+                return GCSClient(options, place, pauses=self._pauses)
+            case AzureOptions():
+                from delta_maintenance.storage.azure_client import AzureClient
+
+                return AzureClient(options, place, pauses=self._pauses)
+            case None:
+                raise AssertionError("only object stores have clients")
+
+
+def _place(address: str, options: GCSOptions | AzureOptions | None) -> str:
+    """The bucket or the container, to which a client of Google or Azure is bound."""
+    if isinstance(options, AzureOptions):
+        return AzureAddress.parse(address.rstrip("/")).container
+    return address.partition("://")[2].partition("/")[0]
+
+
+_READ_TIMEOUT = 20
+"""Seconds. One store that hangs shall not hold up the tables of the others for long."""

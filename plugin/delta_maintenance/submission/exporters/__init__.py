@@ -1,0 +1,50 @@
+"""A submission as the request document of a platform; one module per platform, nothing is sent.
+
+Each class holds what only its platform asks for, and its `document` is pure: the same submission
+gives the same document. So users of a platform keep the client or the operator that they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, Self
+
+from delta_maintenance.submission.exporters.databricks import DatabricksRun
+from delta_maintenance.submission.exporters.dataproc import DataprocBatch, DataprocJob
+from delta_maintenance.submission.exporters.emr_serverless import EmrServerlessJobRun
+from delta_maintenance.submission.exporters.kubernetes import SparkApplication
+from delta_maintenance.submission.exporters.livy import LivyBatch
+from delta_maintenance.submission.specification import Submission
+
+__all__ = [
+    "EXPORTERS",
+    "DatabricksRun",
+    "DataprocBatch",
+    "DataprocJob",
+    "EmrServerlessJobRun",
+    "Exporter",
+    "LivyBatch",
+    "SparkApplication",
+]
+
+
+class Exporter(Protocol):
+    """Turns submissions into documents."""
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """What only the platform asks for. `InvalidRequestError` names the field that is wrong."""
+
+    def document(self, submission: Submission) -> dict[str, Any]:
+        """The request. `InvalidRequestError` for what the platform has no place for."""
+
+
+EXPORTERS: Mapping[str, type[Exporter]] = {
+    "livy": LivyBatch,
+    "emr-serverless": EmrServerlessJobRun,
+    "databricks": DatabricksRun,
+    "dataproc": DataprocBatch,
+    "dataproc-cluster": DataprocJob,
+    "kubernetes": SparkApplication,
+}
+"""By the name that the command line has for the platform."""

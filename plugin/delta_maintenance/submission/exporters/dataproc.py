@@ -1,0 +1,84 @@
+"""Requests of Google Dataproc: a serverless `Batch`, and a `Job` on a cluster.
+
+The fields have the names of the protocol buffers, which the client libraries, Airflow's operators
+and the REST API all take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.record import Record
+from delta_maintenance.submission.specification import Submission
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataprocBatch(Record):
+    """A serverless batch."""
+
+    runtime_version: str | None = None
+    """Such as `2.3`."""
+    service_account: str | None = None
+    """The identity with which the job reaches the table."""
+    subnetwork_uri: str | None = None
+
+    def document(self, submission: Submission) -> dict[str, Any]:
+        """The `Batch`."""
+        runtime = {
+            "version": self.runtime_version,
+            "container_image": submission.code.image,
+            "properties": submission.properties(driver_environment="spark.dataproc.driverEnv."),
+        }
+        execution = {
+            "service_account": self.service_account,
+            "subnetwork_uri": self.subnetwork_uri,
+        }
+        batch = {
+            "pyspark_batch": _pyspark(submission),
+            "runtime_config": _given(runtime),
+            "environment_config": _given({"execution_config": _given(execution)}),
+        }
+        return _given(batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataprocJob(Record):
+    """A job on a cluster that is there, with its driver on the cluster too."""
+
+    project_id: str
+    cluster_name: str
+
+    def document(self, submission: Submission) -> dict[str, Any]:
+        """The `Job`."""
+        if submission.code.image is not None:
+            raise InvalidRequestError(
+                "a job on a cluster of Dataproc brings no image",
+                remedy="leave the image out, or ask for a serverless batch",
+            )
+        properties = {
+            # In client mode the driver has the environment of Dataproc's agent.
+            "spark.submit.deployMode": "cluster",
+            **submission.properties(driver_environment="spark.yarn.appMasterEnv."),
+        }
+        return {
+            "reference": {"project_id": self.project_id},
+            "placement": {"cluster_name": self.cluster_name},
+            "pyspark_job": {**_pyspark(submission), "properties": properties},
+        }
+
+
+def _pyspark(submission: Submission) -> dict[str, Any]:
+    return _given(
+        {
+            "main_python_file_uri": submission.code.application,
+            "args": list(submission.arguments),
+            "python_file_uris": list(submission.code.py_files),
+            "archive_uris": list(submission.code.archives),
+        }
+    )
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value}

@@ -1,0 +1,83 @@
+"""A `SparkApplication` (`sparkoperator.k8s.io/v1beta2`) for the Spark operator on Kubernetes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.record import Record
+from delta_maintenance.submission.specification import Count, Submission
+
+_Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+"""A DNS label, as Kubernetes names things."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkApplication(Record):
+    """A custom resource, to be created with `kubectl create -f` or by an operator of Airflow's."""
+
+    namespace: _Name
+    spark_version: str
+    """Of the image."""
+    service_account: _Name
+    """Under which the driver starts its executors."""
+    name: _Name | None = None
+    """None lets Kubernetes make one up."""
+    time_to_live_seconds: Count | None = None
+    """How long the resource stays after the end."""
+
+    def document(self, submission: Submission) -> dict[str, Any]:
+        """The resource."""
+        code, resources = submission.code, submission.resources
+        if code.image is None:
+            raise InvalidRequestError("there is no image to run", remedy="give an image")
+        prefix = re.sub("[^a-z0-9]+", "-", submission.name.lower())
+        spec = {
+            "type": "Python",
+            "pythonVersion": "3",
+            "mode": "cluster",
+            "sparkVersion": self.spark_version,
+            "image": code.image,
+            "mainApplicationFile": submission.code.application,
+            "arguments": list(submission.arguments),
+            "deps": _given({"pyFiles": list(code.py_files), "archives": list(code.archives)}),
+            "sparkConf": submission.conf | code.conf(),
+            # Whoever asked for the job decides whether to ask again.
+            "restartPolicy": {"type": "Never"},
+            "timeToLiveSeconds": self.time_to_live_seconds,
+        }
+        driver = {
+            "cores": resources.driver_cores,
+            "memory": resources.driver_memory,
+            "serviceAccount": self.service_account,
+            "env": _variables(submission),
+        }
+        executor = {
+            "instances": resources.executors,
+            "cores": resources.executor_cores,
+            "memory": resources.executor_memory,
+            "memoryOverhead": resources.executor_memory_overhead,
+            "env": _variables(submission),
+        }
+        return {
+            "apiVersion": "sparkoperator.k8s.io/v1beta2",
+            "kind": "SparkApplication",
+            "metadata": {
+                "namespace": self.namespace,
+                **({"name": self.name} if self.name else {"generateName": f"{prefix}-"}),
+            },
+            # Without executors of a given size Kubernetes still wants to be told of both.
+            "spec": {**_given(spec), "driver": _given(driver), "executor": _given(executor)},
+        }
+
+
+def _variables(submission: Submission) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in submission.environment.items()]
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value}

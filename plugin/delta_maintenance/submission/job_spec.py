@@ -1,0 +1,95 @@
+"""What a Spark job is told: one operation on one table.
+
+`python -m delta_maintenance.spark.job --help` says the same from the other side.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.record import Record
+
+APPLICATION = Path(__file__).resolve().parent.parent / "spark" / "job.py"
+"""The one file to submit, whatever the operation."""
+
+Operation = Literal["checkpoint", "backfill-row-ids", "add-constraint", "fsck", "vacuum"]
+OPERATIONS: tuple[str, ...] = get_args(Operation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec(Record):
+    """One operation on one table."""
+
+    operation: Operation
+    table: str
+    """An address that the driver and every executor reach."""
+    version: int | None = None
+    """The version to work on; None takes the latest, as operations that commit always do."""
+    storage_options: dict[str, str] = field(default_factory=dict, repr=False)
+    """Of the table's store. May hold credentials: see `write`."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Fields of the operation's Options. The engine is Spark, unless they name another."""
+    report_uri: str | None = None
+    """A new Parquet file for the whole list that the Result has the beginning of; with the storage
+    options of the table, and outside of it."""
+    plan_only: bool = False
+    """For a vacuum: answer with the Plan, and delete nothing."""
+
+    def write(self, path: str | os.PathLike[str]) -> str:
+        """Writes the specification to a file that only this user can read; returns `@PATH`.
+
+        Arguments stand in the process list and in the logs of orchestrators, so a specification
+        with credentials never goes there.
+        """
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w") as file:
+            json.dump(self.to_json(), file)
+        return f"@{os.fspath(path)}"
+
+    def require_sound_options(self) -> None:
+        """`InvalidRequestError` for options that the operation does not have, before any job."""
+        # Each loads what its operation needs.
+        from delta_maintenance.operations import (
+            add_constraint,
+            backfill_row_ids,
+            checkpoint,
+            fsck,
+            vacuum,
+        )
+
+        kinds: Mapping[str, type[Record]] = {
+            "checkpoint": checkpoint.CheckpointOptions,
+            "backfill-row-ids": backfill_row_ids.BackfillRowIdsOptions,
+            "add-constraint": add_constraint.AddConstraintOptions,
+            "fsck": fsck.FsckOptions,
+            "vacuum": vacuum.VacuumOptions,
+        }
+        kinds[self.operation].from_json(self.options)
+
+
+def require_no_credentials(spec: JobSpec) -> None:
+    """`InvalidRequestError` for storage options that hold a secret or that nobody vouches for.
+
+    For specifications that become arguments or documents, which others may read.
+    """
+    # Loads what speaks to object stores.
+    from delta_maintenance.storage.addresses import parse_options
+
+    options = parse_options(spec.table, spec.storage_options)
+    secret = None
+    if options is not None:
+        secret = next((name for name, value in options.secrets().items() if value), None)
+    elif spec.storage_options:
+        secret = next(iter(spec.storage_options))
+    if secret is not None:
+        raise InvalidRequestError(
+            f"the storage option {secret} would stand where others can read it",
+            table=spec.table,
+            remedy="give the job's machines an identity of their own, or their environment",
+        )

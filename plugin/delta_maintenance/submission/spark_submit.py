@@ -1,0 +1,94 @@
+"""The command that submits a job, and the environment in which its driver starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.submission.job_spec import APPLICATION
+
+
+def submit_command(
+    spec: str,
+    report: str,
+    *,
+    spark_submit: str = "spark-submit",
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    py_files: Sequence[str] = (),
+    archives: Sequence[str] = (),
+    application: str | os.PathLike[str] = APPLICATION,
+) -> list[str]:
+    """The words of a command that submits a job.
+
+    `spec` is what `JobSpec.write` returned, or its JSON where it holds no credentials. `report` is
+    where the job answers: a path of the driver's machine, or an address in the table's store.
+    """
+    return [
+        spark_submit,
+        *(["--master", master] if master else []),
+        *(word for name, value in (conf or {}).items() for word in ("--conf", f"{name}={value}")),
+        *(["--py-files", ",".join(py_files)] if py_files else []),
+        *(["--archives", ",".join(archives)] if archives else []),
+        os.fspath(application),
+        *("--spec", spec, "--report", report),
+    ]
+
+
+def connect_command(spec: str, report: str) -> list[str]:
+    """The words of a command that runs a job in this Python, through Spark Connect.
+
+    Where the server is, and the token for it, is said in the environment: `driver_environment`.
+    """
+    return [sys.executable, os.fspath(APPLICATION), "--spec", spec, "--report", report]
+
+
+def find_spark_home() -> Path:
+    """SPARK_HOME, else the pyspark that this Python has, else an `InvalidRequestError`."""
+    named = os.environ.get("SPARK_HOME")
+    if named:
+        home = Path(named)
+        problem = f"SPARK_HOME is {named}, where there is no bin/spark-submit"
+    else:
+        # Found, not imported: that would take a second, and the job is another process anyway.
+        package = importlib.util.find_spec("pyspark")
+        home = Path(package.origin).parent if package and package.origin else Path()
+        problem = "pyspark is not installed here and SPARK_HOME is not set"
+    if not (home / "bin" / "spark-submit").is_file():
+        raise InvalidRequestError(
+            problem, remedy="install delta-maintenance[spark], or use --engine local"
+        )
+    return home
+
+
+def driver_environment(
+    environment: Mapping[str, str],
+    *,
+    secrets: Mapping[str, str | None] | None = None,
+    remote: str | None = None,
+) -> dict[str, str]:
+    """The environment of a driver on this machine, from that of this process.
+
+    `secrets` are variables to be set, or to be kept from the driver where they are None; `remote`
+    is the address of a Spark Connect server.
+    """
+    started = {
+        "PYSPARK_PYTHON": sys.executable,
+        **environment,
+        # The driver needs this Python's packages, ours among them.
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    # Left over, it would turn a submitted driver into a client of that server.
+    started.pop("SPARK_REMOTE", None)
+    if remote is not None:
+        started["SPARK_REMOTE"] = remote
+    for name, value in (secrets or {}).items():
+        if value is None:
+            started.pop(name, None)
+        else:
+            started[name] = value
+    return started

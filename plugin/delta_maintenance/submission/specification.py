@@ -1,0 +1,134 @@
+"""A Spark application as any platform is asked for it, in no platform's own words.
+
+Whoever submits takes it from here: `submission.spark_submit` makes a command of it, each module of
+`submission.exporters` the document of one platform.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.record import Record
+from delta_maintenance.submission.configuration import checked_conf, checked_environment
+from delta_maintenance.submission.job_spec import APPLICATION, JobSpec, require_no_credentials
+
+Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]*[kmgtKMGT]b?$")]
+"""As Spark writes it: `4g`, `512m`."""
+Count = Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code(Record):
+    """How this library and what it needs come to the driver and the executors."""
+
+    application: str = os.fspath(APPLICATION)
+    """The address of `job.py`, as the driver's machine or the platform reaches it."""
+    py_files: tuple[str, ...] = ()
+    """Addresses of ZIP files for the Python path; see `submission.library`."""
+    archives: tuple[str, ...] = ()
+    """Addresses of packed environments, each with `#` and the folder that it is unpacked in."""
+    python: str | None = None
+    """The Python of driver and executors, such as `./environment/bin/python` of an archive."""
+    image: str | None = None
+    """The container image, where the platform runs containers."""
+
+    def conf(self) -> dict[str, str]:
+        """What Spark itself takes as a property."""
+        return {} if self.python is None else {"spark.pyspark.python": self.python}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources(Record):
+    """What a job may use. None leaves it to the platform."""
+
+    driver_cores: Count | None = None
+    driver_memory: Memory | None = None
+    executors: Count | None = None
+    executor_cores: Count | None = None
+    executor_memory: Memory | None = None
+    executor_memory_overhead: Memory | None = None
+    """Outside of the JVM, where the Python workers are: what counts for these jobs."""
+
+    def conf(self) -> dict[str, str]:
+        """The same as Spark properties."""
+        properties = {
+            "spark.driver.cores": self.driver_cores,
+            "spark.driver.memory": self.driver_memory,
+            "spark.executor.instances": self.executors,
+            "spark.executor.cores": self.executor_cores,
+            "spark.executor.memory": self.executor_memory,
+            "spark.executor.memoryOverhead": self.executor_memory_overhead,
+        }
+        return {name: str(value) for name, value in properties.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission(Record):
+    """One Spark application: the job, with all that a platform has to know of it."""
+
+    name: str
+    arguments: tuple[str, ...]
+    code: Code
+    conf: dict[str, str] = field(default_factory=dict)
+    """Spark properties beyond those that code and resources stand for."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables of driver and executors; nothing secret."""
+    resources: Resources = Resources()
+
+    @classmethod
+    def of(
+        cls,
+        spec: JobSpec,
+        *,
+        report: str,
+        code: Code,
+        conf: Mapping[str, object] | None = None,
+        environment: Mapping[str, str] | None = None,
+        resources: Resources | None = None,
+    ) -> Submission:
+        """The submission of a job to a cluster, whose driver is not on this machine.
+
+        `InvalidRequestError` for what cannot be reached from there, for properties and variables
+        that may not be given, and for credentials: all of this stands where others can read it.
+        """
+        for what, address in (
+            ("table", spec.table),
+            ("report", report),
+            ("application", code.application),
+        ):
+            if ":" not in address.split("/", 1)[0] or address.lower().startswith("file:"):
+                raise InvalidRequestError(
+                    f"the {what} {address} is a path of this machine",
+                    remedy="give an address that the cluster reaches, such as s3://BUCKET/PATH",
+                )
+        require_no_credentials(spec)
+        spec.require_sound_options()
+        fields = {name: value for name, value in spec.to_json().items() if value}
+        return cls(
+            name=f"delta-maintenance {spec.operation}",
+            arguments=("--spec", json.dumps(fields), "--report", report),
+            code=code,
+            conf=checked_conf(conf or {}),
+            environment=checked_environment(environment or {}),
+            resources=resources or Resources(),
+        )
+
+    def properties(self, *, driver_environment: str | None = None) -> dict[str, str]:
+        """All of it that Spark takes as properties, without the addresses of the code.
+
+        `driver_environment` is what the platform's properties for the environment of the driver
+        begin with.
+        """
+        variables = {f"spark.executorEnv.{name}": text for name, text in self.environment.items()}
+        if driver_environment is not None:
+            variables |= {
+                f"{driver_environment}{name}": text for name, text in self.environment.items()
+            }
+        return {**self.conf, **self.resources.conf(), **self.code.conf(), **variables}

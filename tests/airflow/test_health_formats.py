@@ -1,0 +1,58 @@
+"""Numbers, sizes and times as people read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from delta_maintenance_airflow.health_page import formats
+
+NOW = datetime(2026, 11, 21, 6, 40, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (32 << 20, "32 MiB"),
+        (1536, "1.5 KiB"),
+        ((1 << 20) - 1, "1 MiB"),
+        (104_800, "102 KiB"),
+        (3 << 50, "3 PiB"),
+        (5_000 << 50, "5000 PiB"),
+    ],
+)
+def test_sizes_are_told_in_units_of_1024(value: int | None, text: str) -> None:
+    assert formats.size(value) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(None, "–"), (0, "0%"), (0.001, "<1%"), (0.123, "12%"), (1, "100%")]
+)
+def test_a_little_is_not_nothing(share: float | None, text: str) -> None:
+    assert formats.percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("length", "text", "brief"),
+    [
+        (timedelta(seconds=3), "just now", "3 s"),
+        (timedelta(minutes=1), "1 minute ago", "1 min"),
+        (timedelta(hours=23, minutes=59), "23 hours ago", "23 h"),
+        (timedelta(days=3), "3 days ago", "3 d"),
+        (timedelta(days=-3), "in 3 days", "3 d"),
+    ],
+)
+def test_instants_are_told_by_their_distance(length: timedelta, text: str, brief: str) -> None:
+    assert formats.ago(NOW - length, NOW) == text
+    assert formats.brief(length) == brief
+
+
+def test_counts_and_instants_can_be_read() -> None:
+    assert formats.count(1_234_567) == "1,234,567"
+    assert formats.count(None) == "–"
+    assert formats.instant(NOW) == "2026-11-21 06:40 UTC"

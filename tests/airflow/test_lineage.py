@@ -1,0 +1,223 @@
+"""What OpenLineage is told of tables. Its provider, which is not installed here, is played."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from airflow.providers.common.compat.openlineage import facet
+from worn_tables import worn_table
+
+from delta_maintenance.testing.table_builder import TableBuilder
+from delta_maintenance_airflow.lineage import RUN_FACET, dataset_name
+from delta_maintenance_airflow.operators import (
+    DeltaCheckpointOperator,
+    DeltaFsckOperator,
+    DeltaVacuumOperator,
+)
+from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
+from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
+
+
+@dataclass
+class Dataset:
+    namespace: str
+    name: str
+    facets: dict[str, Any]
+
+
+@dataclass
+class OutputDataset(Dataset):
+    outputFacets: dict[str, Any]
+
+
+@dataclass
+class Lineage:
+    inputs: list[Dataset] = field(default_factory=list)
+    outputs: list[OutputDataset] = field(default_factory=list)
+    run_facets: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Statistics:
+    size: int
+    fileCount: int | None
+
+
+@dataclass
+class Version:
+    datasetVersion: str
+
+
+class RunFacet:
+    def with_additional_properties(self, **properties: Any) -> Mapping[str, Any]:
+        return properties
+
+
+@pytest.fixture
+def openlineage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its provider and its client, as far as they are asked."""
+    extractors = ModuleType("extractors")
+    extractors.OperatorLineage = Lineage  # type: ignore[attr-defined]
+    facet_v2 = ModuleType("facet_v2")
+    facet_v2.dataset_version_dataset = ModuleType("dataset_version_dataset")  # type: ignore[attr-defined]
+    facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet = Version
+    for name, module in {
+        "airflow.providers.openlineage": ModuleType("openlineage"),
+        "airflow.providers.openlineage.extractors": extractors,
+        "openlineage": ModuleType("openlineage"),
+        "openlineage.client": ModuleType("client"),
+        "openlineage.client.facet_v2": facet_v2,
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(facet, "InputDataset", Dataset)
+    monkeypatch.setattr(facet, "OutputDataset", OutputDataset)
+    monkeypatch.setattr(facet, "OutputStatisticsOutputDatasetFacet", Statistics)
+    monkeypatch.setattr(facet, "RunFacet", RunFacet)
+
+
+def told(task: DeltaMaintenanceOperator | DeltaPolicyRunOperator) -> Lineage:
+    lineage = task.get_openlineage_facets_on_complete(None)
+    assert isinstance(lineage, Lineage)
+    return lineage
+
+
+def checkpoint(table: TableBuilder, **arguments: Any) -> DeltaCheckpointOperator:
+    return DeltaCheckpointOperator(task_id="t", table_uri=table.store.root, **arguments)
+
+
+@pytest.mark.usefixtures("openlineage")
+def test_a_task_names_its_table_at_its_start_and_the_version_at_its_end(
+    neglected_table: TableBuilder, task_context: dict[str, Any]
+) -> None:
+    task = checkpoint(neglected_table)
+    begun = OutputDataset("file", neglected_table.store.root, {}, {})
+    assert task.get_openlineage_facets_on_start() == Lineage(outputs=[begun])
+    outcome = task.execute(task_context)
+    lineage = told(task)
+    (output,) = lineage.outputs
+    assert (output.namespace, output.name) == ("file", neglected_table.store.root)
+    assert output.facets == {"version": Version("9")}
+    assert output.outputFacets == {"outputStatistics": Statistics(outcome["bytes_written"], 1)}
+    facts = lineage.run_facets[RUN_FACET]
+    assert (facts["operation"], facts["status"]) == ("checkpoint", "written")
+    assert "table" not in facts
+    assert not lineage.inputs
+
+
+@pytest.mark.usefixtures("openlineage")
+@pytest.mark.parametrize("plan_only", [True, False])
+def test_a_table_that_was_only_read_is_an_input(
+    neglected_table: TableBuilder, task_context: dict[str, Any], plan_only: bool
+) -> None:
+    if not plan_only:
+        checkpoint(neglected_table).execute(task_context)
+    task = checkpoint(neglected_table, plan_only=plan_only)
+    task.execute(task_context)
+    read = Dataset("file", neglected_table.store.root, {"version": Version("9")})
+    assert (told(task).inputs, told(task).outputs) == ([read], [])
+
+
+@pytest.mark.usefixtures("openlineage")
+def test_a_look_at_soundness_reads(
+    classic_table: TableBuilder, task_context: dict[str, Any]
+) -> None:
+    task = DeltaFsckOperator(task_id="t", table_uri=classic_table.store.root)
+    with pytest.raises(Exception, match="missing-data-file"):
+        task.execute(task_context)
+    assert told(task).inputs
+    assert not told(task).outputs
+    assert told(task).run_facets[RUN_FACET]["status"] == "corrupt"
+
+
+@pytest.mark.usefixtures("openlineage")
+def test_a_vacuum_has_the_version_of_its_last_commit_and_what_it_deleted(
+    tmp_path: Path, task_context: dict[str, Any]
+) -> None:
+    worn_table(tmp_path)
+    task = DeltaVacuumOperator(task_id="t", table_uri=str(tmp_path))
+    outcome = task.execute(task_context)
+    (output,) = told(task).outputs
+    assert output.facets == {"version": Version("17")}
+    # Nothing was written, and nobody shall add what was deleted to what was.
+    assert output.outputFacets == {}
+    facts = told(task).run_facets[RUN_FACET]
+    assert (facts["deleted"], facts["bytes"]) == (outcome["deleted"], outcome["bytes"])
+
+
+@pytest.mark.usefixtures("openlineage")
+def test_a_policy_s_run_tells_of_its_table(
+    neglected_table: TableBuilder,
+    task_context: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    rules = {"checkpoint": {"max_commits": 5}, "clean_log": False, "vacuum": False}
+    policy.write_text(yaml.safe_dump({"version": 1, "defaults": rules, "tables": []}))
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS", str(tmp_path / "kept"))
+
+    def run(**arguments: Any) -> DeltaPolicyRunOperator:
+        table = {"uri": neglected_table.store.root}
+        task = DeltaPolicyRunOperator(task_id="t", table=table, policy=str(policy), **arguments)
+        task.execute(task_context)
+        return task
+
+    planned = told(run(plan_only=True))
+    assert (len(planned.inputs), planned.outputs) == (1, [])
+    lineage = told(run())
+    (output,) = lineage.outputs
+    assert output.name == neglected_table.store.root
+    assert output.facets == {"version": Version("9")}
+    assert output.outputFacets["outputStatistics"].fileCount == 1
+    assert lineage.run_facets[RUN_FACET]["operations"] == ["checkpoint: done"]
+    nothing = told(run())
+    assert (len(nothing.inputs), nothing.outputs) == (1, [])
+
+
+@pytest.mark.usefixtures("openlineage")
+def test_a_policy_s_table_by_its_name_alone_is_told_of_at_the_end_only() -> None:
+    task = DeltaPolicyRunOperator(task_id="t", table={"name": "events"})
+    assert task.get_openlineage_facets_on_start() is None
+
+
+def test_without_its_provider_nothing_is_told(
+    neglected_table: TableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "airflow.providers.openlineage", None)
+    task = checkpoint(neglected_table)
+    assert task.get_openlineage_facets_on_start() is None
+    assert task.get_openlineage_facets_on_complete(None) is None
+
+
+@pytest.mark.parametrize(
+    ("address", "named"),
+    [
+        ("s3://lake/raw/events", ("s3://lake", "raw/events")),
+        ("s3a://lake/raw/events/", ("s3://lake", "raw/events")),
+        ("s3://lake/a%20b", ("s3://lake", "a%20b")),
+        ("s3://lake", ("s3://lake", "/")),
+        ("gcs://lake/events", ("gs://lake", "events")),
+        (
+            "abfs://raw@lake.blob.core.windows.net/events",
+            ("abfss://raw@lake.dfs.core.windows.net", "events"),
+        ),
+        ("file:///lake/a%20b/", ("file", "/lake/a b")),
+        ("/lake/a b", ("file", "/lake/a b")),
+        ("az://raw/events", None),
+        ("memory://events", None),
+        ("s3://key:secret@lake/events", None),
+        ("s3://lake/events?secret", None),
+        ("abfss://raw/events", None),
+    ],
+)
+def test_addresses_are_named_as_openlineage_names_them(
+    address: str, named: tuple[str, str] | None
+) -> None:
+    assert dataset_name(address) == named

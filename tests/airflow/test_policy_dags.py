@@ -1,0 +1,259 @@
+"""The Dags that look after the tables of a policy, run for real."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from airflow.dag_processing.dagbag import DagBag
+from worn_tables import fingerprint, worn_table
+
+from delta_maintenance.policies.assessments import AssessmentEntry
+from delta_maintenance.policies.leases import Leases
+from delta_maintenance.testing.actions import add, metadata, protocol
+from delta_maintenance.testing.table_builder import TableBuilder
+
+DAGS = Path(__file__).resolve().parents[2] / "dags"
+
+pytestmark = [
+    pytest.mark.airflow,
+    # Airflow's own business: one library it uses tells another one about a third.
+    pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`"),
+]
+
+
+@pytest.fixture
+def policy(
+    airflow_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Path]:
+    """Writes the policy that Airflow's configuration names."""
+
+    def write(*tables: dict[str, Any], **defaults: Any) -> Path:
+        path = tmp_path / "policy.yaml"
+        document = {"version": 1, "defaults": defaults, "tables": list(tables)}
+        path.write_text(yaml.safe_dump(document))
+        monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__POLICY", str(path))
+        monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS", str(tmp_path / "kept"))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def run(run_dag: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """Runs a Dag; gives by task and map index what each has told, with its state."""
+
+    def run(name: str, dag_id: str, **options: Any) -> dict[str, Any]:
+        # Read anew each time: within one process a task stays rendered.
+        bag = DagBag(dag_folder=str(DAGS / f"{name}.py"))
+        assert not bag.import_errors
+        done = run_dag(bag.dags[dag_id], **options)
+        found = {"state": str(done.state)}
+        for ti in done.get_task_instances():
+            name = ti.task_id if ti.map_index < 0 else f"{ti.task_id}[{ti.map_index}]"
+            told = ti.xcom_pull(ti.task_id, map_indexes=ti.map_index)
+            found[name] = SimpleNamespace(state=str(ti.state), told=told)
+        return found
+
+    return run
+
+
+def scheduled(run: Callable[..., Any], **params: Any) -> dict[str, Any]:
+    return run("delta_scheduled", "delta_maintenance", run_conf=params)
+
+
+def fresh_table(folder: Path) -> TableBuilder:
+    table = TableBuilder(folder)
+    table.commit([protocol(), metadata()])
+    table.commit([add("a.parquet")])
+    return table
+
+
+def test_each_table_with_work_gets_what_is_due_and_a_broken_one_holds_up_no_other(
+    policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    worn = worn_table(tmp_path / "lake/worn")
+    fresh_table(tmp_path / "lake/fresh")
+    policy(
+        {"name": "gone", "uri": str(tmp_path / "nowhere")},
+        {"name": "lost", "uri": f"{tmp_path}/lost", "storage": {"connection": "of nobody"}},
+        {"uri": f"{tmp_path}/lake/fresh", "vacuum": False, "clean_log": False},
+        {"pattern": f"{tmp_path}/lake/**"},
+        checkpoint={"max_commits": 5},
+        clean_log={"every": "1 day"},
+        vacuum={"every": "7 days", "min_reclaimable": 0},
+    )
+    found = scheduled(run)
+    assert found["state"] == "failed"
+    runs = [each for name, each in found.items() if name.startswith("run[")]
+    worked = {each.told["name"]: each for each in runs if each.told}
+    assert sorted(each.state for each in runs) == ["failed", "failed", "success"]
+    assert worked["worn"].state == "success"
+    assert worked["worn"].told["status"] == "done"
+    assert worked["worn"].told["operations"][0] == "checkpoint: done"
+    assert not (tmp_path / "lake/worn/0.parquet").exists()
+    assert worn.open().snapshot().checkpoint is not None
+    assert set(worked) == {"worn"}
+    summary = found["summary"]
+    assert summary.state == "failed"
+    assert summary.told["tables"] == 3
+    assert "gone" in summary.told["problems"][0] and "nowhere" in summary.told["problems"][0]
+    assert "lost" in summary.told["problems"][1] and "of nobody" in summary.told["problems"][1]
+
+    again = scheduled(run, tables=["worn"])
+    assert again["state"] == "success"
+    assert again["summary"].told["text"] == "nothing was due"
+
+
+def test_a_plan_changes_nothing(
+    policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    worn_table(tmp_path / "t")
+    before = fingerprint(tmp_path / "t")
+    policy({"name": "t", "uri": str(tmp_path / "t")}, checkpoint=True, vacuum={"every": "1 day"})
+    found = scheduled(run, plan_only=True)
+    assert found["run[0]"].told["status"] == "planned"
+    assert fingerprint(tmp_path / "t") == before
+
+
+def test_who_is_at_work_on_a_table_has_it_and_what_it_keeps_is_for_the_page(
+    policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    from delta_maintenance_airflow.settings import assessment_store
+
+    worn_table(tmp_path / "t")
+    policy({"name": "t", "uri": str(tmp_path / "t")}, checkpoint={"max_commits": 1})
+    store = assessment_store()
+    with Leases(store.store).held("t", holder="somebody"):
+        found = scheduled(run)
+    assert found["state"] == "success"
+    assert found["run[0]"].state == "skipped"
+    assert found["summary"].told["statuses"] == {"busy": 1}
+    found = scheduled(run)
+    assert found["run[0]"].told["operations"] == ["checkpoint: done"]
+    entry = store.load("t")
+    assert isinstance(entry, AssessmentEntry)
+    assert entry.run is not None and entry.run.status == "done"
+    assert entry.link is not None and entry.link.endswith("/tasks/run/mapped/0")
+    assert entry.health is not None and entry.health.commits_since_checkpoint == 0
+
+
+@pytest.fixture
+def chat() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    heard: list[dict[str, Any]] = []
+
+    class Chat(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            length = int(self.headers["Content-Length"])
+            heard.append(
+                {"auth": self.headers["Authorization"], **json.loads(self.rfile.read(length))}
+            )
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Chat)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/hook", heard
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_summary_is_posted_where_somebody_is_needed(
+    policy: Callable[..., Path],
+    run: Callable[..., Any],
+    chat: tuple[str, list[dict[str, Any]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    address, heard = chat
+    connection = {"conn_type": "http", "host": address, "password": "of the chat"}
+    monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps(connection))
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__NOTIFY_CONN_ID", "chat")
+    policy({"name": "gone", "uri": str(tmp_path / "nowhere")}, checkpoint=True)
+    assert scheduled(run)["state"] == "failed"
+    assert len(heard) == 1
+    assert heard[0]["auth"] == "Bearer of the chat"
+    assert heard[0]["text"].startswith("delta_maintenance: 1 tables with work: 1 failed; gone: ")
+
+
+def by_hand(run: Callable[..., Any], answer: str | None = None, **params: Any) -> dict[str, Any]:
+    return run("delta_manual", "delta_manual", run_conf=params)
+
+
+def test_by_hand_what_deletes_nothing_needs_no_approval(
+    policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    table = worn_table(tmp_path / "t")
+    policy({"name": "mine", "uri": str(tmp_path / "t")})
+    found = by_hand(run, operation="checkpoint", tables=["mine"], options={"kind": "classic"})
+    assert found["state"] == "success"
+    assert found["one_table.plan[0]"].told["needs_approval"] is False
+    assert found["one_table.run[0]"].told["operations"] == ["checkpoint: done"]
+    assert table.open().snapshot().checkpoint is not None
+
+
+def test_by_hand_a_plan_may_be_all(
+    policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    worn_table(tmp_path / "t")
+    policy()
+    before = fingerprint(tmp_path / "t")
+    found = by_hand(run, operation="vacuum", table_uri=str(tmp_path / "t"), plan_only=True)
+    assert found["state"] == "success"
+    plan = found["one_table.plan[0]"].told
+    assert plan["needs_approval"] is True and "files: `1`" in plan["plan_text"]
+    assert found["one_table.run[0]"].state == "skipped"
+    assert fingerprint(tmp_path / "t") == before
+
+
+def test_without_a_table_the_form_is_refused(
+    policy: Callable[..., Path], run: Callable[..., Any]
+) -> None:
+    policy()
+    assert by_hand(run, operation="vacuum")["state"] == "failed"
+
+
+def test_on_commit_the_tables_that_changed_get_what_is_due(
+    policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    from delta_maintenance_airflow.policy_assets import changed_tables
+
+    uri = str(tmp_path / "t")
+    policy({"name": "mine", "uri": uri}, {"pattern": f"{tmp_path}/lake/**"})
+    bag = DagBag(dag_folder=str(DAGS / "delta_on_commit.py"))
+    assert not bag.import_errors
+    schedule = bag.dags["delta_on_commit"].timetable.asset_condition
+    assets = schedule.objects
+    assert [(asset.name, asset.uri) for asset in assets] == [("mine", f"file://{uri}")]
+    assert [watcher.trigger.table_uri for watcher in assets[0].watchers] == [uri]
+    events = {
+        assets[0]: [
+            SimpleNamespace(extra={"payload": {"status": "changed", "table": uri}}),
+            SimpleNamespace(
+                extra={"payload": {"status": "error", "table": "x", "message": "gone"}}
+            ),
+            SimpleNamespace(extra=None),
+        ]
+    }
+    assert changed_tables(events) == [
+        {"name": "mine", "uri": uri, "problem": None},
+        {"name": "x", "uri": "x", "problem": "gone"},
+    ]
+
+
+def test_without_a_policy_nothing_is_watched_and_every_dag_is_parsed(airflow_db: None) -> None:
+    bag = DagBag(dag_folder=str(DAGS))
+    assert not bag.import_errors
+    assert {"delta_maintenance", "delta_on_commit", "delta_manual"} <= set(bag.dags)
+    for dag in bag.dags.values():
+        assert dag.doc_md and dag.description

@@ -1,0 +1,239 @@
+"""`assess` and `run` over the tables of a policy, and `health` of one table."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vacuum_tables import Folder, days_ago
+
+from delta_maintenance.cli import run as run_verb
+from delta_maintenance.errors import StorageAccessError
+from delta_maintenance.operations.health import TableHealth
+from delta_maintenance.policies import assess as assess_module
+from delta_maintenance.policies import run as run_module
+from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies.records import Assessment, RunResult
+from delta_maintenance.policies.rules import OPERATIONS
+from delta_maintenance.testing.actions import add, commit_info, remove
+
+
+def worn(path: Path) -> Folder:
+    """A table on disk with four commits behind its checkpoint and one dead file."""
+    now = datetime.now(UTC)
+    table = Folder(path, now=now)
+    table.checkpoint(0)
+    for number in range(4):
+        table.log(commit_info("WRITE"), add(f"{number}.parquet", size=1))
+        table.file(f"{number}.parquet")
+    removed = {"deletionTimestamp": days_ago(40, now), "size": 1, "extendedFileMetadata": True}
+    table.log(remove("0.parquet", **removed))
+    return table
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Two worn tables, and one that is damaged."""
+    worn(tmp_path / "lake" / "orders")
+    worn(tmp_path / "lake" / "raw" / "events")
+    damaged = tmp_path / "lake" / "damaged" / "_delta_log"
+    damaged.mkdir(parents=True)
+    (damaged / f"{0:020d}.json").write_text("{")
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def config(lake: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A policy over them."""
+    monkeypatch.setenv("LAKE", str(lake))
+    path = lake.parent / "policy.yaml"
+    path.write_text(
+        """
+version: 1
+defaults: {checkpoint: {max_commits: 5}, vacuum: true, approval: [vacuum]}
+tables:
+- {name: orders, uri: "${env:LAKE}/orders"}
+- {pattern: "${env:LAKE}/**"}
+"""
+    )
+    return path
+
+
+def test_assess_tells_of_every_table_and_a_damaged_one_does_not_hide_the_others(
+    cli: Any, config: Path
+) -> None:
+    outcome = cli("assess", config, "--json")
+    assessments = [Assessment.from_json(value) for value in outcome.document]
+    assert [(each.name, each.status) for each in assessments] == [
+        ("orders", "due"),
+        ("damaged", "failed"),
+        ("raw/events", "due"),
+    ]
+    assert outcome.status == 5 and outcome.err.startswith("delta-maintenance: damaged: table ")
+    text = cli("assess", config)
+    assert "needs approval" in text.out and "5 → 0 to replay" in text.out
+    assert "1 file, 1 byte" in text.out and text.status == 5
+
+
+def test_assess_of_named_tables_looks_at_no_other(cli: Any, config: Path, lake: Path) -> None:
+    outcome = cli("assess", config, "--table", "raw/events", "--table", "orders", "--json")
+    assert outcome.status == 0 and outcome.err == ""
+    assert [value["name"] for value in outcome.document] == ["raw/events", "orders"]
+    config.write_text(config.read_text().replace("/**", "/**/none"))
+    named = cli("assess", config, "--table", "orders", "--json")
+    assert named.status == 0 and named.err == "", "nothing has to be discovered for it"
+
+
+def test_a_table_that_the_policy_does_not_have_is_wrong_usage(cli: Any, config: Path) -> None:
+    outcome = cli("run", config, "--table", "order")
+    assert outcome.status == 2 and outcome.out == ""
+    assert "no table named 'order'" in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_a_policy_with_a_mistake_is_wrong_usage(cli: Any, config: Path) -> None:
+    config.write_text("version: 1\ndefaults: {vaccum: true}\n")
+    outcome = cli("assess", config)
+    assert (outcome.status, outcome.err.count("\n")) == (2, 1)
+    assert f"file {config}: line 2: defaults.vaccum" in outcome.err
+
+
+def test_run_does_what_is_due_and_goes_on_after_a_table_that_fails(
+    cli: Any, config: Path, lake: Path
+) -> None:
+    outcome = cli("run", config, "--json")
+    results = [RunResult.from_json(value) for value in outcome.document]
+    assert [(each.name, each.status) for each in results] == [
+        ("orders", "done"),
+        ("damaged", "failed"),
+        ("raw/events", "done"),
+    ]
+    assert outcome.status == 5
+    for table in ("orders", "raw/events"):
+        log = lake / table / "_delta_log"
+        assert (log / f"{5:020d}.checkpoint.parquet").exists()
+        assert (lake / table / "0.parquet").exists(), "nobody approved the vacuum"
+
+
+def test_run_with_an_approval_and_a_state_leaves_nothing_due(
+    cli: Any, config: Path, lake: Path, tmp_path: Path
+) -> None:
+    words = (config, "--state", tmp_path / "state", "--table", "orders")
+    text = cli("run", *words, "--approve", "vacuum")
+    assert text.status == 0 and "vacuum" in text.out and "done" in text.out
+    assert not (lake / "orders" / "0.parquet").exists()
+    seen = cli("assess", *words)
+    assert seen.status == 0 and "nothing due" in seen.out
+    again = cli("run", *words, "--approve", "vacuum", "--json").document[0]
+    assert again["status"] == "nothing-due" and len(again["last_runs"]) == 2
+
+
+def test_a_vacuum_that_left_no_commit_is_remembered_by_the_state_alone(
+    cli: Any, config: Path, lake: Path, tmp_path: Path
+) -> None:
+    config.write_text(
+        "version: 1\ndefaults: {vacuum: {log_commits: false}}\n"
+        'tables: [{name: orders, uri: "${env:LAKE}/orders"}]\n'
+    )
+    state = ("--state", tmp_path / "state")
+    assert cli("run", config, *state, "--json").document[0]["status"] == "done"
+    assert cli("assess", config, *state, "--json").document[0]["status"] == "nothing-due"
+    assert cli("assess", config, "--json").document[0]["status"] == "due"
+
+
+def test_a_dry_run_prints_the_plans_and_changes_nothing(
+    cli: Any, config: Path, lake: Path, tmp_path: Path
+) -> None:
+    before = sorted(os.listdir(lake / "orders" / "_delta_log"))
+    words = ("run", config, "--table", "orders", "--dry-run", "--state", tmp_path / "state")
+    result = RunResult.from_json(cli(*words, "--json").document[0])
+    assert result.status == "planned"
+    assert [(o.operation, o.status) for o in result.outcomes] == [
+        ("checkpoint", "planned"),
+        ("vacuum", "planned"),
+    ]
+    plan = result.outcomes[1].result
+    assert plan is not None and plan["files"] == 1
+    assert "planned" in cli(*words).out
+    assert sorted(os.listdir(lake / "orders" / "_delta_log")) == before
+    assert not (tmp_path / "state").exists() or not os.listdir(tmp_path / "state")
+
+
+def test_a_limit_that_stops_a_table_is_status_3(cli: Any, config: Path) -> None:
+    text = config.read_text()
+    config.write_text(text.replace("approval: [vacuum]", "limits: {max_deleted_files: 0}"))
+    outcome = cli("run", config, "--table", "orders")
+    assert outcome.status == 3 and "stopped" in outcome.out
+    assert "1 files would be deleted, and 0 are allowed" in outcome.err
+
+
+def test_tables_that_fail_in_different_ways_are_status_1(cli: Any, config: Path) -> None:
+    text = config.read_text()
+    config.write_text(text.replace("approval: [vacuum]", "limits: {max_deleted_files: 0}"))
+    assert cli("run", config).status == 1
+
+
+@pytest.mark.parametrize("verb", ["assess", "run"])
+def test_a_defect_that_shows_on_one_table_does_not_stop_the_others(
+    cli: Any, config: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    def broken(table: Any, *rest: Any, **options: Any) -> Any:
+        if table.uri.endswith("orders"):
+            raise ZeroDivisionError("by nothing")
+        return real(table, *rest, **options)
+
+    module = {"assess": assess_module, "run": run_module}[verb]
+    real = module.assess_table
+    monkeypatch.setattr(module, "assess_table", broken)
+    outcome = cli(verb, config, "--table", "orders", "--table", "raw/events", "--json")
+    statuses = [value["status"] for value in outcome.document]
+    assert outcome.status == 1 and statuses[0] == "failed" != statuses[1]
+    assert "orders: table" in outcome.err and "ZeroDivisionError: by nothing" in outcome.err
+
+
+def test_a_state_that_cannot_be_kept_is_a_warning(
+    cli: Any, config: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise StorageAccessError("not allowed", remedy="ask")
+
+    monkeypatch.setattr(AssessmentStore, "save", refused)
+    words = ("--table", "orders", "--state", lake.parent / "state")
+    outcome = cli("run", config, *words, "--json")
+    assert outcome.status == 0 and outcome.document[0]["status"] == "done"
+    assert "warning: orders: what became of it cannot be kept: not allowed" in outcome.err
+
+
+def test_a_connection_needs_an_orchestrator_or_storage_options(cli: Any, config: Path) -> None:
+    text = config.read_text().replace("approval: [vacuum]", "storage: {connection: lake}")
+    config.write_text(text.replace('- {pattern: "${env:LAKE}/**"}', ""))
+    outcome = cli("assess", config)
+    assert outcome.status == 2 and "connection 'lake'" in outcome.err
+    given = cli("assess", config, "--storage-option", "AWS_REGION=x")
+    assert "no storage option 'AWS_REGION'" in given.err, "it went to the store, which has none"
+
+
+def test_every_operation_can_be_approved() -> None:
+    assert run_verb.APPROVABLE == OPERATIONS
+
+
+def test_health_for_people_and_as_json(cli: Any, lake: Path) -> None:
+    outcome = cli("health", lake / "orders")
+    assert outcome.status == 0
+    for words in (
+        "5 commits",
+        "version 0: classic",
+        "3 below",
+        "1, of them 1 expired",
+        "unsupported",
+    ):
+        assert words in outcome.out, words
+    health = TableHealth.from_json(cli("health", lake / "orders", "--json").document)
+    assert (health.version, health.num_files, health.reclaimable_bytes) == (5, 3, 1)
+
+
+def test_health_of_what_is_no_table_is_status_5(cli: Any, tmp_path: Path) -> None:
+    outcome = cli("health", tmp_path)
+    assert outcome.status == 5 and outcome.out == "" and outcome.err.count("\n") == 1

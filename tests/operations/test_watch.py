@@ -1,0 +1,331 @@
+"""Conditions on a log: when they hold, what a poll costs, and what ends a wait in vain."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from delta_maintenance.errors import (
+    InvalidRequestError,
+    NotADeltaTableError,
+    StorageError,
+    VersionNotFoundError,
+)
+from delta_maintenance.operations.watch import (
+    CommitCount,
+    CommitFilter,
+    LogWatch,
+    Wait,
+    WaitCondition,
+    WaitProgress,
+    current_properties,
+)
+from delta_maintenance.protocol.log_files import commit_name
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.testing.actions import (
+    add,
+    commit_info,
+    features,
+    metadata,
+    protocol,
+    remove,
+)
+from delta_maintenance.testing.counting_store import CountingStore
+from delta_maintenance.testing.table_builder import TableBuilder
+
+OPTIMIZE = [commit_info("OPTIMIZE"), remove("a", dataChange=False), add("b", dataChange=False)]
+MERGE = [commit_info("MERGE"), remove("a"), add("c")]
+WRITE = [commit_info("WRITE"), add("d")]
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    return CountingStore()
+
+
+@pytest.fixture
+def table(store: CountingStore) -> TableBuilder:
+    """Version 9, a checkpoint of version 4 with its hint."""
+    table = TableBuilder(store)
+    table.commit([protocol(), metadata()])
+    for number in range(9):
+        table.commit([add(f"{number}.parquet")])
+    table.checkpoint(4)
+    table.hint(4)
+    store.requests.clear()
+    return table
+
+
+def poll(wait: Wait, store: CountingStore, *, at_most: int = 2) -> WaitProgress:
+    store.requests.clear()
+    seen = wait.poll()
+    assert len(store.requests) <= at_most, store.requests
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [
+        (WaitCondition(version=9), {}),
+        (WaitCondition(version=10), None),
+        (WaitCondition(after_version=8), {"commits": 1}),
+        (WaitCondition(after_version=9), None),
+        (WaitCondition(after_version=6, min_commits=3), {"commits": 3}),
+        (WaitCondition(after_version=6, min_commits=4), None),
+        (WaitCondition(after_version=-1), {"commits": 10}),
+        (WaitCondition(after_version=12), None),
+        (
+            WaitCondition(min_commits_since_checkpoint=5),
+            {"checkpoint_version": 4, "commits": 5},
+        ),
+        (WaitCondition(min_commits_since_checkpoint=6), None),
+        (WaitCondition(min_commits_since_checkpoint=0), {"checkpoint_version": 4, "commits": 5}),
+    ],
+)
+def test_a_condition_holds_or_not(
+    table: TableBuilder,
+    store: CountingStore,
+    condition: WaitCondition,
+    found: dict[str, Any] | None,
+) -> None:
+    assert WaitCondition.from_json(condition.to_json()) == condition
+    seen = poll(Wait(store, condition), store)
+    assert seen.done is (found is not None)
+    assert not seen.more
+    assert seen.version == 9
+    if found is not None:
+        assert seen.found() == {"table": store.root, "version": 9, **found}
+
+
+def test_a_version_to_come_is_waited_for_to_its_commit(
+    table: TableBuilder, store: CountingStore
+) -> None:
+    wait = Wait(store, WaitCondition(after_version=11))
+    for version, done in ((10, False), (11, False), (12, True)):
+        assert not poll(wait, store).done
+        assert table.commit([add("x")]) == version
+        assert poll(wait, store).done is done
+
+
+FILTERS = [
+    (CommitFilter(data_changes_only=True), [OPTIMIZE, [metadata()]], MERGE),
+    (CommitFilter(operations=("merge",)), [OPTIMIZE, WRITE, [add("e")]], MERGE),
+    (CommitFilter(protocol_changes=True), [OPTIMIZE, WRITE], [features("v2Checkpoint")]),
+    (
+        CommitFilter(properties=("delta.appendOnly",)),
+        [OPTIMIZE, [metadata(configuration={"delta.other": "1"})]],
+        [metadata(configuration={"delta.appendOnly": "true", "delta.other": "1"})],
+    ),
+]
+
+
+@pytest.mark.parametrize(("accepts", "passed_over", "taken"), FILTERS)
+def test_only_such_commits_count_and_each_is_read_once(
+    table: TableBuilder,
+    store: CountingStore,
+    accepts: CommitFilter,
+    passed_over: list[Any],
+    taken: Any,
+) -> None:
+    wait = Wait(store, WaitCondition(after_version=9, commits=accepts, min_commits=2))
+    for lines in (*passed_over, taken, OPTIMIZE):
+        table.commit(lines)
+        assert not poll(wait, store).done
+    # Of a property only another value is a change.
+    table.commit([metadata()] if accepts.properties else taken)
+    assert poll(wait, store).found()["commits"] == 2
+
+
+def test_all_of_a_filter_has_to_be_true(table: TableBuilder, store: CountingStore) -> None:
+    accepts = CommitFilter(data_changes_only=True, operations=("OPTIMIZE",))
+    wait = Wait(store, WaitCondition(after_version=9, commits=accepts))
+    table.commit(OPTIMIZE)
+    table.commit(MERGE)
+    assert not wait.poll().done
+
+
+def test_of_many_new_commits_the_newest_is_enough(
+    table: TableBuilder, store: CountingStore
+) -> None:
+    accepts = CommitFilter(data_changes_only=True)
+    wait = Wait(store, WaitCondition(after_version=9, commits=accepts))
+    poll(wait, store)
+    for _ in range(50):
+        table.commit(MERGE)
+    assert poll(wait, store).done
+    assert store.requests[1:] == [f"read _delta_log/{commit_name(59)}"]
+
+
+def test_a_backlog_of_maintenance_is_read_once_and_in_turns(
+    table: TableBuilder, store: CountingStore
+) -> None:
+    accepts = CommitFilter(data_changes_only=True)
+    wait = Wait(store, WaitCondition(after_version=9, commits=accepts))
+    for _ in range(100):
+        table.commit(OPTIMIZE)
+    store.requests.clear()
+    while wait.poll().more:
+        pass
+    reads = [request for request in store.requests if request.startswith("read")]
+    assert len(reads) == len(set(reads)) == 100
+    poll(wait, store, at_most=1)
+
+
+def test_a_long_commit_is_read_in_full_only_where_its_beginning_leaves_it_open(
+    table: TableBuilder, store: CountingStore
+) -> None:
+    moved = [add("x" * 100 + str(n), dataChange=False) for n in range(1000)]
+    accepts = CommitFilter(data_changes_only=True)
+    wait = Wait(store, WaitCondition(after_version=9, commits=accepts))
+    table.commit([commit_info("OPTIMIZE"), *moved])
+    assert not poll(wait, store).done
+    table.commit([commit_info("UNHEARD OF"), *moved])
+    assert not poll(wait, store, at_most=3).done
+    table.commit([commit_info("UNHEARD OF"), *moved, add("new")])
+    assert poll(wait, store, at_most=3).done
+
+
+def test_what_was_cleaned_away_unread_counts(table: TableBuilder, store: CountingStore) -> None:
+    accepts = CommitFilter(operations=("MERGE",))
+    wait = Wait(store, WaitCondition(after_version=9, commits=accepts))
+    table.commit(OPTIMIZE)
+    table.commit(OPTIMIZE)
+    store.delete(f"_delta_log/{commit_name(10)}")
+    assert wait.poll().done
+
+
+def test_properties_are_told_apart_from_what_they_were(
+    table: TableBuilder, store: CountingStore
+) -> None:
+    version = table.commit([metadata(configuration={"delta.appendOnly": "true"})])
+    assert current_properties(store.root, ("a",), version=-1) == {"a": None}
+    known: dict[str, str | None] = {"delta.appendOnly": "true"}
+    accepts = CommitFilter(properties=("delta.appendOnly",))
+    wait = Wait(
+        store, WaitCondition(after_version=version, commits=accepts, known_properties=known)
+    )
+    table.commit([metadata(configuration={"delta.appendOnly": "true", "new": "1"})])
+    assert not wait.poll().done
+    table.commit([metadata()])
+    assert wait.poll().done
+
+
+def test_changes_of_a_property_back_and_forth_are_two(
+    table: TableBuilder, store: CountingStore
+) -> None:
+    accepts = CommitFilter(properties=("delta.appendOnly",))
+    wait = Wait(store, WaitCondition(after_version=9, commits=accepts, min_commits=2))
+    table.commit([metadata(configuration={"delta.appendOnly": "true"})])
+    table.commit(WRITE)
+    table.commit([metadata()])
+    assert wait.poll().found()["commits"] == 2
+
+
+def test_the_properties_of_a_version_are_those_that_it_had(tmp_path: Any) -> None:
+    table = TableBuilder(LocalStore(tmp_path / "t"))
+    table.commit([protocol(), metadata(configuration={"delta.appendOnly": "true"})])
+    table.commit([metadata()])
+    names = ("delta.appendOnly", "delta.other")
+    uri = table.store.root
+    assert current_properties(uri, names, version=0) == {
+        "delta.appendOnly": "true",
+        "delta.other": None,
+    }
+    assert current_properties(uri, names, version=1) == dict.fromkeys(names)
+    with pytest.raises(VersionNotFoundError):
+        current_properties(uri, names, version=7)
+
+
+def test_a_table_that_goes_ends_the_wait(table: TableBuilder, store: CountingStore) -> None:
+    waits = [Wait(store, WaitCondition(version=99)), Wait(store, WaitCondition(after_version=9))]
+    for wait in waits:
+        wait.poll()
+    store.delete_many([status.path for status in list(store.list_from("_delta_log"))])
+    for wait in waits:
+        with pytest.raises(NotADeltaTableError, match="the log is gone"):
+            wait.poll()
+
+
+def test_another_table_in_its_place_ends_a_wait_for_what_comes_after_a_version(
+    table: TableBuilder, store: CountingStore
+) -> None:
+    wait = Wait(store, WaitCondition(after_version=9))
+    wait.poll()
+    store.delete_many([status.path for status in list(store.list_from("_delta_log"))])
+    TableBuilder(store).commit([protocol(), metadata()])
+    with pytest.raises(VersionNotFoundError, match="another table took the place"):
+        wait.poll()
+
+
+def test_a_failure_of_the_store_loses_nothing(table: TableBuilder, store: CountingStore) -> None:
+    accepts = CommitFilter(data_changes_only=True)
+    wait = Wait(store, WaitCondition(after_version=9, commits=accepts, min_commits=3))
+    for lines in (MERGE, OPTIMIZE, MERGE, MERGE):
+        table.commit(lines)
+        store.fails = StorageError("down", remedy="wait")
+        with pytest.raises(StorageError):
+            wait.poll()
+        store.fails = None
+        seen = wait.poll()
+    assert seen.done and seen.commits == 3
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"version": 1, "after_version": 1},
+        {"version": 1, "commits": CommitFilter(data_changes_only=True)},
+        {"after_version": 1, "min_commits": 0},
+    ],
+)
+def test_what_nobody_can_wait_for_is_refused(fields: Any) -> None:
+    with pytest.raises(InvalidRequestError):
+        WaitCondition(**fields)
+
+
+KINDS = {"data": MERGE, "optimize": OPTIMIZE, "nothing": [commit_info("SET TBLPROPERTIES")]}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(st.sampled_from([*KINDS, "poll", "restart", "fail"]), max_size=40),
+    enough=st.integers(1, 4),
+)
+def test_whatever_happens_every_commit_is_counted_once(steps: list[str], enough: int) -> None:
+    """A watcher that may be restarted at any moment, against a count of what was committed."""
+    store = CountingStore()
+    table = TableBuilder(store)
+    table.commit([protocol(), metadata()])
+    accepts = CommitFilter(data_changes_only=True)
+    watch, count = LogWatch(store), CommitCount(accepts, version=0)
+    events: list[tuple[int, int]] = []
+    told = 0
+    for step in itertools.chain(steps, ["poll"]):
+        if step in KINDS:
+            table.commit(KINDS[step])
+        elif step == "restart":
+            watch = LogWatch(store)
+            count = CommitCount(accepts, version=count.version, counted=count.counted)
+        elif step == "fail":
+            newest = watch.look().version
+            store.fails = StorageError("down")
+            with suppress(StorageError):
+                count.count(watch, newest=newest, enough=enough)
+            store.fails = None
+        else:
+            while not count.count(watch, newest=watch.look().version, enough=enough):
+                pass
+            if count.counted >= enough:
+                events.append((told, count.version))
+                told, count.counted = count.version, 0
+    data = [version for version, lines in table.commits.items() if lines == MERGE]
+    for first, last in events:
+        assert sum(first < version <= last for version in data) >= enough
+    assert [first for first, _ in events[1:]] == [last for _, last in events[:-1]]
+    assert sum(version > told for version in data) < enough

@@ -1,0 +1,172 @@
+"""Processes of Spark on this machine: a standalone cluster, and a server of Spark Connect."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyspark
+
+from delta_maintenance.submission.job_report import JobReport, read_report
+from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.submission.spark_submit import submit_command
+
+SPARK_HOME = Path(pyspark.__file__).parent
+PATIENCE_SECONDS = 60
+# Short lives: compiling costs more than it brings.
+QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
+SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.driver.extraJavaOptions": QUICK_START,
+    "spark.executor.extraJavaOptions": QUICK_START,
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+class Cluster:
+    """A master and two workers of one core each, on the loopback interface."""
+
+    def __init__(self, folder: Path, python: Path) -> None:
+        self._folder = folder
+        self._daemons: list[subprocess.Popen[bytes]] = []
+        port = free_port()
+        self.master = f"spark://127.0.0.1:{port}"
+        self._environment = {
+            **environment_without_credentials(),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": QUICK_START,
+            "PYSPARK_PYTHON": str(python),
+            "PYSPARK_DRIVER_PYTHON": str(python),
+        }
+        self._start("master", "Master", "--port", str(port), says="New state: ALIVE")
+        for name in ("worker-1", "worker-2"):
+            work = ("--work-dir", str(folder / name), "--cores", "1", "--memory", "512m")
+            self._start(name, "Worker", *work, self.master, says="Successfully registered")
+
+    def close(self) -> None:
+        for daemon in reversed(self._daemons):
+            daemon.terminate()
+            daemon.wait(timeout=30)
+
+    def submit(
+        self,
+        spec: JobSpec,
+        name: str,
+        environment: Mapping[str, str],
+        py_files: list[str],
+        archives: list[str] | None = None,
+    ) -> JobReport:
+        """Runs a job; its output stays in a file for whoever looks into a failure."""
+        report = self._folder / f"{name}.json"
+        command = submit_command(
+            spec.write(self._folder / f"{name}.spec.json"),
+            str(report),
+            spark_submit=str(SPARK_HOME / "bin" / "spark-submit"),
+            master=self.master,
+            conf=SETTINGS,
+            py_files=py_files,
+            archives=archives or [],
+        )
+        with (self._folder / f"{name}.log").open("wb") as log:
+            done = subprocess.run(
+                command,
+                env={**self._environment, **environment},
+                cwd=self._folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=300,
+            )
+        output = Path(log.name).read_text()
+        assert report.exists(), output
+        told = read_report(report)
+        assert done.returncode == told.exit_status, output
+        assert output.splitlines()[-1] == f"DELTA_MAINTENANCE_REPORT {report.read_text()}"
+        return told
+
+    def executors(self) -> list[int]:
+        """How many executors each worker has started so far."""
+        return [
+            len(list((self._folder / name).glob("app-*/*"))) for name in ("worker-1", "worker-2")
+        ]
+
+    def _start(self, name: str, kind: str, *arguments: str, says: str) -> None:
+        log = self._folder / f"{name}.log"
+        daemon = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
+        common = ("--host", "127.0.0.1", "--webui-port", "0")
+        with log.open("wb") as out:
+            self._daemons.append(
+                subprocess.Popen(
+                    [str(SPARK_HOME / "bin" / "spark-class"), daemon, *common, *arguments],
+                    env=self._environment,
+                    cwd=self._folder,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while says not in log.read_text():
+            assert self._daemons[-1].poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+
+
+class ConnectServer:
+    """A server of Spark Connect on the loopback interface, with two cores."""
+
+    def __init__(self, folder: Path, python: Path) -> None:
+        port = free_port()
+        self.address = f"sc://127.0.0.1:{port}"
+        self._log = folder / "server.log"
+        settings = {**SETTINGS, "spark.connect.grpc.binding.port": str(port)}
+        settings["spark.connect.grpc.binding.address"] = "127.0.0.1"
+        command = [
+            str(SPARK_HOME / "bin" / "spark-submit"),
+            *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+            *("--master", "local[2]"),
+            *(word for item in settings.items() for word in ("--conf", "=".join(item))),
+            "spark-internal",
+        ]
+        with self._log.open("wb") as out:
+            self._process = subprocess.Popen(
+                command,
+                env={**environment_without_credentials(), "PYSPARK_PYTHON": str(python)},
+                cwd=folder,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not _is_open(port):
+            assert self._process.poll() is None, self._log.read_text()
+            assert time.monotonic() < deadline, self._log.read_text()
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(timeout=30)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def environment_without_credentials() -> dict[str, str]:
+    """The credentials of whoever starts Spark are none of a job's."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    return {**inherited, "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def _is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

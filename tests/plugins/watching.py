@@ -1,0 +1,62 @@
+"""What tests of triggers share: a table that counts its requests, and triggers that run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from delta_maintenance.testing.actions import add, commit_info, remove
+
+WRITE = [commit_info("WRITE"), add("d")]
+MERGE = [commit_info("MERGE"), remove("a"), add("c")]
+OPTIMIZE = [commit_info("OPTIMIZE"), remove("a", dataChange=False), add("b", dataChange=False)]
+
+
+async def eventually(condition: Callable[[], bool], *, seconds: float = 30) -> None:
+    """Waits for something that other tasks bring about."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def running(events: AsyncIterator[Any]) -> AsyncIterator[list[Any]]:
+    """Runs a trigger as a triggerer does. Gives the payloads of its events so far."""
+    payloads: list[Any] = []
+
+    async def run() -> None:
+        async for event in events:
+            payloads.append(event.payload)
+
+    task = asyncio.create_task(run())
+    try:
+        yield payloads
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+class State:
+    """The state of one asset, as Airflow 3.3 keeps it."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.fails = False
+
+    async def aget(self, key: str, default: Any = None) -> Any:
+        return self.values.get(key, default)
+
+    async def aset(self, key: str, value: Any) -> None:
+        if self.fails:
+            raise RuntimeError("the database is down")
+        self.values[key] = value
+
+
+def run(scenario: Coroutine[Any, Any, Any]) -> Any:
+    """Runs a scenario to its end, with nothing of it left behind."""
+    return asyncio.run(scenario)

@@ -1,0 +1,119 @@
+"""What was approved is what is run, or nothing is."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from worn_tables import fingerprint, worn_table
+
+from delta_maintenance import clock, open_table
+from delta_maintenance.policies.approval import ApprovedPlan
+from delta_maintenance.policies.by_hand import run_operation
+from delta_maintenance.policies.policy import Policy, PolicyTable
+from delta_maintenance.policies.records import RunResult
+from delta_maintenance.policies.rules import OperationName
+from delta_maintenance.testing.actions import add, remove
+from delta_maintenance.testing.table_builder import TableBuilder
+
+
+def run(folder: Path, operation: OperationName, **options: Any) -> RunResult:
+    return run_operation(open_table(str(folder)), policy(folder), operation, **options)
+
+
+def policy(folder: Path) -> PolicyTable:
+    return Policy(version=1).table_at(str(folder))
+
+
+def approved(folder: Path, operation: OperationName, **options: Any) -> ApprovedPlan:
+    outcome = run(folder, operation, plan_only=True, options=options).outcomes[0]
+    assert outcome.result is not None
+    plan = ApprovedPlan.of(operation, outcome.result, planned_at=outcome.started_at)
+    return ApprovedPlan.from_json(plan.to_json())
+
+
+@pytest.mark.parametrize("operation", ["vacuum", "clean-log", "backfill-row-ids"])
+def test_a_plan_that_is_approved_later_is_carried_out_though_others_commit(
+    operation: OperationName, tmp_path: Path
+) -> None:
+    table = worn_table(tmp_path / "t")
+    plan = approved(tmp_path / "t", operation)
+    append(table, "later.parquet")
+    result = run(tmp_path / "t", operation, approved=plan)
+    assert result.status == "done", result.problem
+
+
+def test_what_outlives_its_retention_meanwhile_stays(tmp_path: Path) -> None:
+    worn_table(tmp_path / "t")
+    young = tmp_path / "t/part-00000-11111111-1111-4111-8111-111111111111-c000.parquet"
+    plan = approved(tmp_path / "t", "vacuum")
+    young.write_bytes(b"x")
+    age_in_days(young, 7, short_of=timedelta(seconds=-1))
+    result = run(tmp_path / "t", "vacuum", approved=plan)
+    # It was there when the plan was made, for all that anybody can tell.
+    assert result.status == "failed" and young.exists()
+    assert "the table has moved" in (result.problem or "")
+
+
+def test_a_file_that_comes_of_age_after_the_plan_is_no_part_of_it(tmp_path: Path) -> None:
+    worn_table(tmp_path / "t")
+    young = tmp_path / "t/part-00000-11111111-1111-4111-8111-111111111111-c000.parquet"
+    young.write_bytes(b"x")
+    age_in_days(young, 7, short_of=timedelta(seconds=2))
+    plan = approved(tmp_path / "t", "vacuum")
+    time.sleep(2.5)
+    result = run(tmp_path / "t", "vacuum", approved=plan)
+    assert result.status == "done", result.problem
+    assert young.exists() and not (tmp_path / "t/0.parquet").exists()
+
+
+def test_a_table_that_moved_so_that_the_plan_changes_is_left_alone(tmp_path: Path) -> None:
+    table = worn_table(tmp_path / "t")
+    plan = approved(tmp_path / "t", "vacuum")
+    append(table, "0.parquet")
+    before = fingerprint(tmp_path / "t")
+    result = run(tmp_path / "t", "vacuum", approved=plan)
+    assert result.status == "failed" and result.exit_status == 3
+    assert "vacuum would do something else now than what was approved" in (result.problem or "")
+    assert fingerprint(tmp_path / "t") == before
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_on_spark_too_the_job_plans_anew_before_it_runs(moved: bool, tmp_path: Path) -> None:
+    worn_table(tmp_path / "t")
+    asked: list[tuple[bool, Any]] = []
+
+    def submit(table: PolicyTable, due: Any, *, plan_only: bool = False) -> Mapping[str, Any]:
+        asked.append((plan_only, due.options.get("as_of")))
+        if not plan_only:
+            return {"status": "vacuumed", "version": 1}
+        return {"table": table.uri, "version": 1, "files": 3 + (moved and len(asked) > 1)}
+
+    table = policy(tmp_path / "t")
+    options = {"engine": "spark"}
+    given = {"options": options, "submit": submit}
+    shown = run_operation(open_table(table.uri), table, "vacuum", plan_only=True, **given)
+    (outcome,) = shown.outcomes
+    assert outcome.engine == "spark" and outcome.result is not None
+    plan = ApprovedPlan.of("vacuum", outcome.result, planned_at=outcome.started_at)
+    result = run_operation(open_table(table.uri), table, "vacuum", approved=plan, **given)
+    assert result.status == ("failed" if moved else "done")
+    then = outcome.started_at.isoformat()
+    assert asked == [(True, None), (True, then), *([] if moved else [(False, then)])]
+
+
+def append(table: TableBuilder, path: str) -> None:
+    Path(table.store.root, path).write_bytes(b"x")
+    table.commit([add(path)])
+    if path != "0.parquet":
+        table.commit([remove(path)])
+
+
+def age_in_days(file: Path, days: int, *, short_of: timedelta) -> None:
+    then = (clock.now() - timedelta(days=days) + short_of).timestamp()
+    os.utime(file, (then, then))

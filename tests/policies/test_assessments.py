@@ -1,0 +1,323 @@
+"""What is kept of each table's last assessment: whole, small, and honest about damage."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from assessed_tables import NOW, assessment, health, run_result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delta_maintenance.errors import InvalidRequestError, StorageError
+from delta_maintenance.policies import assessments
+from delta_maintenance.policies.assessments import (
+    MAX_BYTES,
+    AssessmentEntry,
+    AssessmentStore,
+    UnreadableEntry,
+)
+from delta_maintenance.policies.records import LastRun
+from delta_maintenance.storage import FileStatus, Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[AssessmentStore]:
+    kept = AssessmentStore(str(tmp_path / "not" / "there" / "yet"))
+    yield kept
+    kept.close()
+
+
+def the_file(store: AssessmentStore) -> Path:
+    (file,) = Path(store.uri).iterdir()
+    return file
+
+
+def loaded(store: AssessmentStore, name: str = "orders") -> AssessmentEntry:
+    entry = store.load(name)
+    assert isinstance(entry, AssessmentEntry)
+    return entry
+
+
+def test_a_folder_that_is_not_there_holds_nothing(store: AssessmentStore) -> None:
+    assert store.load("orders") is None
+    assert store.load_all() == ()
+
+
+def test_an_assessment_comes_back_as_it_was(store: AssessmentStore) -> None:
+    store.save(assessment())
+    assert loaded(store) == AssessmentEntry(assessment=assessment())
+
+
+def test_a_run_comes_back_without_its_assessments(store: AssessmentStore) -> None:
+    run = run_result(before=assessment(), after=assessment())
+    store.save(assessment(), run, link="/dags/d/runs/r")
+    entry = loaded(store)
+    assert entry.run == replace(run, before=None, after=None)
+    assert entry.last_runs == run.last_runs
+    assert entry.link == "/dags/d/runs/r"
+
+
+def test_an_assessment_leaves_the_last_run_where_it_is(store: AssessmentStore) -> None:
+    store.save(assessment(), run_result(), link="/first")
+    later = assessment(assessed_at=NOW, status="nothing-due")
+    store.save(later)
+    entry = loaded(store)
+    assert entry.assessment == later
+    assert entry.run == run_result()
+    assert entry.last_runs == run_result().last_runs
+    assert entry.link == "/first"
+
+
+def test_a_later_run_replaces_the_one_before(store: AssessmentStore) -> None:
+    store.save(assessment(), run_result(), link="/first")
+    again = LastRun(operation="fsck", at=NOW, version=1200, status="sound")
+    store.save(assessment(), run_result(status="failed", last_runs=(again,)))
+    entry = loaded(store)
+    assert entry.run is not None
+    assert entry.run.status == "failed"
+    assert entry.last_runs == (again,)
+    assert entry.link is None
+
+
+def test_the_health_of_a_table_that_cannot_be_looked_at_now_is_the_last_one(
+    store: AssessmentStore,
+) -> None:
+    failed = assessment(status="failed", problem="gone", health=None, operations=())
+    store.save(assessment())
+    for _ in range(2):
+        store.save(failed)
+        assert loaded(store).health == assessment().health
+        assert loaded(store).assessment == failed
+    well = assessment(health=health(seed=7))
+    store.save(well)
+    assert loaded(store).health == well.health
+    assert loaded(store).last_health is None
+
+
+@given(st.lists(st.text(min_size=1).filter(str.isprintable), min_size=1, max_size=5, unique=True))
+def test_any_names_come_back_each_in_a_file_of_its_own(names: list[str]) -> None:
+    store = AssessmentStore(f"memory://assessments-{uuid4()}")
+    for name in names:
+        store.save(replace(assessment(), name=name, health=None))
+    assert [
+        entry.name for entry in store.load_all() if isinstance(entry, AssessmentEntry)
+    ] == sorted(names)
+    for name in names:
+        assert loaded(store, name).name == name
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "/", ".", "..", ".hidden", "a/b\\c", "x" * 3_000, "ä ö\n\t", "CON"]
+)
+def test_no_name_leaves_the_folder(store: AssessmentStore, name: str, tmp_path: Path) -> None:
+    store.save(replace(assessment(), name=name, health=None))
+    assert loaded(store, name).name == name
+    assert the_file(store).parent == Path(store.uri)
+    assert {path.name for path in tmp_path.iterdir()} == {"not"}
+    assert len(store.load_all()) == 1
+
+
+def test_names_that_differ_in_case_only_do_not_share_a_file_anywhere(
+    store: AssessmentStore,
+) -> None:
+    for name in ("Orders", "orders", "ORDERS"):
+        store.save(replace(assessment(), name=name))
+    files = [path.name.lower() for path in Path(store.uri).iterdir()]
+    assert len(set(files)) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "no JSON"),
+        (b'{"form": 1, "assess', "no JSON"),
+        (b"\xff\xfe\x00", "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        (b'{"form": NaN}', "no JSON"),
+        (b"[]", "AssessmentEntry"),
+        (b'"text"', "AssessmentEntry"),
+        (b"null", "AssessmentEntry"),
+        (b"{}", "assessment"),
+        (b'{"assessment": {"health": 7}}', "assessment"),
+        (b" " * (MAX_BYTES + 1), "longer than 524,288 bytes"),
+    ],
+)
+def test_what_is_no_entry_is_told_and_replaced(
+    store: AssessmentStore, content: bytes, problem: str
+) -> None:
+    store.save(assessment())
+    the_file(store).write_bytes(content)
+    entry = store.load("orders")
+    assert isinstance(entry, UnreadableEntry)
+    assert entry.file == the_file(store).name
+    assert problem in entry.problem
+    assert len(entry.problem) < 1_000
+    assert store.load_all() == (entry,)
+    store.save(assessment())
+    assert loaded(store).assessment == assessment()
+
+
+@pytest.mark.parametrize(("key", "value"), [("form", 2), ("colour", "red")])
+def test_an_entry_of_another_release_is_told(store: AssessmentStore, key: str, value: Any) -> None:
+    store.save(assessment())
+    entry = json.loads(the_file(store).read_text())
+    the_file(store).write_text(json.dumps({**entry, key: value}))
+    assert isinstance(store.load("orders"), UnreadableEntry)
+
+
+def test_a_copy_of_another_tables_entry_is_told(store: AssessmentStore) -> None:
+    store.save(assessment())
+    file = the_file(store)
+    store.save(assessment("users"))
+    (other,) = set(Path(store.uri).iterdir()) - {file}
+    file.write_bytes(other.read_bytes())
+    entry = store.load("orders")
+    assert isinstance(entry, UnreadableEntry)
+    assert "another table, 'users'" in entry.problem
+
+
+def test_one_damaged_entry_hides_no_other(store: AssessmentStore) -> None:
+    store.save(assessment())
+    the_file(store).write_text("no JSON")
+    store.save(assessment("users"))
+    first, second = store.load_all()
+    assert isinstance(first, AssessmentEntry)
+    assert isinstance(second, UnreadableEntry)
+
+
+def test_other_files_are_no_entries(store: AssessmentStore) -> None:
+    store.save(assessment())
+    for name in (".orders.1.json", "README.md", "orders.json.tmp"):
+        (Path(store.uri) / name).write_text("something else")
+    assert len(store.load_all()) == 1
+
+
+def test_the_overview_leaves_out_what_only_one_tables_page_shows(store: AssessmentStore) -> None:
+    store.save(assessment())
+    (entry,) = store.load_all()
+    assert isinstance(entry, AssessmentEntry)
+    assert entry.health == replace(health(), commits=())
+    store.save(assessment(status="failed", health=None))
+    (entry,) = store.load_all()
+    assert isinstance(entry, AssessmentEntry)
+    assert entry.health == replace(health(), commits=())
+    assert loaded(store).health == health()
+
+
+def test_the_overview_reads_only_what_has_changed(store: AssessmentStore) -> None:
+    for name in ("a", "b", "c"):
+        store.save(assessment(name))
+    store.load_all()
+    read = reads_of(store)
+    store.load_all()
+    assert read == []
+    store.save(assessment("b", notes=("changed",)))
+    read.clear()
+    entries = store.load_all()
+    assert [path.split(".")[0] for path in read] == ["b"]
+    assert [entry.assessment.notes for entry in entries if isinstance(entry, AssessmentEntry)] == [
+        (),
+        ("changed",),
+        (),
+    ]
+
+
+def test_an_entry_that_goes_while_it_is_listed_is_none(
+    store: AssessmentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(assessment())
+    store.save(assessment("users"))
+    inner = store.store
+    listing = list(inner.list_from(""))
+
+    def stale(directory: str, start: str = "") -> Iterator[FileStatus]:
+        return iter(listing)
+
+    monkeypatch.setattr(inner, "list_from", stale)
+    inner.delete(listing[0].path)
+    assert [entry.name for entry in store.load_all() if isinstance(entry, AssessmentEntry)] == [
+        "users"
+    ]
+
+
+def test_a_store_that_is_down_is_an_error_and_is_asked_again(
+    store: AssessmentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(assessment())
+
+    def down(path: str) -> bytes:
+        raise StorageError("the store does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.store, "read", down)
+        with pytest.raises(StorageError):
+            store.load("orders")
+        with pytest.raises(StorageError):
+            store.load_all()
+    assert len(store.load_all()) == 1
+
+
+def test_what_is_least_needed_goes_first_where_an_entry_is_too_long(
+    store: AssessmentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = {"files": ["x" * 100] * 10_000}
+    run = run_result()
+    wordy = replace(run, outcomes=(replace(run.outcomes[0], result=long), run.outcomes[1]))
+    store.save(assessment(), wordy)
+    entry = loaded(store)
+    assert entry.run is not None
+    assert [outcome.result for outcome in entry.run.outcomes] == [None, None]
+    assert entry.health == health()
+
+    monkeypatch.setattr(assessments, "MAX_BYTES", 10_000)
+    store.save(assessment(), wordy)
+    assert loaded(store).health == replace(health(), commits=())
+    huge = replace(health(), properties={f"p{number}": "x" * 100 for number in range(500)})
+    store.save(assessment(health=huge, notes=("x" * 9_000,)), wordy)
+    assert loaded(store).health is None
+    assert loaded(store).assessment.notes == ()
+    with pytest.raises(InvalidRequestError, match="longer than 10,000 bytes"):
+        store.save(replace(assessment(), name="x" * 11_000))
+
+
+def test_readers_beside_a_writer_only_see_whole_entries(store: AssessmentStore) -> None:
+    done = threading.Event()
+
+    def write() -> None:
+        for number in range(60):
+            store.save(assessment(assessed_at=NOW + timedelta(seconds=number)))
+        done.set()
+
+    store.save(assessment())
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = 0
+    while not done.is_set():
+        assert isinstance(store.load("orders"), AssessmentEntry)
+        (entry,) = store.load_all()
+        assert isinstance(entry, AssessmentEntry)
+        seen += 1
+    writer.join()
+    assert seen
+
+
+def reads_of(store: AssessmentStore) -> list[str]:
+    """Collects the paths that are read from now on."""
+    inner: Store = store.store
+    paths: list[str] = []
+    read = inner.read
+
+    def noted(path: str) -> bytes:
+        paths.append(path)
+        return read(path)
+
+    inner.read = noted  # type: ignore[method-assign]
+    return paths

@@ -1,0 +1,242 @@
+"""From patterns to tables: what is found, under which name, with whose rules, at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delta_maintenance.errors import InvalidRequestError, StorageError
+from delta_maintenance.policies import discovery
+from delta_maintenance.policies.discovery import discover
+from delta_maintenance.policies.patterns import Pattern
+from delta_maintenance.policies.policy import Policy, PolicyTable
+from delta_maintenance.policies.rules import StorageRule
+from delta_maintenance.storage import Store, open_store
+from delta_maintenance.storage.memory import MemoryStore
+
+FOLDERS = (
+    "a/x",
+    "a/y",
+    "b/x",
+    "b/x/nested/in/a/table",
+    "b/_hidden/x",
+    "b/.hidden/x",
+    "b/deep/er/z",
+    "scratch/q",
+    "scratchpad",
+)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Folders with logs in them, and what only looks like it."""
+    for folder in FOLDERS:
+        log = tmp_path / "lake" / folder / "_delta_log"
+        log.mkdir(parents=True)
+        (log / "00000000000000000000.json").write_text("{}")
+    (tmp_path / "lake" / "a" / "z").mkdir()
+    (tmp_path / "lake" / "a" / "_delta_log.txt").write_text("")
+    (tmp_path / "lake" / "link").symlink_to(tmp_path / "lake" / "a" / "x")
+    return tmp_path / "lake"
+
+
+def policy(*tables: Mapping[str, Any], **defaults: Any) -> Policy:
+    """A policy of these entries."""
+    return Policy.from_json({"version": 1, "defaults": defaults, "tables": list(tables)})
+
+
+def found(lake: Path, *tables: Mapping[str, Any]) -> dict[str, str]:
+    """Names and paths below the lake, in their order."""
+    return {
+        table.name: table.uri.removeprefix(f"{lake}").lstrip("/")
+        for table in discover(policy(*tables))
+    }
+
+
+def test_a_root_with_all_below_it_holds_every_outermost_table(lake: Path) -> None:
+    paths = ["a/x", "a/y", "b/deep/er/z", "b/x", "scratch/q", "scratchpad"]
+    assert found(lake, {"pattern": f"{lake}/**"}) == {path: path for path in paths}
+
+
+def test_one_star_is_one_folder(lake: Path) -> None:
+    assert list(found(lake, {"pattern": f"{lake}/*/x"})) == ["a/x", "b/x"]
+    assert list(found(lake, {"pattern": f"{lake}/*"})) == ["scratchpad"]
+    assert list(found(lake, {"pattern": f"{lake}/a/?"})) == ["x", "y"]
+    assert list(found(lake, {"pattern": f"{lake}/b/**/z"})) == ["deep/er/z"]
+
+
+def test_a_pattern_without_a_star_finds_the_table_itself(lake: Path) -> None:
+    assert found(lake, {"pattern": f"{lake}/a/x"}) == {f"{lake}/a/x": "a/x"}
+    assert found(lake, {"name": "n", "pattern": f"{lake}/a/x/**"}) == {"n": "a/x"}
+
+
+def test_exclusions_leave_out_a_folder_with_all_below_it_and_nothing_beside_it(lake: Path) -> None:
+    pattern = {"pattern": f"{lake}/**", "exclude": [f"{lake}/scratch", f"{lake}/*/x"]}
+    assert list(found(lake, pattern)) == ["a/y", "b/deep/er/z", "scratchpad"]
+
+
+def test_the_name_of_a_pattern_goes_before_those_of_its_tables(lake: Path) -> None:
+    assert found(lake, {"name": "bronze", "pattern": f"{lake}/a/*"}) == {
+        "bronze/x": "a/x",
+        "bronze/y": "a/y",
+    }
+
+
+def test_named_tables_come_first_and_are_not_found_again(lake: Path) -> None:
+    named = {"name": "mine", "uri": f"{lake}/b/x"}
+    assert found(lake, {"pattern": f"{lake}/*/x"}, named) == {"mine": "b/x", "a/x": "a/x"}
+
+
+def test_two_patterns_that_find_one_table_give_it_once_with_the_rules_of_the_first(
+    lake: Path,
+) -> None:
+    tables = discover(
+        policy(
+            {"pattern": f"{lake}/a/*", "checkpoint": {"max_commits": 1}},
+            {"pattern": f"{lake}/**", "checkpoint": {"max_commits": 2}, "fsck": True},
+        )
+    )
+    rules = {table.uri.removeprefix(f"{lake}/"): table.rules for table in tables}
+    assert len(rules) == len(tables) == 6
+    assert rules["a/x"].checkpoint is not None and rules["a/x"].checkpoint.max_commits == 1
+    assert rules["a/x"].fsck is None and rules["b/x"].fsck is not None
+
+
+def test_two_tables_of_one_name_are_refused(lake: Path) -> None:
+    entries = ({"pattern": f"{lake}/a/*"}, {"pattern": f"{lake}/b/*"})
+    with pytest.raises(InvalidRequestError, match="both named x; give the patterns names"):
+        found(lake, *entries)
+
+
+def test_a_root_that_is_not_there_is_told_of(lake: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert found(lake, {"pattern": f"{lake}/none/**"}) == {}
+    assert "there is no table at" in caplog.text
+
+
+def test_a_listing_that_fails_is_an_error(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(uri: str, options: Mapping[str, str]) -> Store:
+        store = open_store(uri, options)
+        level = store.list_level
+
+        def list_level(directory: str = "") -> pa.Table | None:
+            if directory == "b":
+                raise StorageError("the store is down", remedy="wait")
+            return level(directory)
+
+        monkeypatch.setattr(store, "list_level", list_level)
+        return store
+
+    monkeypatch.setattr(discovery, "open_store", failing)
+    with pytest.raises(StorageError, match="the store is down"):
+        found(lake, {"pattern": f"{lake}/**"})
+
+
+def test_neither_tables_nor_hidden_nor_excluded_folders_are_entered(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str] = []
+
+    def watched(uri: str, options: Mapping[str, str]) -> Store:
+        store = open_store(uri, options)
+        level = store.list_level
+
+        def list_level(directory: str = "") -> pa.Table | None:
+            listed.append(directory)
+            return level(directory)
+
+        monkeypatch.setattr(store, "list_level", list_level)
+        return store
+
+    monkeypatch.setattr(discovery, "open_store", watched)
+    found(lake, {"pattern": f"{lake}/**", "exclude": [f"{lake}/scratch"]})
+    tables = ["a/x", "a/y", "b/deep/er/z", "b/x", "scratchpad"]
+    assert sorted(listed) == sorted(["", "a", "a/z", "b", "b/deep", "b/deep/er", *tables])
+    listed.clear()
+    found(lake, {"pattern": f"{lake}/*/x"})
+    assert sorted(listed) == ["", "a", "a/x", "b", "b/x", "scratch", "scratchpad"]
+    listed.clear()
+    found(lake, {"pattern": f"{lake}/*"})
+    assert sorted(listed) == ["", "a", "b", "scratch", "scratchpad"]
+
+
+def test_a_store_that_lists_all_or_nothing_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore("memory://lake")
+    for folder in FOLDERS:
+        store.put(f"{folder}/_delta_log/0.json", b"{}")
+        store.put(f"{folder}/part.parquet", b"")
+    monkeypatch.setattr(discovery, "open_store", lambda uri, options: store)
+    assert store.list_level() is None
+    names = [table.name for table in discover(policy({"pattern": "memory://lake/**"}))]
+    assert names == ["a/x", "a/y", "b/deep/er/z", "b/x", "scratch/q", "scratchpad"]
+
+
+def test_the_pattern_says_how_to_reach_its_root(lake: Path) -> None:
+    asked: list[StorageRule] = []
+
+    def options(rule: StorageRule) -> dict[str, str]:
+        asked.append(rule)
+        return {}
+
+    entry = {"pattern": f"{lake}/**", "storage": {"connection": "own"}}
+    tables = discover(policy(entry, storage={"connection": "default"}), storage_options=options)
+    assert [rule.connection for rule in asked] == ["own"]
+    assert {table.rules.storage.connection for table in tables} == {"own"}
+    assert PolicyTable.from_json(tables[0].to_json()) == tables[0]
+
+
+_SEGMENT = st.text("ab*?.[", min_size=1, max_size=3)
+_NAME = st.text("ab.[", min_size=1, max_size=3)
+
+
+@given(st.lists(_SEGMENT | st.just("**"), min_size=1, max_size=3), st.lists(_NAME, max_size=4))
+def test_every_folder_on_the_way_to_what_matches_leads_on(
+    segments: list[str], path: list[str]
+) -> None:
+    pattern = Pattern("/".join(["/lake", *segments]))
+    uri = "/".join(["/lake", *path])
+    if not pattern.matches(uri) or len(uri) <= len(pattern.root):
+        return
+    below = uri[len(pattern.root) :].strip("/").split("/")
+    for end in range(1, len(below) + 1):
+        assert pattern.leads_on("/".join(below[:end]))
+
+
+@pytest.mark.parametrize(
+    ("text", "uri", "matches"),
+    [
+        ("/lake/*", "/lake/a", True),
+        ("/lake/*", "/lake/a/b", False),
+        ("/lake/*", "/lake", False),
+        ("/lake/?", "/lake/ab", False),
+        ("/lake/**", "/lake/a/b", True),
+        ("/lake/**", "/lake", True),
+        ("/lake/**", "/lakes", False),
+        ("/lake/**/x", "/lake/x", True),
+        ("/lake/**/x", "/lake/a/b/x/", True),
+        ("/lake/**/x", "/lake/ax", False),
+        ("/lake/a.b", "/lake/aXb", False),
+        ("/lake/[a]", "/lake/a", False),
+    ],
+)
+def test_what_a_pattern_stands_for(text: str, uri: str, matches: bool) -> None:
+    assert Pattern(text).matches(uri) is matches
+
+
+@pytest.mark.parametrize(
+    ("text", "root"),
+    [
+        ("s3://lake/**", "s3://lake"),
+        ("s3://lake/*/x", "s3://lake"),
+        ("/lake/ev*/x", "/lake"),
+        ("/lake/x", "/lake/x"),
+        ("/*", "/"),
+    ],
+)
+def test_the_root_is_the_fixed_beginning(text: str, root: str) -> None:
+    assert Pattern(text).root == root

@@ -1,0 +1,116 @@
+"""One at a time on each table."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from delta_maintenance.errors import BusyError
+from delta_maintenance.policies.leases import LIFE, Leases
+from delta_maintenance.storage.memory import MemoryStore
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def test_who_comes_second_is_told_who_is_first_and_until_when() -> None:
+    leases = Leases(MemoryStore(), now=Clock())
+    with (
+        leases.held("orders", holder="first"),
+        leases.held("users", holder="second"),
+        pytest.raises(BusyError, match=r"first is at work on orders; .* 12:05:00 UTC") as refused,
+        leases.held("orders", holder="second"),
+    ):
+        pass
+    assert refused.value.retryable
+
+
+def test_it_ends_with_the_block_however_that_ends() -> None:
+    store = MemoryStore()
+    leases = Leases(store)
+    with pytest.raises(ValueError), leases.held("orders", holder="first"):
+        raise ValueError
+    assert list(store.list_from("")) == []
+    with leases.held("orders", holder="second"):
+        pass
+
+
+def test_that_of_the_dead_runs_out_and_not_a_moment_earlier() -> None:
+    store, clock = MemoryStore(), Clock()
+    dead = Leases(store, now=clock)
+    dead._take(_path(dead, store), "orders", "dead")
+    clock.now = NOON + LIFE - timedelta(seconds=1)
+    with pytest.raises(BusyError), dead.held("orders", holder="next"):
+        pass
+    clock.now = NOON + LIFE
+    with dead.held("orders", holder="next"):
+        pass
+
+
+def test_a_second_try_takes_over_from_the_first_at_once() -> None:
+    store = MemoryStore()
+    leases = Leases(store)
+    leases._take(_path(leases, store), "orders", "task 1")
+    with leases.held("orders", holder="task 1"):
+        pass
+    assert list(store.list_from("")) == []
+
+
+def test_it_is_renewed_for_as_long_as_the_work_takes() -> None:
+    store = MemoryStore()
+    leases = Leases(store, life=timedelta(seconds=0.3))
+    with leases.held("orders", holder="first"):
+        threading.Event().wait(0.7)
+        with pytest.raises(BusyError), leases.held("orders", holder="second"):
+            pass
+
+
+def test_what_is_no_lease_keeps_nobody_away() -> None:
+    store = MemoryStore()
+    leases = Leases(store)
+    store.put(_path(leases, store), b"what is this")
+    with leases.held("orders", holder="first"):
+        pass
+
+
+def test_of_many_at_once_one_is_at_work() -> None:
+    store = MemoryStore()
+    leases = Leases(store)
+    at_work, most, done = 0, 0, []
+    lock, start = threading.Lock(), threading.Barrier(8)
+
+    def work(name: str) -> None:
+        nonlocal at_work, most
+        start.wait()
+        try:
+            with leases.held("orders", holder=name):
+                with lock:
+                    at_work += 1
+                    most = max(most, at_work)
+                threading.Event().wait(0.05)
+                with lock:
+                    at_work -= 1
+                done.append(name)
+        except BusyError:
+            pass
+
+    threads = [threading.Thread(target=work, args=(str(n),)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1 and done
+
+
+def _path(leases: Leases, store: MemoryStore) -> str:
+    with leases.held("orders", holder="whoever"):
+        return next(iter(store.list_from(""))).path

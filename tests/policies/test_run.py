@@ -1,0 +1,429 @@
+"""Running what is due: the order, the limits, what ends it, and that nothing is due afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from policy_tables import Ticking, asked, run_on
+from vacuum_tables import NOW, Folder, days_ago
+
+from delta_maintenance.errors import CommitConflictError, StorageError
+from delta_maintenance.operations import checkpoint, clean_log, vacuum
+from delta_maintenance.policies import run as run_module
+from delta_maintenance.policies.assess import assess
+from delta_maintenance.policies.policy import PolicyTable
+from delta_maintenance.policies.records import AssessedOperation, RunResult
+from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.testing.actions import add, features, metadata, remove
+
+STATS = '{"numRecords":1}'
+EVERYTHING: dict[str, Any] = {
+    "protocol": {"features": ["deletionVectors"], "properties": {"delta.checkpointPolicy": "v2"}},
+    "row_tracking": True,
+    "fsck": True,
+    "checkpoint": {"max_commits": 3},
+    "compact_log": {"commits_per_file": 2},
+    "clean_log": True,
+    "vacuum": True,
+}
+
+
+def worn(commits: int = 12, *, dead: int = 1) -> Folder:
+    """A table with old history, a checkpoint and dead files, all of it there."""
+    table = Folder()
+    for number in range(commits):
+        table.log(add(f"{number}.parquet", stats=STATS))
+        table.file(f"{number}.parquet")
+    for number in range(dead):
+        table.log(remove(f"{number}.parquet", deletionTimestamp=days_ago(40)))
+    table.checkpoint(3)
+    return table
+
+
+def statuses(result: RunResult) -> dict[str, str]:
+    """What became of each operation."""
+    return {outcome.operation: outcome.status for outcome in result.outcomes}
+
+
+# The order, and what is due afterwards
+
+
+def test_everything_that_is_due_is_done_in_order_and_nothing_is_due_afterwards() -> None:
+    table = worn()
+    result = run_on(table, asked(**EVERYTHING))
+    assert [outcome.operation for outcome in result.outcomes] == [
+        "upgrade-protocol",
+        "set-properties",
+        "backfill-row-ids",
+        "fsck",
+        # The backfill writes a checkpoint itself.
+        "clean-log",
+        "vacuum",
+        # With those of the vacuum there are three commits behind that one.
+        "checkpoint",
+    ]
+    assert (result.status, result.exit_status, result.problem) == ("done", 0, None)
+    assert "0.parquet" not in table.files() and "1.parquet" in table.files()
+    snapshot = table.open().snapshot()
+    assert snapshot.properties.enable_row_tracking
+    assert snapshot.properties.checkpoint_policy == "v2"
+    assert result.after is not None and result.after.status == "nothing-due"
+    assert RunResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+
+
+def test_each_operation_sees_what_the_one_before_left() -> None:
+    table = worn()
+    result = run_on(table, asked(checkpoint={"max_commits": 1}, clean_log=True))
+    clean = clean_log.CleanLogResult.from_json(result.outcomes[1].result)
+    written = checkpoint.CheckpointResult.from_json(result.outcomes[0].result)
+    assert clean.oldest_version == written.version, "it rests on the new checkpoint"
+
+
+def test_nothing_due_is_a_normal_end() -> None:
+    table = worn()
+    result = run_on(table, asked(checkpoint={"max_commits": 100}))
+    assert (result.status, result.exit_status) == ("nothing-due", 0)
+    assert result.outcomes == () and result.after is None and result.before is not None
+
+
+def test_what_the_run_itself_makes_due_is_done_in_the_same_run() -> None:
+    table = worn()
+    result = run_on(table, asked(checkpoint={"max_commits": 1}, vacuum=True))
+    operations = [outcome.operation for outcome in result.outcomes]
+    assert operations == ["checkpoint", "vacuum", "checkpoint"]
+    assert result.after is not None and result.after.status == "nothing-due"
+
+
+_RULES = st.fixed_dictionaries(
+    {},
+    optional={
+        "checkpoint": st.fixed_dictionaries(
+            {},
+            optional={
+                "max_commits": st.integers(1, 8),
+                "max_age": st.sampled_from(["1 day", "50 days"]),
+                "max_bytes": st.sampled_from([1, 1 << 20]),
+            },
+        ),
+        "compact_log": st.fixed_dictionaries({"commits_per_file": st.integers(2, 4)}),
+        "clean_log": st.just({"every": "1 day"}) | st.just({"retention": "50 days"}),
+        "vacuum": st.fixed_dictionaries(
+            {},
+            optional={
+                "mode": st.sampled_from(["full", "lite"]),
+                "min_reclaimable": st.just(1),
+                "log_commits": st.booleans(),
+            },
+        ),
+        "fsck": st.booleans(),
+        "row_tracking": st.booleans(),
+        "protocol": st.just({"features": ["deletionVectors"]})
+        | st.just({"properties": {"delta.logRetentionDuration": "interval 40 days"}}),
+    },
+)
+_EVENTS = st.lists(
+    st.tuples(st.sampled_from(["add", "remove", "checkpoint", "empty"]), st.integers(0, 4)),
+    max_size=14,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(_RULES, _EVENTS)
+@example(
+    # The history that a vacuum by the log needs is about to go.
+    {"vacuum": {"mode": "lite"}, "clean_log": {"every": "1 day"}, "checkpoint": {"max_commits": 1}},
+    [("add", 0)],
+)
+def test_after_a_run_nothing_is_due_and_another_run_changes_nothing(
+    rules: dict[str, Any], events: list[tuple[str, int]]
+) -> None:
+    table = Folder()
+    live: set[str] = set()
+    for number, (event, file) in enumerate(events):
+        name = f"{file}.parquet"
+        days = 58 - 4 * number
+        if event == "add":
+            table.log(add(name, stats=STATS), days=days)
+            table.file(name, days=days)
+            live.add(name)
+        elif event == "remove" and name in live:
+            table.log(remove(name, deletionTimestamp=days_ago(days)), days=days)
+            live.discard(name)
+        elif event == "empty":
+            table.log({"commitInfo": {"operation": "NOTHING"}}, days=days)
+        elif event == "checkpoint":
+            table.checkpoint()
+    policy_table = asked(**rules)
+    first = run_on(table, policy_table)
+    assert first.status in ("done", "nothing-due"), first.problem
+    assert live <= table.files()
+    files = table.names(), table.files()
+    snapshot = table.open().snapshot()
+    seen = assess(snapshot, policy_table, now=NOW, last_runs=first.last_runs)
+    due = [(each.operation, each.reason) for each in seen.due]
+    assert (seen.status, due) == ("nothing-due", [])
+    assert set(snapshot.live_files()["path"].to_pylist()) == live
+    second = run_on(table, policy_table, last_runs=first.last_runs)
+    assert second.status == "nothing-due" and second.last_runs == first.last_runs
+    assert (table.names(), table.files()) == files
+
+
+# Planning alone
+
+
+def test_a_run_that_only_plans_changes_nothing_and_has_every_plan() -> None:
+    table = worn()
+    before = table.names(), table.files()
+    result = run_on(table, asked(**EVERYTHING), plan_only=True)
+    assert result.status == "planned" and set(statuses(result).values()) == {"planned"}
+    assert [o.operation for o in result.outcomes] == [
+        o.operation for o in (result.before.due if result.before else ())
+    ]
+    plans: Mapping[str, Any] = {o.operation: o.result for o in result.outcomes}
+    assert vacuum.VacuumPlan.from_json(plans["vacuum"]).files == 1
+    assert checkpoint.CheckpointPlan.from_json(plans["checkpoint"]).commits_since_checkpoint == 10
+    assert (table.names(), table.files()) == before
+    assert result.last_runs == ()
+
+
+# Limits
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"max_deleted_files": 1}, "2 files would be deleted, and 1 are allowed"),
+        ({"max_deleted_bytes": 1}, "2 bytes would be deleted, and 1 are allowed"),
+        ({"max_commits": 1}, "2 commits, and 1 are allowed"),
+    ],
+)
+def test_a_limit_stops_the_run_before_anything_is_touched(
+    limits: dict[str, int], words: str
+) -> None:
+    table = worn(dead=2)
+    before = table.names(), table.files()
+    result = run_on(table, asked(vacuum=True, limits=limits))
+    assert (result.status, result.exit_status) == ("stopped", 3)
+    assert statuses(result) == {"vacuum": "stopped"}
+    assert result.problem is not None and words in result.problem
+    assert vacuum.VacuumPlan.from_json(result.outcomes[0].result).files == 2
+    assert (table.names(), table.files()) == before
+    assert result.last_runs == (), "it was not run"
+    wider = {name: value + 1 for name, value in limits.items()}
+    assert run_on(table, asked(vacuum=True, limits=wider)).status == "done"
+
+
+def test_commits_are_counted_over_the_whole_run() -> None:
+    rules = {"row_tracking": True, "vacuum": True}
+    result = run_on(worn(), asked(**rules, limits={"max_commits": 4}))
+    assert statuses(result) == {"backfill-row-ids": "done", "vacuum": "stopped"}
+    assert result.outcomes[0].commits == 3 and "5 commits" in (result.problem or "")
+    assert run_on(worn(), asked(**rules, limits={"max_commits": 5})).status == "done"
+
+
+def test_the_share_of_deleted_files_is_limited_once_they_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from delta_maintenance.policies import limits
+
+    monkeypatch.setattr(limits, "_MANY", 2)
+    table = worn(8, dead=3)
+    stopped = run_on(table, asked(vacuum=True, limits={"max_deleted_share": 0.3}))
+    assert stopped.status == "stopped" and "38% of 8 data files" in (stopped.problem or "")
+    assert run_on(table, asked(vacuum=True, limits={"max_deleted_share": 0.4})).status == "done"
+
+
+def test_no_operation_begins_after_the_longest_duration() -> None:
+    clock = Ticking(timedelta(seconds=1))
+    rules = {"checkpoint": {"max_commits": 1}, "fsck": True}
+    result = run_on(worn(), asked(**rules, limits={"max_duration": "3 seconds"}), now=clock)
+    assert statuses(result) == {"fsck": "done", "checkpoint": "stopped"}
+    assert (result.status, result.exit_status) == ("stopped", 3)
+
+
+# Approval and hours
+
+
+def test_what_needs_an_approval_waits_and_the_others_run() -> None:
+    table = worn()
+    policy_table = asked(checkpoint={"max_commits": 1}, vacuum=True, approval=["vacuum"])
+    result = run_on(table, policy_table)
+    assert statuses(result) == {"checkpoint": "done", "vacuum": "needs-approval"}
+    assert (result.status, result.exit_status) == ("done", 0)
+    assert "0.parquet" in table.files()
+    approved = run_on(table, policy_table, approved=["vacuum"], last_runs=result.last_runs)
+    assert statuses(approved)["vacuum"] == "done" and "0.parquet" not in table.files()
+
+
+def test_what_waits_for_an_approval_is_told_once() -> None:
+    rules = {"protocol": {"features": ["deletionVectors"]}, "row_tracking": True}
+    result = run_on(worn(), asked(**rules, approval=["upgrade-protocol"]))
+    assert [(o.operation, o.status) for o in result.outcomes] == [
+        ("upgrade-protocol", "needs-approval"),
+        ("backfill-row-ids", "done"),
+    ]
+
+
+def test_where_nothing_may_run_the_run_is_blocked_and_no_failure() -> None:
+    alone = run_on(worn(), asked(vacuum=True, approval=["vacuum"]))
+    assert (alone.status, alone.exit_status) == ("blocked", 0)
+    shut = run_on(worn(), asked(vacuum=True, hours={"windows": ["01:00-02:00"]}))
+    assert (shut.status, shut.exit_status, shut.outcomes) == ("blocked", 0, ())
+
+
+def test_the_hours_may_end_within_a_run() -> None:
+    clock = Ticking(timedelta(seconds=20))
+    rules = {"checkpoint": {"max_commits": 1}, "fsck": True}
+    hours = {"windows": ["12:00-12:01"]}
+    result = run_on(worn(), asked(**rules, hours=hours), now=clock)
+    assert statuses(result) == {"fsck": "done"}
+    assert result.after is not None and result.after.status == "blocked"
+
+
+# What fails
+
+
+def test_a_failed_operation_ends_the_run_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    def conflicted(*_: Any, **__: Any) -> Any:
+        raise CommitConflictError("another writer won", version=7, remedy="run again")
+
+    monkeypatch.setattr(checkpoint, "apply", conflicted)
+    result = run_on(worn(), asked(checkpoint={"max_commits": 1}, vacuum=True))
+    assert statuses(result) == {"checkpoint": "failed"}
+    assert (result.status, result.exit_status, result.retryable) == ("failed", 4, True)
+    assert result.problem == "table memory:, version 7: another writer won; run again"
+    assert result.after is not None, "the state after the failure is told"
+    assert [(r.operation, r.status) for r in result.last_runs] == [("checkpoint", "failed")]
+
+
+def test_a_corrupt_table_is_left_alone_from_the_examination_on() -> None:
+    table = worn()
+    table.store.delete("5.parquet")
+    before = table.names(), table.files()
+    rules = asked(fsck=True, checkpoint={"max_commits": 1}, clean_log=True, vacuum=True)
+    result = run_on(table, rules)
+    assert statuses(result) == {"fsck": "failed"}
+    assert (result.status, result.exit_status) == ("failed", 5)
+    assert (table.names(), table.files()) == before
+    again = run_on(table, rules, last_runs=result.last_runs)
+    assert statuses(again) == {"fsck": "failed"}, "it is looked at again at once"
+
+
+def test_a_table_that_cannot_be_opened_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    def down(*_: object) -> Any:
+        raise StorageError("the store is down", remedy="wait")
+
+    table = worn()
+    monkeypatch.setattr(MemoryStore, "list_from", down)
+    result = run_on(table, asked(vacuum=True))
+    assert (result.status, result.exit_status, result.retryable) == ("failed", 1, True)
+    assert result.problem is not None and "the store is down" in result.problem
+    assert RunResult.from_json(result.to_json()) == result
+
+
+def test_what_is_deleted_half_way_is_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = worn(dead=2)
+    delete = MemoryStore.delete
+
+    def stubborn(self: MemoryStore, path: str) -> None:
+        if path == "1.parquet":
+            raise StorageError("permission denied", remedy="ask")
+        delete(self, path)
+
+    monkeypatch.setattr(MemoryStore, "delete", stubborn)
+    policy_table = asked(vacuum=True, fsck=True)
+    result = run_on(table, policy_table)
+    assert statuses(result) == {"fsck": "done", "vacuum": "incomplete"}
+    assert (result.status, result.exit_status, result.retryable) == ("incomplete", 1, True)
+    assert "permission denied" in (result.problem or "")
+    monkeypatch.setattr(MemoryStore, "delete", delete)
+    again = run_on(table, policy_table, last_runs=result.last_runs)
+    assert statuses(again) == {"vacuum": "done"}, "what was not finished is due at once"
+
+
+# Spark
+
+
+def test_what_is_for_spark_is_submitted_with_its_options() -> None:
+    submitted: list[tuple[PolicyTable, AssessedOperation]] = []
+
+    def submit(table: PolicyTable, operation: AssessedOperation) -> Mapping[str, Any]:
+        submitted.append((table, operation))
+        return {"table": table.uri, "version": 13, "status": "vacuumed", "end_version": 13}
+
+    policy_table = asked(vacuum=True, engine={"prefer": "spark"})
+    result = run_on(worn(), policy_table, submit=submit)
+    assert [(t, o.operation, o.options["engine"]) for t, o in submitted] == [
+        (policy_table, "vacuum", "spark")
+    ]
+    (outcome,) = result.outcomes
+    assert (outcome.engine, outcome.status, outcome.commits) == ("spark", "done", 1)
+
+
+def test_what_only_its_plan_sends_to_spark_is_submitted_too() -> None:
+    asked_for: list[Any] = []
+
+    def submit(_: PolicyTable, operation: AssessedOperation) -> Mapping[str, Any]:
+        asked_for.append(operation.options["engine"])
+        return {"version": 15, "status": "enabled", "num_commits": 3}
+
+    table = Folder(first=[features(writer_only=("rowTracking", "domainMetadata")), metadata()])
+    table.log(add("without-statistics.parquet"))
+    rules = {"row_tracking": True, "engine": {"spark_files": 1}}
+    result = run_on(table, asked(**rules), submit=submit)
+    assert asked_for[:1] == ["spark"] and result.outcomes[0].engine == "spark"
+
+
+@pytest.mark.parametrize(
+    ("limits", "jobs", "status"),
+    [
+        ({}, [False], "done"),
+        ({"max_deleted_files": 10}, [True, False], "done"),
+        ({"max_deleted_files": 9}, [True], "stopped"),
+        ({"max_deleted_bytes": 999}, [True], "stopped"),
+        ({"max_deleted_share": 0.1}, [True, False], "done"),
+    ],
+)
+def test_what_spark_would_delete_is_held_against_limits_before(
+    limits: dict[str, Any], jobs: list[bool], status: str
+) -> None:
+    planned: list[bool] = []
+
+    def submit(
+        table: PolicyTable, operation: AssessedOperation, *, plan_only: bool = False
+    ) -> Mapping[str, Any]:
+        planned.append(plan_only)
+        if plan_only:
+            return {"table": table.uri, "version": 13, "files": 10, "bytes": 1000}
+        return {"table": table.uri, "version": 13, "status": "vacuumed", "end_version": 13}
+
+    policy_table = asked(vacuum=True, engine={"prefer": "spark"}, limits=limits)
+    result = run_on(worn(), policy_table, submit=submit)
+    assert planned == jobs
+    assert result.outcomes[0].status == status and result.outcomes[0].engine == "spark"
+
+
+def test_without_anybody_to_submit_to_what_is_for_spark_fails_with_the_remedy() -> None:
+    result = run_on(worn(), asked(vacuum=True, engine={"prefer": "spark"}))
+    assert (result.status, result.exit_status) == ("failed", 2)
+    assert "orchestrator" in (result.problem or "")
+
+
+def test_a_run_ends_even_where_an_operation_never_stops_being_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = run_module.assess_table
+
+    def always(*arguments: Any, **options: Any) -> Any:
+        return real(*arguments, **{**options, "last_runs": ()})
+
+    monkeypatch.setattr(run_module, "assess_table", always)
+    assert len(run_on(worn(), asked(fsck=True)).outcomes) == 1, "the table has not changed"
+    result = run_on(worn(), asked(fsck=True, vacuum=True))
+    assert [outcome.operation for outcome in result.outcomes] == ["fsck", "vacuum", "fsck"]

@@ -1,0 +1,150 @@
+"""Every operation through Spark Connect, on a server whose Python lacks this library."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sound_tables import DATA, SoundTable
+from spark_processes import ConnectServer
+from vacuum_tables import Folder
+
+from delta_maintenance import clock
+from delta_maintenance.operations import fsck
+from delta_maintenance.operations.checkpoint import CheckpointResult
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.submission.job_report import JobReport
+from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.table_builder import TableBuilder
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
+
+JOBS = """
+import json, sys, warnings
+warnings.simplefilter("ignore", FutureWarning)
+from delta_maintenance.spark.connect import connected
+from delta_maintenance.spark.job import run
+from delta_maintenance.submission.job_report import JobReport
+from delta_maintenance.submission.job_spec import JobSpec
+with connected(sys.argv[1]) as spark:
+    assert not hasattr(spark, "sparkContext")
+    for text in sys.argv[2:]:
+        try:
+            spec = JobSpec.from_json(json.loads(text))
+            report = JobReport(status="done", result=run(spec, spark))
+        except Exception as error:
+            report = JobReport.of_error(error)
+        print("REPORT", json.dumps(report.to_json()))
+"""
+
+
+@pytest.fixture(scope="module")
+def server(
+    java: None, bare_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ConnectServer]:
+    pytest.importorskip("grpc", reason="NO SPARK CONNECT: its client needs grpcio")
+    running = ConnectServer(tmp_path_factory.mktemp("connect"), bare_python)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def client() -> dict[str, str]:
+    """An environment in which no JVM can be started."""
+    return {**os.environ, "JAVA_HOME": "/nowhere", "SPARK_HOME": "/nowhere"}
+
+
+def run_all(server: ConnectServer, *specs: dict[str, Any]) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-c", JOBS, server.address, *map(json.dumps, specs)],
+        env=client(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
+    reports = [JobReport.from_json(json.loads(line.removeprefix("REPORT "))) for line in told]
+    return [report.result_or_raise() for report in reports]
+
+
+def counted(root: Path, *rows: int) -> TableBuilder:
+    """A table of files with ids from 0 up, whose log does not say how many."""
+    root.mkdir()
+    table = TableBuilder(root)
+    for number, ids in enumerate(rows):
+        pq.write_table(pa.table({"id": pa.array(range(ids), pa.int64())}), root / f"f{number}")
+    adds = (log.add(f"f{n}", size=(root / f"f{n}").stat().st_size) for n in range(len(rows)))
+    table.commit([log.protocol(), log.metadata(), *adds])
+    return table
+
+
+def test_every_operation_does_on_a_server_what_it_does_here(
+    server: ConnectServer, tmp_path: Path
+) -> None:
+    worn = Folder(tmp_path / "vacuum", now=clock.now(), first=[log.protocol(), log.metadata()])
+    worn.log(log.add("live.parquet"))
+    worn.file("live.parquet", "dead.parquet", "deep/dead.parquet")
+    sound = SoundTable(LocalStore(tmp_path / "fsck"))
+    sound.step(sound.data("no-parquet"), sound.mark())
+    sound.store.put("no-parquet", b"x" * len(DATA))
+    counted(tmp_path / "backfill", 0, 1, 2, 3)
+    counted(tmp_path / "constraint", 3, 4)
+
+    vacuumed, examined, filled, constrained = run_all(
+        server,
+        {"operation": "vacuum", "table": str(tmp_path / "vacuum")},
+        {"operation": "fsck", "table": str(tmp_path / "fsck"), "options": {"deep": True}},
+        {
+            "operation": "backfill-row-ids",
+            "table": str(tmp_path / "backfill"),
+            "options": {"files_per_commit": 2, "checkpoint": False},
+        },
+        {
+            "operation": "add-constraint",
+            "table": str(tmp_path / "constraint"),
+            "options": {"name": "natural", "expression": "id >= 0"},
+        },
+    )
+
+    assert (vacuumed["status"], vacuumed["deleted"]) == ("vacuumed", 2)
+    assert sorted(path.name for path in (tmp_path / "vacuum").rglob("*.parquet")) == [
+        "live.parquet"
+    ]
+    here = fsck.survey(sound.open(), fsck.FsckOptions(deep=True), now=clock.now()).plan
+    there = {item["kind"]: item["count"] for item in examined["counts"]}
+    assert there == {item.kind: item.count for item in here.counts}
+    assert there["unreadable-data-file"] == 1
+    assert (filled["status"], filled["high_water_mark"]) == ("enabled", 5)
+    assert constrained["status"] == "committed"
+    assert (constrained["checked"]["rows"], constrained["checked"]["violations"]) == (7, 0)
+
+
+def test_the_command_line_needs_no_java_for_a_server(server: ConnectServer, tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "table")
+    table.commit([log.features("v2Checkpoint"), log.metadata()])
+    table.commit([log.add(f"{n}", stats='{"numRecords":1}') for n in range(300)])
+    words = ["checkpoint", str(tmp_path / "table"), "--kind", "v2-json", "--engine", "spark"]
+    command = [sys.executable, "-W", "ignore", "-m", "delta_maintenance", *words]
+    done = subprocess.run(
+        [*command, "--master", server.address, "--json", "--actions-per-sidecar", "100"],
+        env=client(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    result = CheckpointResult.from_json(json.loads(done.stdout))
+    assert (result.status, result.engine, result.num_files) == ("written", "spark", 300)
+    assert result.sidecars >= 3
+    snapshot = table.open().snapshot()
+    assert snapshot.checkpoint is not None and snapshot.live_files().num_rows == 300

@@ -1,0 +1,174 @@
+"""Airflow as people run it: scheduler, triggerer, API server, tasks in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DAGS = ("delta_scheduled", "delta_on_commit", "delta_manual")
+PATIENCE = 240
+"""Seconds for anything to happen; machines that run tests are busy."""
+
+
+class Airflow:
+    """A running Airflow, and its API."""
+
+    def __init__(self, home: Path, port: int) -> None:
+        self.home = home
+        self._base = f"http://127.0.0.1:{port}"
+        self._token = ""
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """One request, below `/api/v2`."""
+        request = urllib.request.Request(
+            f"{self._base}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{method} {path}: {error.code} {error.read()!r}") from None
+
+    def log_in(self) -> None:
+        self._token = self.call("GET", "/auth/token")["access_token"]
+
+    def trigger(self, dag_id: str, **conf: Any) -> str:
+        body = {"logical_date": None, "conf": conf}
+        run = self.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
+        return str(run["dag_run_id"])
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.call("GET", f"/api/v2/dags/{dag_id}/dagRuns")["dag_runs"]
+        return found
+
+    def tasks(self, dag_id: str, run_id: str) -> dict[tuple[str, int], dict[str, Any]]:
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances"
+        found = self.call("GET", path)["task_instances"]
+        return {(ti["task_id"], ti["map_index"]): ti for ti in found}
+
+    def told(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> Any:
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
+        query = f"?map_index={map_index}&deserialize=true"
+        return self.call("GET", f"{path}/xcomEntries/return_value{query}")["value"]
+
+    def wait_for(self, what: str, look: Callable[[], Any]) -> Any:
+        """What `look` gives once it gives something."""
+        end = time.monotonic() + PATIENCE
+        while not (found := look()):
+            assert time.monotonic() < end, f"{what} did not happen; see {self.home}/airflow.log"
+            time.sleep(1)
+        return found
+
+    def wait_for_run(self, dag_id: str, run_id: str) -> str:
+        """How a run ended."""
+
+        def ended() -> str | None:
+            state = self.call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"]
+            return state if state in ("success", "failed") else None
+
+        state: str = self.wait_for(f"the end of {run_id}", ended)
+        return state
+
+    def wait_for_task(
+        self, dag_id: str, run_id: str, task_id: str, state: str, map_index: int = -1
+    ) -> dict[str, Any]:
+        """The task instance, once it is in that state."""
+
+        def there() -> dict[str, Any] | None:
+            ti = self.tasks(dag_id, run_id).get((task_id, map_index))
+            return ti if ti is not None and ti["state"] == state else None
+
+        found: dict[str, Any] = self.wait_for(f"{task_id} {state}", there)
+        return found
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the tables."""
+    return tmp_path_factory.mktemp("lake")
+
+
+@pytest.fixture(scope="module")
+def airflow(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+    """`airflow standalone` with our Dags and those beside this file, and the policy of the lake."""
+    home = tmp_path_factory.mktemp("airflow")
+    (home / "dags").mkdir()
+    for name in DAGS:
+        shutil.copy(ROOT / "dags" / f"{name}.py", home / "dags")
+    shutil.copy(Path(__file__).with_name("probe_dags.py"), home / "dags")
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__API_AUTH__JWT_SECRET": "of these tests " + "x" * 40,
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PARALLELISM": "4",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS": str(home / "assessments"),
+        "AIRFLOW__DELTA_MAINTENANCE__POLICY": str(lake / "policy.yaml"),
+        "AIRFLOW__DELTA_MAINTENANCE__POLL_INTERVAL": "3",
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
+        "PROBE_TABLE": str(lake / "probed"),
+    }
+    stack = Airflow(home, port)
+    with (home / "airflow.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "airflow", "standalone"],
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=home,
+            start_new_session=True,
+        )
+    try:
+        stack.wait_for("the start of Airflow", lambda: _is_up(stack, process))
+        stack.log_in()
+        stack.wait_for("the parsing of the Dags", lambda: _knows_all(stack))
+        yield stack
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=20)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _is_up(stack: Airflow, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, (stack.home / "airflow.log").read_text()[-4000:]
+    try:
+        health = stack.call("GET", "/api/v2/monitor/health")
+    except (AssertionError, OSError):
+        return False
+    return all(health[part]["status"] == "healthy" for part in ("scheduler", "triggerer"))
+
+
+def _knows_all(stack: Airflow) -> bool:
+    dags = {dag["dag_id"] for dag in stack.call("GET", "/api/v2/dags")["dags"]}
+    return {"delta_maintenance", "delta_on_commit", "delta_manual", "probe_sensor"} <= dags

@@ -1,0 +1,163 @@
+"""The Dags on a real scheduler: woken, approved, killed, cleared."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import psutil
+import pyarrow as pa
+import pytest
+import yaml
+from worn_tables import fingerprint, worn_table
+
+import delta_maintenance
+from delta_maintenance.testing.actions import add, features, metadata
+from delta_maintenance.testing.table_builder import TableBuilder
+
+from .conftest import Airflow
+
+pytestmark = pytest.mark.airflow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables(lake: Path) -> None:
+    for name in ("worn", "approved", "rejected"):
+        worn_table(lake / name)
+    append(lake / "busy")
+    probed = TableBuilder(lake / "probed")
+    probed.commit([features("v2Checkpoint"), metadata()])
+    probed.commit([add(f"{number}.parquet") for number in range(3)])
+    own = {"checkpoint": False, "vacuum": False}
+    policy = {
+        "version": 1,
+        "defaults": {"checkpoint": {"max_commits": 5}, "vacuum": {"every": "1 day"}},
+        "tables": [
+            {"name": "worn", "uri": str(lake / "worn")},
+            {"name": "busy", "uri": str(lake / "busy"), "checkpoint": {"max_commits": 1}},
+            *({"name": name, "uri": str(lake / name), **own} for name in ("approved", "rejected")),
+        ],
+    }
+    (lake / "policy.yaml").write_text(yaml.safe_dump(policy))
+
+
+def append(folder: Path) -> None:
+    deltalake.write_deltalake(str(folder), pa.table({"id": [1, 2, 3]}), mode="append")
+
+
+def checkpoint_of(folder: Path) -> int | None:
+    checkpoint = delta_maintenance.open_table(str(folder)).snapshot().checkpoint
+    return checkpoint.files.version if checkpoint is not None else None
+
+
+def test_a_run_over_all_tables_and_again_after_a_clear(airflow: Airflow, lake: Path) -> None:
+    run_id = airflow.trigger("delta_maintenance")
+    assert airflow.wait_for_run("delta_maintenance", run_id) == "success"
+    summary = airflow.told("delta_maintenance", run_id, "summary")
+    assert summary["num_problems"] == 0
+    assert checkpoint_of(lake / "worn") is not None
+    assert not (lake / "worn/0.parquet").exists()
+    kept = list((airflow.home / "assessments").glob("worn.*.json"))
+    assert json.loads(kept[0].read_text())["run"]["status"] in ("done", "nothing-due")
+
+    before = fingerprint(lake / "worn")
+    path = "/api/v2/dags/delta_maintenance/clearTaskInstances"
+    body = {"dag_run_id": run_id, "dry_run": False, "only_failed": False, "reset_dag_runs": True}
+    airflow.call("POST", path, body)
+    assert airflow.wait_for_run("delta_maintenance", run_id) == "success"
+    assert fingerprint(lake / "worn") == before
+
+
+def test_a_commit_wakes_the_dag_and_maintenance_does_not(airflow: Airflow, lake: Path) -> None:
+    def woken() -> list[dict[str, Any]]:
+        return [
+            run
+            for run in airflow.runs("delta_on_commit")
+            if run["run_type"] == "asset_triggered" and run["state"] == "success"
+        ]
+
+    # It begins at the version that it finds, once it looks.
+    time.sleep(10)
+    before = len(woken())
+    began = time.monotonic()
+    append(lake / "busy")
+    airflow.wait_for("a run for the commit", lambda: len(woken()) > before)
+    print(f"from the commit to the end of the run: {time.monotonic() - began:.1f} s")
+    newest = delta_maintenance.open_table(str(lake / "busy")).snapshot().version
+    assert checkpoint_of(lake / "busy") is not None
+    told = airflow.told("delta_on_commit", woken()[0]["dag_run_id"], "run", 0)
+    assert told["name"] == "busy" and told["status"] in ("done", "nothing-due")
+
+    count = len(airflow.runs("delta_on_commit"))
+    deltalake.DeltaTable(str(lake / "busy")).optimize.compact()
+    assert delta_maintenance.open_table(str(lake / "busy")).snapshot().version > newest
+    time.sleep(15)
+    assert len(airflow.runs("delta_on_commit")) == count
+
+
+@pytest.mark.parametrize(("name", "answer"), [("approved", "Approve"), ("rejected", "Reject")])
+def test_what_deletes_waits_for_a_yes(airflow: Airflow, lake: Path, name: str, answer: str) -> None:
+    before = fingerprint(lake / name)
+    run_id = airflow.trigger("delta_manual", operation="vacuum", tables=[name])
+    airflow.wait_for_task("delta_manual", run_id, "one_table.approve", "awaiting_input", 0)
+    task = f"/api/v2/dags/delta_manual/dagRuns/{run_id}/taskInstances/one_table.approve/0"
+    shown = airflow.call("GET", f"{task}/hitlDetails")
+    assert "files: `1`" in shown["body"] and shown["defaults"] == ["Reject"]
+    assert fingerprint(lake / name) == before
+    # Nobody answers within the second in which the scheduler takes note that the task waits: an
+    # answer before that is lost on Airflow 3.3.2.
+    time.sleep(4)
+    airflow.call("PATCH", f"{task}/hitlDetails", {"chosen_options": [answer], "params_input": {}})
+    assert airflow.wait_for_run("delta_manual", run_id) == "success"
+    run = airflow.tasks("delta_manual", run_id)["one_table.run", 0]
+    if answer == "Approve":
+        assert run["state"] == "success"
+        assert not (lake / name / "0.parquet").exists()
+    else:
+        assert run["state"] == "skipped"
+        assert fingerprint(lake / name) == before
+
+
+def test_a_deferred_sensor_that_is_killed_is_no_longer_watched(
+    airflow: Airflow, lake: Path
+) -> None:
+    run_id = airflow.trigger("probe_sensor")
+    deferred = airflow.wait_for_task("probe_sensor", run_id, "wait", "deferred")
+    assert deferred["trigger"]["classpath"].endswith("DeltaCommitTrigger")
+    path = f"/api/v2/dags/probe_sensor/dagRuns/{run_id}/taskInstances/wait"
+    airflow.call("PATCH", path, {"new_state": "failed"})
+    assert airflow.wait_for_run("probe_sensor", run_id) == "failed"
+    assert airflow.tasks("probe_sensor", run_id)["wait", -1]["trigger"] is None
+
+
+@pytest.mark.spark
+def test_a_task_killed_with_its_driver_alive_is_tried_again_and_does_no_harm(
+    airflow: Airflow, lake: Path
+) -> None:
+    run_id = airflow.trigger("probe_spark")
+    driver = airflow.wait_for("the driver", lambda: driver_process(lake / "probed"))
+    task = next(each for each in driver.parents() if "airflow" in " ".join(each.cmdline()).lower())
+    os.kill(task.pid, signal.SIGKILL)
+    assert airflow.wait_for_run("probe_spark", run_id) == "success"
+    assert airflow.tasks("probe_spark", run_id)["checkpoint", -1]["try_number"] == 2
+    assert checkpoint_of(lake / "probed") == 1
+    files = delta_maintenance.open_table(str(lake / "probed")).snapshot().live_files()
+    assert files["path"].to_pylist() == ["0.parquet", "1.parquet", "2.parquet"]
+
+
+def driver_process(table: Path) -> psutil.Process | None:
+    """The Python of a Spark driver that Airflow has started."""
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if not any(part.endswith("spark/job.py") for part in command) or "java" in command[0]:
+            continue
+        with suppress(psutil.Error):
+            if process.environ().get("PROBE_TABLE") == str(table):
+                return process
+    return None

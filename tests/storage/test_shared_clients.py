@@ -1,0 +1,75 @@
+"""One client for many stores: who shares it, for how long, and with how much patience."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+from delta_maintenance.errors import StorageError
+from delta_maintenance.storage import open_store
+from delta_maintenance.storage.s3_options import S3Options
+from delta_maintenance.storage.shared_clients import SharedClients
+from delta_maintenance.testing.s3_server import serve_s3
+
+KEYS = {"AWS_ACCESS_KEY_ID": "a-key", "AWS_SECRET_ACCESS_KEY": "a-secret", "region": "eu-west-1"}
+
+
+def test_stores_of_the_same_options_share_a_client() -> None:
+    clients = SharedClients()
+    one = clients.of("s3://lake/a", KEYS)
+    assert clients.of("s3a://other/b", {**KEYS}) is one
+    assert clients.of("s3://lake/a", {**KEYS, "AWS_SECRET_ACCESS_KEY": "another"}) is not one
+    assert clients.of("s3://lake/a", None) is not one
+
+
+def test_clients_of_google_and_azure_are_each_for_one_place() -> None:
+    clients = SharedClients()
+    google = {"endpoint_url": "http://127.0.0.1:1"}
+    one = clients.of("gs://lake/a", google)
+    assert clients.of("gs://lake/b", google) is one
+    assert clients.of("gs://other/a", google) is not one
+    azure = {"AZURE_STORAGE_ACCOUNT_KEY": "aGk=", "endpoint": "http://127.0.0.1:1/here"}
+    blob = clients.of("abfss://lake@acc.dfs.core.windows.net/a", azure)
+    assert clients.of("abfss://lake@acc.dfs.core.windows.net/b", azure) is blob
+    assert clients.of("abfss://pond@acc.dfs.core.windows.net/b", azure) is not blob
+
+
+def test_a_client_goes_with_the_last_store_that_has_it() -> None:
+    clients = SharedClients()
+    store = open_store("s3://lake/a", KEYS, clients=clients)
+    assert len(clients._clients) == 1
+    del store
+    gc.collect()
+    assert len(clients._clients) == 0
+
+
+def test_a_local_table_needs_none(tmp_path: Any) -> None:
+    assert open_store(tmp_path, clients=SharedClients()).stat("a") is None
+
+
+def test_without_pauses_a_request_is_sent_once() -> None:
+    with serve_s3() as server:
+        store = open_store("s3://lake/t", server.storage_options, clients=SharedClients(pauses=()))
+
+        def throttle(application: Any) -> Any:
+            def answer(environ: Any, start_response: Any) -> list[bytes]:
+                start_response("503 Slow Down", [])
+                return [b"<Error><Code>SlowDown</Code></Error>"]
+
+            return answer
+
+        server.intercept = throttle
+        server.requests.clear()
+        with pytest.raises(StorageError, match="SlowDown"):
+            store.read("a")
+        assert len(server.requests) == 1
+        store.close()
+
+
+def test_no_secret_is_printed() -> None:
+    clients = SharedClients()
+    client = clients.of("s3://lake/a", KEYS)
+    told = f"{clients!r} {vars(clients)!r} {client!r} {S3Options.parse(KEYS)!r}"
+    assert "a-secret" not in told
