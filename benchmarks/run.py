@@ -15,10 +15,12 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.figures import FIGURES, Outcome, Settings
+from benchmarks import dag_parsing, dagster_figures, figures
 from benchmarks.measure import ProcessFailed, Spread
+from benchmarks.outcome import Outcome, Settings
 
-_PACKAGES = ["deltalake", "pyarrow", "numpy", "apache-airflow"]
+FIGURES = {**figures.FIGURES, **dag_parsing.FIGURES, **dagster_figures.FIGURES}
+_PACKAGES = ["deltalake", "pyarrow", "numpy", "apache-airflow", "dagster"]
 
 
 def main() -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from delta_maintenance.policies.policy import load_policy
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
@@ -72,7 +75,7 @@ def test_services_wait_for_what_they_need(name: str) -> None:
 def test_no_source_root_is_mounted_and_no_plugins_folder_exists(name: str) -> None:
     for volume in SERVICES[name].get("volumes", []):
         source, target = volume.split(":")[:2]
-        assert source.startswith("./dags") or not source.startswith(".")
+        assert source in ("./dags", "./docker/policy.yaml") or not source.startswith(".")
         assert "plugin" not in target
     assert "AIRFLOW__CORE__PLUGINS_FOLDER" not in SERVICES[name].get("environment", {})
 
@@ -88,6 +91,30 @@ def test_every_user_of_the_object_store_has_its_keys() -> None:
         environment = SERVICES[name]["environment"]
         assert {key: environment[key] for key in store} == store
         assert environment["AWS_ENDPOINT_URL"] == "http://s3:8333"
+
+
+@pytest.mark.parametrize("part", ["scheduler", "dag-processor", "triggerer", "api-server"])
+def test_every_part_of_airflow_reads_the_policy_and_finds_the_assessments(part: str) -> None:
+    service = SERVICES[f"airflow-{part}"]
+    assert service["command"] == f"airflow {part}"
+    policy = service["environment"]["AIRFLOW__DELTA_MAINTENANCE__POLICY"]
+    assert f"./docker/policy.yaml:{policy}:ro" in service["volumes"]
+    # Where the search for tables does not look, in the bucket that s3-init makes.
+    assessments = service["environment"]["AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS"]
+    assert assessments.startswith("s3://tables/_")
+
+
+def test_policy_covers_the_bucket_and_names_the_stacks_own_cluster() -> None:
+    policy = load_policy(str(ROOT / "docker" / "policy.yaml"))
+    assert "makedirs('tables'" in SERVICES["s3-init"]["command"][2]
+    (found,) = policy.patterns
+    assert found.pattern == "s3://tables/**"
+    rules = policy.table_of(found, "s3://tables/events").rules
+    assert rules.other_writers == "conditional_put"
+    assert "vacuum" in rules.approval
+    environment = SERVICES["airflow-scheduler"]["environment"]
+    connection = environment[f"AIRFLOW_CONN_{str(rules.spark.connection).upper()}"]
+    assert json.loads(connection)["conn_type"] == "spark"
 
 
 def test_cluster_has_two_workers() -> None:

@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {"delta_maintenance", "delta_maintenance_airflow"}
+PACKAGES = {"delta_maintenance", "delta_maintenance_airflow", "delta_maintenance_dagster"}
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +60,7 @@ def test_sdist_carries_what_a_packager_needs(sdist: Path) -> None:
     assert {name.split("/")[0] for name in names}.isdisjoint({".venv", ".ci", ".java-home"})
 
 
-def test_wheel_holds_the_two_packages_and_nothing_else(wheel: Path) -> None:
+def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == PACKAGES
@@ -71,6 +71,17 @@ def test_wheel_holds_the_two_packages_and_nothing_else(wheel: Path) -> None:
         for file in root.rglob("*.py")
     }
     assert {name for name in names if name.endswith(".py")} == expected
+
+
+def test_wheel_holds_what_the_health_page_is_made_of(wheel: Path) -> None:
+    page = ROOT / "operators" / "delta_maintenance_airflow" / "health_page"
+    expected = {
+        str(file.relative_to(ROOT / "operators"))
+        for folder in ("templates", "static")
+        for file in (page / folder).rglob("*.*")
+    }
+    assert len(expected) > 10
+    assert expected <= set(zipfile.ZipFile(wheel).namelist())
 
 
 def test_command_works_away_from_the_checkout(installed: Path, tmp_path: Path) -> None:

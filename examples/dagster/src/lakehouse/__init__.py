@@ -1,0 +1,1 @@
+"""An example: a Dagster project whose Delta tables are looked after."""

@@ -1,0 +1,75 @@
+"""Dagster's side of delta-maintenance: a component, and what it is made of."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dagster_shared.libraries import DagsterLibraryRegistry
+
+from delta_maintenance import __version__
+
+if TYPE_CHECKING:
+    from delta_maintenance_dagster.commit_sensor import build_commit_sensor
+    from delta_maintenance_dagster.component import (
+        CommitSensor,
+        DeltaMaintenanceComponent,
+        DeltaTableEntry,
+        Schedule,
+    )
+    from delta_maintenance_dagster.definitions import build_definitions
+    from delta_maintenance_dagster.health_checks import HealthThresholds, build_health_checks
+    from delta_maintenance_dagster.maintenance import MaintenanceConfig, build_maintenance_asset
+    from delta_maintenance_dagster.resources import DeltaStorageResource
+    from delta_maintenance_dagster.schedules import build_maintenance_schedule
+    from delta_maintenance_dagster.spark import DeltaSparkResource
+    from delta_maintenance_dagster.tables import DeltaTable
+
+__all__ = [
+    "CommitSensor",
+    "DeltaMaintenanceComponent",
+    "DeltaSparkResource",
+    "DeltaStorageResource",
+    "DeltaTable",
+    "DeltaTableEntry",
+    "HealthThresholds",
+    "MaintenanceConfig",
+    "Schedule",
+    "__version__",
+    "build_commit_sensor",
+    "build_definitions",
+    "build_health_checks",
+    "build_maintenance_asset",
+    "build_maintenance_schedule",
+]
+
+_MODULES = {
+    "CommitSensor": "component",
+    "DeltaMaintenanceComponent": "component",
+    "DeltaSparkResource": "spark",
+    "DeltaStorageResource": "resources",
+    "DeltaTable": "tables",
+    "DeltaTableEntry": "component",
+    "HealthThresholds": "health_checks",
+    "MaintenanceConfig": "maintenance",
+    "Schedule": "component",
+    "build_commit_sensor": "commit_sensor",
+    "build_definitions": "definitions",
+    "build_health_checks": "health_checks",
+    "build_maintenance_asset": "maintenance",
+    "build_maintenance_schedule": "schedules",
+}
+
+DagsterLibraryRegistry.register("delta-maintenance", __version__, is_dagster_package=False)
+
+
+def __getattr__(name: str) -> Any:
+    # The models of policies take a moment to build: every code location loads the entry point of
+    # this package, whether or not it has Delta tables.
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

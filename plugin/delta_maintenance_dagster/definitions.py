@@ -1,0 +1,85 @@
+"""Everything for a set of tables at once: what the component loads, for those who write Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from delta_maintenance_dagster.commit_sensor import build_commit_sensor
+from delta_maintenance_dagster.health_checks import HealthThresholds, build_health_checks
+from delta_maintenance_dagster.maintenance import RETRY_POLICY, build_maintenance_asset
+from delta_maintenance_dagster.observation import build_table_asset
+from delta_maintenance_dagster.references import Reference
+from delta_maintenance_dagster.resources import DeltaStorageResource
+from delta_maintenance_dagster.spark import DeltaSparkResource
+from delta_maintenance_dagster.tables import DeltaTable, require_unique_keys
+
+
+def build_definitions(
+    tables: Sequence[DeltaTable],
+    *,
+    name: str = "delta_maintenance",
+    storage: DeltaStorageResource | str | None = None,
+    spark: DeltaSparkResource | str | None = None,
+    thresholds: HealthThresholds | None = None,
+    checks: bool = True,
+    group_name: str = "delta_maintenance",
+    retry_policy: dg.RetryPolicy = RETRY_POLICY,
+    min_commits: int = 1,
+    sensor_interval_seconds: int = 60,
+) -> dg.Definitions:
+    """The assets of the tables and of their maintenance, health checks, two jobs and a sensor.
+
+    `storage` and `spark` are resources, or the keys of resources that Dagster provides. The jobs
+    are NAME and NAME_health, the sensor is NAME_commits.
+    """
+    require_unique_keys(tables)
+    stores = Reference(storage if storage is not None else DeltaStorageResource())
+    clusters = Reference(spark if spark is not None else DeltaSparkResource())
+    thresholds = thresholds or HealthThresholds()
+    maintenance = [
+        build_maintenance_asset(
+            table,
+            storage=stores,
+            spark=clusters,
+            thresholds=thresholds if checks else None,
+            group_name=group_name,
+            retry_policy=retry_policy,
+        )
+        for table in tables
+    ]
+    health = [
+        build_health_checks(table, storage=stores, thresholds=thresholds)
+        for table in (tables if checks else ())
+    ]
+    if not tables:
+        return dg.Definitions()
+    job = dg.define_asset_job(
+        name,
+        selection=dg.AssetSelection.assets(*maintenance).without_checks(),
+        description="Runs what is due on each Delta table by its policy.",
+    )
+    health_job = dg.define_asset_job(
+        f"{name}_health",
+        selection=dg.AssetSelection.checks(*health),
+        description="Holds the health of each Delta table against its policy.",
+    )
+    return dg.Definitions(
+        assets=[
+            *(build_table_asset(table, storage=stores) for table in tables if table.declared),
+            *maintenance,
+        ],
+        asset_checks=health,
+        jobs=[job, health_job] if health else [job],
+        sensors=[
+            build_commit_sensor(
+                tables,
+                name=f"{name}_commits",
+                job=job,
+                storage=stores,
+                min_commits=min_commits,
+                interval_seconds=sensor_interval_seconds,
+            )
+        ],
+    )

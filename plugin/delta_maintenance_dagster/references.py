@@ -1,0 +1,46 @@
+"""Resources that are either given, or named for Dagster to provide."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import dagster as dg
+
+R = TypeVar("R", bound=dg.ConfigurableResource[Any])
+
+
+# Told apart by identity: resources have no hash.
+@dataclass(frozen=True, eq=False)
+class Reference(Generic[R]):
+    """A resource of the component itself, or the key of one of the project's resources."""
+
+    target: R | str
+
+    @property
+    def required(self) -> set[str]:
+        """The resource keys that Dagster has to provide."""
+        return {self.target} if isinstance(self.target, str) else set()
+
+    def resolve(self, resources: Any) -> R:
+        """The resource. `resources` are those of an execution, a check or a tick."""
+        if isinstance(self.target, str):
+            return cast(R, getattr(resources, self.target))
+        return self.here()
+
+    def here(self) -> R:
+        """The resource where Dagster provides none: while definitions are loaded."""
+        if isinstance(self.target, str):
+            raise dg.DagsterInvalidDefinitionError(
+                f"the resource {self.target!r} is not there yet while definitions are loaded, but "
+                "patterns of tables are looked up with it: write the storage into the component"
+            )
+        # Reads the variables of the environment that its fields refer to.
+        return cast(R, self.target.process_config_and_initialize())
+
+    def named(self, connection: str | None) -> Reference[R]:
+        """What the connection of a policy stands for: a resource of that name."""
+        if connection is None:
+            return self
+        return Reference(re.sub(r"\W", "_", connection))

@@ -1,0 +1,95 @@
+"""Dagster instances of a test's own, and tables to look after."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from delta_maintenance.testing.actions import add, metadata, protocol
+from delta_maintenance.testing.table_builder import TableBuilder
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+# Before it is first imported.
+os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
+INSTALLED = importlib.util.find_spec("dagster") is not None
+if not INSTALLED:
+    # The modules of this folder import it.
+    collect_ignore_glob = ["test_*.py"]
+
+
+def pytest_report_header() -> str:
+    """Says in the first lines of a run whether Dagster takes part."""
+    return f"Dagster: {'there' if INSTALLED else 'ABSENT, none of its tests is run'}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Dagster warns of what it uses itself."""
+    here = str(Path(__file__).parent)
+    for item in items:
+        if str(item.path).startswith(here):
+            item.add_marker(pytest.mark.dagster)
+            item.add_marker(pytest.mark.filterwarnings("ignore::dagster.BetaWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::dagster.PreviewWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:dagster.*"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+
+
+@pytest.fixture(autouse=True)
+def root_logger() -> Iterator[None]:
+    """Dagster adds handlers to loggers; the tests of other folders get theirs back."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    """One in memory."""
+    import dagster as dg
+
+    with dg.DagsterInstance.ephemeral() as temporary:
+        yield temporary
+
+
+@pytest.fixture
+def instance_with_pools() -> Iterator[dg.DagsterInstance]:
+    """One with a database in files, which knows pools."""
+    import dagster as dg
+
+    with tempfile.TemporaryDirectory() as home, dg.DagsterInstance.local_temp(home) as temporary:
+        yield temporary
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TableBuilder:
+    """Ten commits and no checkpoint."""
+    builder = TableBuilder(tmp_path / "lake" / "events")
+    builder.commit([protocol(), metadata()])
+    for number in range(9):
+        builder.commit([add(f"{number}.parquet")])
+        (tmp_path / "lake" / "events" / f"{number}.parquet").write_bytes(b"x")
+    return builder
+
+
+@pytest.fixture
+def load() -> Callable[..., dg.Definitions]:
+    """Definitions of a component with these attributes: `load(tables=[...])`."""
+    from dagster.components.testing.utils import component_defs
+
+    from delta_maintenance_dagster import DeltaMaintenanceComponent
+
+    def loaded(*, resources: dict[str, Any] | None = None, **attributes: Any) -> dg.Definitions:
+        component = DeltaMaintenanceComponent.from_attributes_dict(attributes=attributes)
+        return component_defs(component=component, resources=resources)
+
+    return loaded

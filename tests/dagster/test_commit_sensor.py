@@ -1,0 +1,293 @@
+"""The commit sensor: what wakes it, what it asks of the store, what it remembers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from delta_maintenance.errors import StorageError
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.testing.actions import add, commit_info, metadata, protocol, remove
+from delta_maintenance.testing.table_builder import TableBuilder
+
+Load = Callable[..., dg.Definitions]
+TABLE = dg.AssetKey(["lake", "events"])
+MAINTENANCE = dg.AssetKey(["lake", "events", "maintenance"])
+
+
+class Ticks:
+    """A sensor and its cursor, as the daemon keeps it."""
+
+    def __init__(self, definitions: dg.Definitions, instance: dg.DagsterInstance) -> None:
+        self._definitions = definitions
+        self._instance = instance
+        self._sensor = definitions.resolve_sensor_def("delta_maintenance_commits")
+        self.cursor: str | None = None
+
+    def __call__(self) -> Any:
+        context = dg.build_sensor_context(
+            instance=self._instance, definitions=self._definitions, cursor=self.cursor
+        )
+        done = self._sensor.evaluate_tick(context)
+        self.cursor = done.cursor
+        return done
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return str(tmp_path / "lake" / "events")
+
+
+@pytest.fixture
+def ticks(table: TableBuilder, uri: str, load: Load, instance: dg.DagsterInstance) -> Ticks:
+    return Ticks(load(tables=[{"uri": uri, "key": "lake/events"}]), instance)
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What is asked of stores."""
+    asked: list[str] = []
+    for name in ("read", "read_head", "list_from", "stat", "open_input"):
+        method = getattr(LocalStore, name, None)
+        if method is None:
+            continue
+
+        def counted(
+            self: LocalStore, *args: Any, _name: str = name, _method: Any = method, **more: Any
+        ) -> Any:
+            asked.append(_name)
+            return _method(self, *args, **more)
+
+        monkeypatch.setattr(LocalStore, name, counted)
+    yield asked
+
+
+def versions(tick: Any) -> list[str]:
+    """The data versions that a tick observed."""
+    return [event.tags["dagster/data_version"] for event in tick.asset_events]
+
+
+def maintenance(operation: str) -> list[dict[str, Any]]:
+    """What moves files and leaves the rows alone."""
+    return [
+        commit_info(operation),
+        remove("0.parquet", dataChange=False),
+        add("compacted.parquet", dataChange=False),
+    ]
+
+
+def test_the_first_look_asks_for_a_run_and_the_next_one_does_not(ticks: Ticks, uri: str) -> None:
+    first = ticks()
+    (request,) = first.run_requests
+    assert request.run_key == f"{uri}@9"
+    assert request.asset_selection == [MAINTENANCE]
+    assert versions(first) == ["9"]
+    assert first.asset_events[0].asset_key == TABLE
+    second = ticks()
+    assert second.run_requests == [] and second.asset_events == []
+    assert "none of 1 tables changed" in second.skip_message
+
+
+def test_new_data_asks_for_a_run_and_is_observed(ticks: Ticks, table: TableBuilder) -> None:
+    ticks()
+    table.commit([add("new.parquet")])
+    tick = ticks()
+    assert len(tick.run_requests) == 1
+    assert versions(tick) == ["10"]
+
+
+@pytest.mark.parametrize("operation", ["OPTIMIZE", "VACUUM START", "VACUUM END", "REORG"])
+def test_maintenance_of_others_wakes_nobody(
+    ticks: Ticks, table: TableBuilder, operation: str
+) -> None:
+    ticks()
+    table.commit(maintenance(operation))
+    tick = ticks()
+    assert tick.run_requests == [] and tick.asset_events == []
+
+
+def test_maintenance_by_this_library_wakes_nobody(ticks: Ticks, table: TableBuilder) -> None:
+    ticks()
+    table.commit([commit_info("SET TBLPROPERTIES", engineInfo="delta-maintenance/0.1"), metadata()])
+    table.commit([commit_info("UPGRADE PROTOCOL", engineInfo="delta-maintenance/0.1"), protocol()])
+    for _ in range(3):
+        tick = ticks()
+        assert tick.run_requests == [] and tick.asset_events == []
+
+
+def test_data_below_maintenance_is_found_one_commit_with_each_tick(
+    ticks: Ticks, table: TableBuilder
+) -> None:
+    ticks()
+    table.commit([add("new.parquet")])
+    table.commit(maintenance("OPTIMIZE"))
+    table.commit(maintenance("OPTIMIZE"))
+    assert ticks().run_requests == []
+    assert ticks().run_requests == []
+    tick = ticks()
+    assert versions(tick) == ["10"]
+    assert len(tick.run_requests) == 1
+    assert ticks().run_requests == []
+
+
+def test_new_commits_do_not_hide_those_that_are_still_to_be_read(
+    ticks: Ticks, table: TableBuilder
+) -> None:
+    ticks()
+    table.commit([add("new.parquet")])
+    table.commit(maintenance("OPTIMIZE"))
+    assert ticks().run_requests == []
+    table.commit(maintenance("OPTIMIZE"))
+    assert ticks().run_requests == []
+    assert versions(ticks()) == ["10"]
+
+
+def test_a_commit_whose_beginning_does_not_tell_is_read_whole_with_the_next_tick(
+    ticks: Ticks, table: TableBuilder
+) -> None:
+    ticks()
+    many = [add(f"{number}-{'x' * 200}.parquet", dataChange=False) for number in range(400)]
+    table.commit([*many, add("new.parquet")])
+    assert ticks().run_requests == []
+    assert versions(ticks()) == ["10"]
+
+
+def test_a_tick_asks_the_store_twice_at_most(
+    ticks: Ticks, table: TableBuilder, requests: list[str]
+) -> None:
+    ticks()
+    assert len(requests) == 2
+    for actions in ([add("new.parquet")], maintenance("OPTIMIZE"), maintenance("VACUUM END")):
+        table.commit(actions)
+    for _ in range(4):
+        requests.clear()
+        ticks()
+        assert 1 <= len(requests) <= 2, requests
+    requests.clear()
+    ticks()
+    assert requests == ["list_from"]
+
+
+def test_a_restarted_daemon_neither_misses_nor_repeats(
+    ticks: Ticks, table: TableBuilder, uri: str, load: Load, instance: dg.DagsterInstance
+) -> None:
+    ticks()
+    table.commit([add("new.parquet")])
+    again = Ticks(load(tables=[{"uri": uri, "key": "lake/events"}]), instance)
+    again.cursor = ticks.cursor
+    assert [request.run_key for request in again().run_requests] == [f"{uri}@10"]
+    assert again().run_requests == []
+
+
+def test_a_tick_that_is_repeated_asks_by_the_same_key(ticks: Ticks, table: TableBuilder) -> None:
+    ticks()
+    cursor = ticks.cursor
+    table.commit([add("new.parquet")])
+    first = ticks()
+    ticks.cursor = cursor
+    assert [r.run_key for r in ticks().run_requests] == [r.run_key for r in first.run_requests]
+
+
+def test_two_sensors_on_one_table_ask_by_one_key_for_one_pool(
+    table: TableBuilder, uri: str, load: Load, instance: dg.DagsterInstance
+) -> None:
+    both = [
+        Ticks(load(tables=[{"uri": uri, "key": key}]), instance)()
+        for key in ("lake/events", "other/name")
+    ]
+    assert {tick.run_requests[0].run_key for tick in both} == {f"{uri}@9"}
+
+
+def test_a_run_is_asked_for_after_enough_commits(
+    table: TableBuilder, uri: str, load: Load, instance: dg.DagsterInstance
+) -> None:
+    ticks = Ticks(
+        load(tables=[{"uri": uri, "key": "lake/events"}], sensor={"min_commits": 3}), instance
+    )
+    ticks()
+    requested = []
+    for number in range(7):
+        table.commit([add(f"new-{number}.parquet")])
+        tick = ticks()
+        # Whoever looks at the table sees its version all the same.
+        assert versions(tick) == [str(10 + number)]
+        requested += [request.run_key for request in tick.run_requests]
+    assert requested == [f"{uri}@12", f"{uri}@15"]
+
+
+def test_a_table_that_cannot_be_looked_at_does_not_stop_the_others(
+    table: TableBuilder, uri: str, tmp_path: Path, load: Load, instance: dg.DagsterInstance
+) -> None:
+    absent = {"uri": str(tmp_path / "absent"), "key": "lake/absent"}
+    ticks = Ticks(load(tables=[absent, {"uri": uri, "key": "lake/events"}]), instance)
+    assert len(ticks().run_requests) == 1
+    tick = ticks()
+    assert "1 could not be looked at" in tick.skip_message
+    assert "absent" in tick.skip_message
+    TableBuilder(tmp_path / "absent").commit([protocol(), metadata()])
+    assert [request.run_key for request in ticks().run_requests] == [f"{tmp_path}/absent@0"]
+
+
+def test_a_tick_fails_where_no_table_can_be_looked_at_and_the_cursor_stays(
+    ticks: Ticks, monkeypatch: pytest.MonkeyPatch, table: TableBuilder
+) -> None:
+    ticks()
+    cursor = ticks.cursor
+
+    def down(*_: object, **__: object) -> None:
+        raise StorageError("the store is down")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(LocalStore, "list_from", down)
+        with pytest.raises(dg.Failure, match="the store is down"):
+            ticks()
+    assert ticks.cursor == cursor
+    table.commit([add("new.parquet")])
+    assert len(ticks().run_requests) == 1
+
+
+def test_another_table_at_the_address_counts_as_new(
+    ticks: Ticks, table: TableBuilder, uri: str
+) -> None:
+    ticks()
+    for name in table.names():
+        (Path(uri) / "_delta_log" / name).unlink()
+    TableBuilder(uri).commit([protocol(), metadata()])
+    tick = ticks()
+    assert [request.run_key for request in tick.run_requests] == [f"{uri}@0"]
+
+
+def test_tables_that_are_no_longer_watched_leave_the_cursor(
+    ticks: Ticks, tmp_path: Path, load: Load, instance: dg.DagsterInstance
+) -> None:
+    ticks()
+    other = TableBuilder(tmp_path / "other")
+    other.commit([protocol(), metadata()])
+    later = Ticks(load(tables=[{"uri": str(tmp_path / "other"), "key": "o"}]), instance)
+    later.cursor = ticks.cursor
+    later()
+    assert set(json.loads(later.cursor or "")) == {str(tmp_path / "other")}
+
+
+def test_observing_by_hand_tells_the_same_data_version(
+    ticks: Ticks, table: TableBuilder, uri: str, load: Load, instance: dg.DagsterInstance
+) -> None:
+    definitions = load(tables=[{"uri": uri, "key": "lake/events"}])
+    observable = definitions.resolve_assets_def(TABLE)
+
+    def observe() -> str:
+        result = dg.materialize([observable], instance=instance, selection=[TABLE])
+        (event,) = result.asset_observations_for_node("lake__events__observe")
+        return event.tags["dagster/data_version"]
+
+    assert observe() == "9"
+    table.commit(maintenance("OPTIMIZE"))
+    assert observe() == "9"
+    table.commit([add("new.parquet")])
+    table.commit(maintenance("OPTIMIZE"))
+    assert observe() == "11"

@@ -1,0 +1,168 @@
+"""The health checks of a table, by themselves and with thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from delta_maintenance.policies.assess import assess_table
+from delta_maintenance.policies.policy import Policy
+from delta_maintenance.policies.records import Assessment
+from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
+from delta_maintenance.testing.table_builder import TableBuilder
+from delta_maintenance_dagster import DeltaTable, HealthThresholds
+from delta_maintenance_dagster.health_checks import judge
+
+Load = Callable[..., dg.Definitions]
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+KEY = dg.AssetKey(["lake", "events"])
+
+
+def judged(
+    table: TableBuilder, rules: dict[str, Any] | None = None, **thresholds: Any
+) -> dict[str, bool]:
+    """Which checks pass."""
+    policy = Policy.model_validate(
+        {"version": 1, "tables": [{"uri": table.store.root, **(rules or {})}]}
+    )
+    (named,) = policy.named_tables
+    assessment = assess_table(table.open(), named, now=NOW)
+    delta_table = DeltaTable(policy=named, key=KEY)
+    found = judge(assessment, delta_table, HealthThresholds(**thresholds))
+    return {judgement.name: judgement.passed for judgement in found}
+
+
+def test_a_table_that_is_well_passes(table: TableBuilder) -> None:
+    table.checkpoint()
+    assert judged(table, min_log_retention_days=1) == {
+        "checkpoint_lag": True,
+        "log_length": True,
+        "small_files": True,
+        "reclaimable_bytes": True,
+        "deletion_vector_share": True,
+        "retention_settings": True,
+        "protocol": True,
+    }
+
+
+def test_the_policy_says_how_far_behind_a_checkpoint_may_be(table: TableBuilder) -> None:
+    assert judged(table)["checkpoint_lag"]
+    assert not judged(table, max_commits_since_checkpoint=9)["checkpoint_lag"]
+    rules = {"checkpoint": {"max_commits": 9}}
+    assert not judged(table, rules, max_commits_since_checkpoint=500)["checkpoint_lag"]
+    rules = {"checkpoint": {"max_commits": 10}}
+    assert judged(table, rules, max_commits_since_checkpoint=1)["checkpoint_lag"]
+
+
+def test_a_log_that_was_not_cleaned_up_warns(table: TableBuilder) -> None:
+    table.checkpoint()
+    table.commit([add("new.parquet")])
+    assert judged(table)["log_length"]
+    assert not judged(table, max_expired_log_files=3)["log_length"]
+
+
+def test_small_files_warn_where_there_are_many_files(table: TableBuilder) -> None:
+    assert judged(table)["small_files"]
+    table.commit([add(f"more-{number}.parquet") for number in range(100)])
+    assert not judged(table)["small_files"]
+    table.commit([add(f"large-{number}.parquet", size=1 << 30) for number in range(200)])
+    assert judged(table)["small_files"]
+
+
+def test_what_a_vacuum_would_free_warns(table: TableBuilder) -> None:
+    table.commit([remove("0.parquet", size=5_000, extendedFileMetadata=True, partitionValues={})])
+    assert judged(table)["reclaimable_bytes"]
+    assert not judged(table, max_reclaimable_bytes=4_999)["reclaimable_bytes"]
+    rules = {"vacuum": {"min_reclaimable": "1 KB"}}
+    assert not judged(table, rules)["reclaimable_bytes"]
+
+
+def test_many_deletion_vectors_warn(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "vectors")
+    table.commit([features("deletionVectors"), metadata()])
+    vector = deletion_vector()
+    table.commit(
+        [add(f"{number}.parquet", dv=vector if number % 2 else None) for number in range(120)]
+    )
+    assert not judged(table)["deletion_vector_share"]
+    assert judged(table, max_deletion_vector_share=0.5)["deletion_vector_share"]
+
+
+@pytest.mark.parametrize(
+    "name", ["delta.logRetentionDuration", "delta.deletedFileRetentionDuration"]
+)
+def test_a_short_retention_warns(table: TableBuilder, name: str) -> None:
+    assert judged(table)["retention_settings"]
+    table.commit([metadata(configuration={name: "interval 2 days"})])
+    assert not judged(table)["retention_settings"]
+
+
+def test_a_protocol_that_is_not_what_the_policy_asks_for_warns(table: TableBuilder) -> None:
+    assert judged(table)["protocol"]
+    rules = {"protocol": {"features": ["deletionVectors"]}}
+    assert not judged(table, rules)["protocol"]
+    assert not judged(table, {"row_tracking": True})["protocol"]
+
+
+def test_waiting_for_the_hour_is_no_mismatch_of_the_protocol(table: TableBuilder) -> None:
+    tomorrow = (NOW + timedelta(days=1)).strftime("%a")
+    rules = {
+        "checkpoint": {"max_commits": 2},
+        "hours": {"windows": [f"{tomorrow} 00:00-24:00"]},
+    }
+    assert judged(table, rules)["protocol"]
+
+
+def test_what_could_not_be_assessed_is_not_judged(tmp_path: Path) -> None:
+    failed = Assessment(name="a", uri="a", assessed_at=NOW, status="failed")
+    (named,) = Policy.model_validate({"version": 1, "tables": [{"uri": "/a"}]}).named_tables
+    assert list(judge(failed, DeltaTable(policy=named, key=KEY), HealthThresholds())) == []
+
+
+def test_checks_run_by_themselves_and_change_nothing(
+    table: TableBuilder, load: Load, instance: dg.DagsterInstance
+) -> None:
+    before = table.names()
+    uri = table.store.root
+    definitions = load(
+        tables=[{"uri": uri, "key": "lake/events", "checkpoint": {"max_commits": 5}}]
+    )
+    job = definitions.resolve_job_def("delta_maintenance_health")
+    result = job.execute_in_process(instance=instance)
+    evaluations = {each.check_name: each for each in result.get_asset_check_evaluations()}
+    assert len(evaluations) == 7
+    lag = evaluations["checkpoint_lag"]
+    assert not lag.passed
+    assert lag.severity is dg.AssetCheckSeverity.WARN
+    assert lag.description == "10 commits since the last checkpoint; up to 5 are fine"
+    assert table.names() == before
+
+
+def test_some_of_the_checks_can_be_run(
+    table: TableBuilder, load: Load, instance: dg.DagsterInstance
+) -> None:
+    definitions = load(tables=[{"uri": table.store.root, "key": "lake/events"}])
+    result = dg.materialize(
+        definitions.resolve_asset_graph().assets_defs,
+        selection=dg.AssetSelection.checks(dg.AssetCheckKey(KEY, "log_length")),
+        instance=instance,
+    )
+    assert [each.check_name for each in result.get_asset_check_evaluations()] == ["log_length"]
+
+
+def test_a_check_of_a_table_that_is_not_there_fails(
+    tmp_path: Path, load: Load, instance: dg.DagsterInstance
+) -> None:
+    definitions = load(tables=[{"uri": str(tmp_path / "absent"), "key": "lake/events"}])
+    job = definitions.resolve_job_def("delta_maintenance_health")
+    assert not job.execute_in_process(instance=instance, raise_on_error=False).success
+
+
+def test_checks_can_be_left_out(table: TableBuilder, load: Load) -> None:
+    definitions = load(tables=[{"uri": table.store.root, "key": "lake/events"}], checks=False)
+    assert not definitions.resolve_asset_graph().asset_check_keys

@@ -1,0 +1,321 @@
+"""The maintenance asset: runs on real tables, what it tells and what it remembers."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from delta_maintenance.errors import StorageAccessError, StorageError
+from delta_maintenance.policies.policy import Policy
+from delta_maintenance.table.table import Table
+from delta_maintenance.testing.actions import add
+from delta_maintenance.testing.table_builder import TableBuilder
+from delta_maintenance_dagster import DeltaTable, build_definitions, memory
+from delta_maintenance_dagster.log_picture import log_svg
+from delta_maintenance_dagster.pools import limit_to_one
+
+Load = Callable[..., dg.Definitions]
+TABLE = dg.AssetKey(["lake", "events"])
+MAINTENANCE = dg.AssetKey(["lake", "events", "maintenance"])
+OP = "lake__events__maintenance"
+
+
+@pytest.fixture
+def run(
+    table: TableBuilder, tmp_path: Path, load: Load, instance: dg.DagsterInstance
+) -> Callable[..., dg.ExecuteInProcessResult]:
+    """Runs the job on the table: `run(rules, config)`."""
+
+    def ran(
+        rules: dict[str, Any] | None = None, config: dict[str, Any] | None = None, **more: Any
+    ) -> dg.ExecuteInProcessResult:
+        rules = {"checkpoint": {"max_commits": 5}} if rules is None else rules
+        uri = str(tmp_path / "lake" / "events")
+        definitions = load(tables=[{"uri": uri, "key": "lake/events", **rules}], **more)
+        return definitions.resolve_job_def("delta_maintenance").execute_in_process(
+            instance=instance,
+            run_config={"ops": {OP: {"config": config or {}}}},
+            raise_on_error=False,
+        )
+
+    return ran
+
+
+Run = Callable[..., dg.ExecuteInProcessResult]
+
+
+def told(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    """The metadata of the one materialization."""
+    (event,) = result.asset_materializations_for_node(OP)
+    return {name: value.value for name, value in event.metadata.items()}
+
+
+def observed(instance: dg.DagsterInstance, key: dg.AssetKey = MAINTENANCE) -> dict[str, Any]:
+    (record,) = instance.fetch_observations(key, limit=1).records
+    assert record.asset_observation is not None
+    return {name: value.value for name, value in record.asset_observation.metadata.items()}
+
+
+def problem_of(result: dg.ExecuteInProcessResult) -> dg.Failure | Any:
+    (failure,) = [event for event in result.all_events if event.is_step_failure]
+    return failure.step_failure_data
+
+
+def checkpoints(table: TableBuilder) -> list[str]:
+    return [name for name in table.names() if "checkpoint.parquet" in name]
+
+
+def test_what_is_due_is_done_and_told(table: TableBuilder, run: Run) -> None:
+    result = run()
+    assert result.success
+    facts = told(result)
+    assert len(checkpoints(table)) == 1
+    assert facts["status"] == "done"
+    assert (facts["version_before"], facts["version_after"]) == (9, 9)
+    assert (facts["commits_to_replay_before"], facts["commits_to_replay_after"]) == (10, 0)
+    (operation,) = facts["operations"].records
+    assert operation.data["operation"] == "checkpoint"
+    assert "10 commits" in operation.data["why"]
+    assert facts["results"]["checkpoint"]["status"] == "written"
+    assert facts["due"].records[0].data["status"] == "due"
+
+
+def test_nothing_due_is_a_normal_answer(run: Run) -> None:
+    run()
+    facts = told(run())
+    assert facts["status"] == "nothing-due"
+    assert facts["operations"].records == []
+
+
+def test_the_table_itself_is_never_materialised(run: Run, instance: dg.DagsterInstance) -> None:
+    run()
+    assert instance.get_latest_materialization_event(MAINTENANCE) is not None
+    assert instance.get_latest_materialization_event(TABLE) is None
+
+
+def test_the_log_is_drawn(run: Run) -> None:
+    markdown = told(run())["log"]
+    svg = base64.b64decode(markdown.partition("base64,")[2].removesuffix(")")).decode()
+    assert "version 0" in svg and "version 9" in svg
+    assert len(markdown) < 8_000
+
+
+def test_a_log_without_commits_is_drawn_too() -> None:
+    assert log_svg([]).startswith("<svg")
+
+
+def test_a_plan_changes_nothing_and_materialises_nothing(
+    table: TableBuilder, run: Run, instance: dg.DagsterInstance
+) -> None:
+    before = table.names()
+    result = run(config={"plan_only": True})
+    assert result.success
+    assert table.names() == before
+    assert result.asset_materializations_for_node(OP) == []
+    facts = observed(instance)
+    assert facts["status"] == "planned"
+    assert facts["plans"]["checkpoint"]["version"] == 9
+
+
+def test_a_plan_with_nothing_due_materialises_nothing_either(
+    run: Run, instance: dg.DagsterInstance
+) -> None:
+    run()
+    result = run(config={"plan_only": True})
+    assert result.asset_materializations_for_node(OP) == []
+    assert observed(instance)["status"] == "nothing-due"
+
+
+def test_an_operation_by_name_runs_although_nothing_is_due(table: TableBuilder, run: Run) -> None:
+    facts = told(run({}, {"operation": "checkpoint"}))
+    assert facts["status"] == "done"
+    assert len(checkpoints(table)) == 1
+
+
+def test_options_of_the_launchpad_go_before_the_policy(table: TableBuilder, run: Run) -> None:
+    rules = {"compact_log": {"commits_per_file": 5}}
+    run(rules, {"operation": "compact-log", "options": {"commits_per_file": 3}})
+    compacted = [name for name in table.names() if "compacted" in name]
+    assert len(compacted) == 3
+    assert all(int(b.split(".")[0]) - int(a) == 2 for a, b in (n.split(".", 1) for n in compacted))
+
+
+def test_an_operation_by_name_can_be_planned(table: TableBuilder, run: Run) -> None:
+    before = table.names()
+    assert run({}, {"operation": "checkpoint", "plan_only": True}).success
+    assert table.names() == before
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"operation": "optimise"}, "no operation"),
+        ({"options": {"kind": "classic"}}, "without an operation"),
+        ({"approve": ["vacum"]}, "no operation"),
+        ({"operation": "checkpoint", "options": {"knd": "classic"}}, "knd"),
+    ],
+)
+def test_a_mistake_in_the_launchpad_fails_at_once(
+    table: TableBuilder, run: Run, config: dict[str, Any], said: str
+) -> None:
+    before = table.names()
+    failure = problem_of(run(config=config))
+    assert said in str(failure)
+    assert failure.user_failure_data is not None
+    assert table.names() == before
+
+
+def test_what_needs_an_approval_waits_for_it(table: TableBuilder, run: Run) -> None:
+    rules = {"checkpoint": {"max_commits": 5}, "approval": ["checkpoint"]}
+    facts = told(run(rules))
+    assert facts["status"] == "blocked"
+    assert facts["operations"].records[0].data["status"] == "needs-approval"
+    assert checkpoints(table) == []
+    assert told(run(rules, {"approve": ["checkpoint"]}))["status"] == "done"
+    assert len(checkpoints(table)) == 1
+
+
+def test_an_address_without_a_table_fails_and_is_not_retried(
+    tmp_path: Path, load: Load, instance: dg.DagsterInstance
+) -> None:
+    definitions = load(tables=[{"uri": str(tmp_path), "key": "lake/events"}])
+    job = definitions.resolve_job_def("delta_maintenance")
+    result = job.execute_in_process(instance=instance, raise_on_error=False)
+    assert not result.success
+    assert not [event for event in result.all_events if event.is_step_up_for_retry]
+    assert str(tmp_path) in str(problem_of(result))
+
+
+@pytest.mark.parametrize(
+    ("error", "retried"), [(StorageError("down"), True), (StorageAccessError("no"), False)]
+)
+def test_only_what_may_pass_is_tried_again(
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    error: StorageError,
+    retried: bool,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Table, "snapshot", fail)
+    events = Policy.model_validate({"version": 1}).table_at(str(tmp_path))
+    definitions = build_definitions(
+        [DeltaTable(policy=events, key=TABLE)],
+        retry_policy=dg.RetryPolicy(max_retries=1, delay=0),
+    )
+    job = definitions.resolve_job_def("delta_maintenance")
+    result = job.execute_in_process(instance=instance, raise_on_error=False)
+    assert not result.success
+    tries = [event for event in result.all_events if event.is_step_up_for_retry]
+    assert len(tries) == retried
+
+
+def test_a_failure_tells_what_was_done_and_is_remembered(
+    table: TableBuilder, run: Run, instance: dg.DagsterInstance
+) -> None:
+    # Named in the log and not there, which a vacuum refuses.
+    table.commit([add("lost.parquet")])
+    rules = {"checkpoint": {"max_commits": 5}, "vacuum": True}
+    result = run(rules)
+    assert not result.success
+    assert "is not there" in str(problem_of(result))
+    facts = observed(instance)
+    assert facts["status"] == "failed"
+    assert [each["operation"] for each in facts[memory.METADATA_KEY]] == ["checkpoint", "vacuum"]
+
+
+def test_the_newest_memory_stands_whether_its_run_failed_or_not(
+    table: TableBuilder, run: Run, instance: dg.DagsterInstance
+) -> None:
+    known = DeltaTable(
+        policy=Policy.model_validate({"version": 1}).table_at(table.store.root), key=TABLE
+    )
+
+    def remembered() -> dict[str, str]:
+        return {each.operation: each.status for each in memory.recall(instance, known)}
+
+    assert remembered() == {}
+    run({"vacuum": True})
+    assert remembered() == {"vacuum": "nothing-to-do"}
+    table.commit([add("lost.parquet")])
+    assert not run(None, {"operation": "vacuum"}).success
+    assert remembered() == {"vacuum": "failed"}
+    run({"checkpoint": {"max_commits": 5}})
+    assert remembered() == {"vacuum": "failed", "checkpoint": "written"}
+
+
+def test_what_leaves_no_commit_is_remembered_by_dagster(run: Run) -> None:
+    rules = {"fsck": True}
+    first = told(run(rules))
+    assert [each["operation"] for each in first[memory.METADATA_KEY]] == ["fsck"]
+    second = told(run(rules))
+    assert second["status"] == "nothing-due"
+    # A plan in between does not make it forget.
+    run(rules, {"plan_only": True})
+    assert told(run(rules))["status"] == "nothing-due"
+
+
+def test_a_run_tells_the_checks_of_the_table(run: Run, instance: dg.DagsterInstance) -> None:
+    result = run()
+    evaluations = {each.check_name: each for each in result.get_asset_check_evaluations()}
+    assert len(evaluations) == 7
+    assert all(each.asset_key == TABLE for each in evaluations.values())
+    # Of the table as it is afterwards.
+    assert evaluations["checkpoint_lag"].passed
+    assert evaluations["checkpoint_lag"].metadata["commits_since_checkpoint"].value == 0
+
+
+def test_without_checks_none_is_told(run: Run) -> None:
+    assert run(checks=False).get_asset_check_evaluations() == []
+
+
+def test_the_pool_of_a_table_lets_one_run_in(
+    table: TableBuilder, tmp_path: Path, load: Load, instance_with_pools: dg.DagsterInstance
+) -> None:
+    definitions = load(tables=[{"uri": str(tmp_path / "lake" / "events"), "key": "lake/events"}])
+    job = definitions.resolve_job_def("delta_maintenance")
+    assert job.execute_in_process(instance=instance_with_pools).success
+    storage = instance_with_pools.event_log_storage
+    (limit,) = storage.get_pool_limits()
+    assert limit.limit == 1
+    assert limit.name.endswith("lake/events")
+    # What somebody set stays.
+    storage.set_concurrency_slots(limit.name, 3)
+    limit_to_one(instance_with_pools, [limit.name, "delta_other"])
+    assert {each.name: each.limit for each in storage.get_pool_limits()} == {
+        limit.name: 3,
+        "delta_other": 1,
+    }
+
+
+def test_a_table_that_fails_does_not_stop_the_others(
+    table: TableBuilder, tmp_path: Path, load: Load, instance: dg.DagsterInstance
+) -> None:
+    rules = {"checkpoint": {"max_commits": 5}}
+    definitions = load(
+        tables=[
+            {"uri": str(tmp_path / "absent"), "key": "lake/absent", **rules},
+            {"uri": str(tmp_path / "lake" / "events"), "key": "lake/events", **rules},
+        ]
+    )
+    result = definitions.resolve_job_def("delta_maintenance").execute_in_process(
+        instance=instance, raise_on_error=False
+    )
+    assert not result.success
+    assert len(checkpoints(table)) == 1
+
+
+def test_commits_of_others_meanwhile_do_no_harm(table: TableBuilder, run: Run) -> None:
+    run()
+    for number in range(20, 26):
+        table.commit([add(f"{number}.parquet")])
+    facts = told(run())
+    assert facts["version_after"] == 15
+    assert len(checkpoints(table)) == 2
