@@ -107,7 +107,11 @@ with DAG(
             stop_after_plan="{{ params.plan_only }}",
             **asked,
         )
-        approve = DeltaApprovalOperator(task_id="approve", plan=plan.output)
+        # An answer that comes before Airflow 3.3 has seen the end of the asking process fails the
+        # task; whoever answered is still there, and is asked again at once.
+        approve = DeltaApprovalOperator(
+            task_id="approve", plan=plan.output, retries=5, retry_delay=timedelta(seconds=5)
+        )
         run = DeltaManualOperator(task_id="run", plan=plan.output, approval=approve.output, **asked)
         plan >> approve >> run
 

@@ -29,6 +29,7 @@ from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import asset_states
 from delta_maintenance_airflow.hooks import DeltaHook
 from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger, table_stream
+from delta_maintenance_airflow.triggers.polling import TablePolls
 
 QUICK = 0.01
 
@@ -264,6 +265,34 @@ def test_a_poll_is_one_request_and_one_more_for_something_new(
 
     run(scenario())
     assert opened.times == 1
+
+
+def test_what_a_poll_has_no_requests_for_is_left_to_the_next(
+    table: TableBuilder, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each: list[int] = []
+    ask = TablePolls.ask
+
+    async def counted(self: TablePolls, *question: Any) -> Any:
+        before = len(store.requests)
+        answer = await ask(self, *question)
+        each.append(len(store.requests) - before)
+        return answer
+
+    monkeypatch.setattr(TablePolls, "ask", counted)
+    table.commit(WRITE)
+    for _ in range(9):
+        table.commit(OPTIMIZE)
+
+    async def scenario() -> None:
+        async with running(watcher(State(), after_version=3, poll_interval=60.0).run()) as events:
+            # Long before the interval is over.
+            await eventually(lambda: events == [changed(3, 13)])
+
+    run(scenario())
+    reads = [request for request in store.requests if request.endswith(".json")]
+    assert len(reads) == len(set(reads)) == 10
+    assert max(each) == 2
 
 
 def test_watchers_of_a_table_share_one_poll_loop_and_each_commit_is_read_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.hooks.delta import DeltaHook
-from delta_maintenance_airflow.triggers.polling import Pace, TablePolls
+from delta_maintenance_airflow.triggers.polling import CATCH_UP, Pace, TablePolls
 
 
 class DeltaCommitTrigger(BaseTrigger):
@@ -78,5 +79,7 @@ class DeltaCommitTrigger(BaseTrigger):
                 continue
             if seen.done:
                 return {"status": "success", **seen.found()}
-            if not seen.more:
+            if seen.more:
+                await asyncio.sleep(CATCH_UP)
+            else:
                 await pace.rest()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CATCH_UP = 0.1
+"""Seconds before the next poll where one did not get to the end of what there was."""
 _THREADS = 8
 """For all tables of a triggerer together: a poll takes milliseconds, and its interval seconds."""
 _LONGEST = 600.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.hooks.delta import DeltaHook
-from delta_maintenance_airflow.triggers.polling import Pace, TablePolls
+from delta_maintenance_airflow.triggers.polling import CATCH_UP, Pace, TablePolls
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.watch import CommitCount, LogWatch
@@ -68,12 +68,17 @@ class TableStream:
                 self._watch = None
                 await asyncio.sleep(max(self._interval, _IN_TROUBLE))
                 continue
-            if not seen.more:
-                yield News(stream=self, version=seen.version)
-                await pace.rest()
+            if seen.more:
+                await asyncio.sleep(CATCH_UP)
+                continue
+            yield News(stream=self, version=seen.version)
+            await pace.rest()
 
     async def count(self, commits: CommitCount, *, newest: int, enough: int) -> None:
-        """Lets a watcher take in the commits up to `newest`, as far as `enough` asks for."""
+        """Lets a watcher take in the commits up to `newest`, as far as `enough` asks for.
+
+        What the poll has no requests left for is read by further ones, soon.
+        """
         everything = False
         while not everything:
             async with self._turn:
@@ -81,3 +86,6 @@ class TableStream:
                     return
                 count = partial(commits.count, watch, newest=newest, enough=enough)
                 everything = await self._polls.ask(watch, count)
+                if not everything:
+                    await asyncio.sleep(CATCH_UP)
+                    watch.poll_again()

@@ -3,9 +3,9 @@
 A poll is one listing, which begins where the last one ended, and at most one read beside it: of
 the newest commit that is new, or of the `_last_checkpoint` hint where checkpoints matter. Only
 where the newest commit is not one that is waited for are the others read, newest first and each
-only once. What a listing would need a second page for is left to the next poll, which need not
-wait: see `more`. The stores of all tables share their clients; a request that fails is not
-repeated, since the next poll is.
+only once, two with each further poll, which lists nothing. Those and what a listing would need a
+second page for are left to polls that need not wait: see `more`. The stores of all tables share
+their clients; a request that fails is not repeated, since the next poll is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from delta_maintenance.protocol.commit_digest import CommitDigest
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.base import Store
 from delta_maintenance.storage.shared_clients import SharedClients
-from delta_maintenance.table.log_watch import LogWatch, Sighting
+from delta_maintenance.table.log_watch import LogWatch, PollSpentError, Sighting
 
 __all__ = [
     "CheckpointLag",
@@ -36,8 +36,6 @@ __all__ = [
 ]
 
 _CLIENTS = SharedClients(pauses=())
-_READS = 32
-"""Commits that one poll reads at most; the next goes on."""
 
 
 def open_watched(uri: str, storage_options: Mapping[str, str] | None = None) -> Store:
@@ -116,7 +114,7 @@ class CommitCount:
     def count(self, watch: LogWatch, *, newest: int, enough: int) -> bool:
         """Takes in the commits up to `newest`, as far as `enough` asks for. Whether that is all.
 
-        Reads some of them at most; false where there are more to read.
+        Reads as many of them as the watch's poll has requests left; false where there are more.
         """
         if self._newest is None or newest > self._newest:
             first = self.version + 1 if self._newest is None else self._newest + 1
@@ -125,17 +123,15 @@ class CommitCount:
         if self._accepts.takes_all:
             self.counted += len(self._unread)
             self._unread.clear()
-        for _ in range(_READS):
-            if not self._unread or self.counted >= enough:
-                break
-            # The newest is most likely in the store's mind, and to be one that counts. Values are
-            # told apart from what they were before, and so in order.
-            at = 0 if self._accepts.properties else -1
-            if self._counts(watch, self._unread[at]):
-                self.counted += 1
+        # The newest is most likely in the store's mind, and to be one that counts. Values are told
+        # apart from what they were before, and so in order.
+        at = 0 if self._accepts.properties else -1
+        while self._unread and self.counted < enough:
+            try:
+                self.counted += self._counts(watch, self._unread[at])
+            except PollSpentError:
+                return False
             del self._unread[at]
-        if self._unread and self.counted < enough:
-            return False
         self.version = newest
         self._unread.clear()
         return True
@@ -246,6 +242,7 @@ class Wait:
             version=-1 if after is None else after,
             properties=condition.known_properties,
         )
+        self._behind: Sighting | None = None
 
     @property
     def store(self) -> Store:
@@ -263,7 +260,9 @@ class Wait:
         another log has taken its place; `StorageError` where the store does not answer.
         """
         asked = self._condition
-        seen = self._watch.look()
+        if self._behind is not None:
+            self._watch.poll_again()
+        seen = self._behind or self._watch.look()
         table = self._watch.store.root
         # A log that begins anew has nothing to do with the version that was asked for.
         if seen.replaced and asked.after_version is not None:
@@ -289,6 +288,7 @@ class Wait:
             self._watch, newest=seen.version, enough=asked.min_commits
         )
         done = self._count.counted >= asked.min_commits
+        self._behind = None if everything else seen
         return WaitProgress(
             table=table,
             version=seen.version,

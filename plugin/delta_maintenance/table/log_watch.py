@@ -30,10 +30,16 @@ from delta_maintenance.table.log_segment import (
 
 NAMES = 1000
 """How many names a look takes from a listing: one page of it on S3 and on Google's storage."""
+POLL_REQUESTS = 2
+"""What one poll asks the store, listing and reads together."""
 _KEPT = 64
 """Digests kept for others who ask for the same commits."""
 
 _log = logging.getLogger(__name__)
+
+
+class PollSpentError(Exception):
+    """The requests of this poll are spent: what was asked for has to wait for the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +76,7 @@ class LogWatch:
         self._hint: int | None = None
         self._checkpoint: int | None = None
         self._looked = False
+        self._left = POLL_REQUESTS
         self._digests: dict[int, CommitDigest] = {}
 
     @property
@@ -78,21 +85,27 @@ class LogWatch:
         return self._known
 
     def look(self) -> Sighting:
-        """One read at most, and one listing of at most `NAMES` names or one version.
+        """Begins a poll: one read at most, and one listing of at most `NAMES` names or one version.
 
         A log that does not go on where it was left costs another listing. `NotADeltaTableError`
         where there is no log, or none any more.
         """
+        self.poll_again()
         try:
             return self._look()
         except DeltaMaintenanceError as error:
             raise error.located(table=self.store.root) from error.__cause__
 
+    def poll_again(self) -> None:
+        """Begins a poll that lists nothing, for commits that the last one had no requests for."""
+        self._left = POLL_REQUESTS
+
     def digest(self, version: int) -> CommitDigest | None:
         """What a commit is about, by one read the first time; None where it is gone.
 
         Only the beginning is read, see `whole`. A commit that nobody can read counts as one that
-        changes data: whoever comes because of it meets the error.
+        changes data: whoever comes because of it meets the error. `PollSpentError` where this poll
+        has made its requests.
         """
         return self._digests.get(version) or self._read(version, HEAD_BYTES)
 
@@ -104,6 +117,7 @@ class LogWatch:
     def _look(self) -> Sighting:
         hint = None
         if self._known is None or self._checkpoints:
+            self._left -= 1
             hint = hinted_version(self.store)
         first, since = hint or 0, -1
         if self._known is not None:
@@ -138,6 +152,7 @@ class LogWatch:
 
     def _list(self, first: int) -> tuple[LogListing, bool]:
         """What the log holds from a version on, and whether it goes on behind that."""
+        self._left -= 1
         found: list[LogEntry] = []
         start, further = version_prefix(first), False
         for status in self.store.list_from(LOG_DIRECTORY, start):
@@ -150,6 +165,9 @@ class LogWatch:
         return arrange(found, first_version=first), False
 
     def _read(self, version: int, size: int | None) -> CommitDigest | None:
+        if self._left <= 0:
+            raise PollSpentError
+        self._left -= 1
         path = f"{LOG_DIRECTORY}/{commit_name(version)}"
         try:
             # One byte more tells whether that was all.
