@@ -25,6 +25,10 @@ PATIENCE = 240
 """Seconds for anything to happen; machines that run tests are busy."""
 
 
+POLL_INTERVAL = 3
+"""Seconds from one look at a watched table to the next."""
+
+
 class Airflow:
     """A running Airflow, and its API."""
 
@@ -133,7 +137,7 @@ def airflow(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS": str(home / "assessments"),
         "AIRFLOW__DELTA_MAINTENANCE__POLICY": str(lake / "policy.yaml"),
-        "AIRFLOW__DELTA_MAINTENANCE__POLL_INTERVAL": "3",
+        "AIRFLOW__DELTA_MAINTENANCE__POLL_INTERVAL": str(POLL_INTERVAL),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
         "PROBE_TABLE": str(lake / "probed"),
     }
