@@ -9,6 +9,9 @@ PY := $(VENV)/bin/python
 # For recipes that start Spark: the machine's Java if it will do, else the one in .venv.
 WITH_JAVA = JAVA_HOME="$$($(PY) tools/java_home.py)" && export JAVA_HOME &&
 
+# The tests start hundreds of processes, and each would compile Airflow from its source.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help
 help: ## List these commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
