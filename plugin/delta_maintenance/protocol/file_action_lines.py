@@ -29,6 +29,7 @@ from delta_maintenance.protocol.commit_text import (
 )
 from delta_maintenance.protocol.file_action_json import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.file_actions import logical_file_keys
+from delta_maintenance.protocol.line_heads import PADDING, read_heads, texts_between
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -47,10 +48,12 @@ class LogText:
 class FileActionLines:
     """Adds and removes as they stand in the log, one a line."""
 
-    texts: pa.LargeStringArray
-    """Lines, each with its newline at the end; others may be among them."""
-    rows: Ints
-    """Which of the texts are meant."""
+    data: bytes
+    """The lines, each with its newline at the end; others may be among them."""
+    starts: Ints
+    """Where each of the lines that are meant begins, ascending."""
+    ends: Ints
+    """Behind the newline of each."""
     keys: pa.StringArray
     """The logical file of each (`logical_file_keys`)."""
     is_remove: Bools
@@ -64,28 +67,30 @@ class FileActionLines:
         if mask.all():
             return self
         return FileActionLines(
-            self.texts,
-            self.rows[mask],
+            self.data,
+            self.starts[mask],
+            self.ends[mask],
             self.keys.filter(booleans(mask)),
             self.is_remove[mask],
             self.source[mask],
             self.plain,
         )
 
-    def text(self) -> memoryview:
+    def text(self) -> bytes:
         """The lines, one behind the other, with `dataChange` false: they repeat earlier commits.
 
         Where another field of a line might be meant it stays true; whoever wants the state of a
         table does not ask for it.
         """
-        texts = self.texts.take(integers(self.rows))
-        if self.plain:
-            texts = pc.replace_substring(texts, '"dataChange":true', '"dataChange":false')
-        _, offsets, data = texts.buffers()
-        if data is None:
-            return memoryview(b"")
-        first, last = np.frombuffer(offsets, np.int64)[[texts.offset, texts.offset + len(texts)]]
-        return memoryview(data)[int(first) : int(last)]
+        if not len(self.starts):
+            return b""
+        gaps = np.flatnonzero(self.starts[1:] != self.ends[:-1])
+        first, last = self.starts[np.append(0, gaps + 1)], self.ends[np.append(gaps, -1)]
+        data = memoryview(self.data)
+        runs = zip(first.tolist(), last.tolist(), strict=True)
+        text = b"".join([data[start:end] for start, end in runs])
+        # Inside of a text its quotes would be escaped.
+        return text.replace(b'"dataChange":true', b'"dataChange":false') if self.plain else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +114,16 @@ def read_lines(
     `CorruptTableError` names the file and the line that nobody could read.
     """
     whole = [f.data if f.data.endswith(b"\n") else f.data + b"\n" for f in files]
-    texts, ends = _lines(b"".join(whole))
+    data = b"".join([*whole, PADDING])
+    ends = _line_ends(data)
+    starts = np.append(0, ends[:-1])
+    texts = _texts(data, np.append(0, ends))
     _require_utf8(texts, files)
-    source = np.searchsorted(np.cumsum([len(data) for data in whole]), ends)
-    is_plain = to_bools(pc.match_substring_regex(texts, _HEAD if plain else _PLAIN))
+    source = np.searchsorted(np.cumsum([len(part) for part in whole]), ends)
+    heads = read_heads(data, starts)
+    is_plain = heads.has_path
+    if not plain:
+        is_plain &= to_bools(pc.match_substring_regex(texts, _PLAIN))
     singles: list[SingleLines] = []
     odd: list[int] = []
     for index, lines in enumerate(_other_lines(texts, ~is_plain, source, len(files))):
@@ -120,12 +131,23 @@ def read_lines(
         if found is None:
             odd.append(index)
         singles.append(found or SingleLines(SingleActions(), ()))
+    if odd:
+        is_plain &= ~np.isin(source, odd)
+    rows = np.flatnonzero(is_plain & ~heads.is_cdc)
+    regular = FileActionLines(
+        data,
+        starts[rows],
+        ends[rows],
+        texts_between(data, heads.path_starts[rows], heads.path_ends[rows]),
+        heads.is_remove[rows],
+        source[rows],
+        plain=True,
+    )
     if not odd:
-        return _plain_lines(texts, source, is_plain), singles
+        return regular, singles
     parsed, others = _parsed_lines([files[index] for index in odd], np.array(odd))
     for index, found in zip(odd, others, strict=True):
         singles[index] = found
-    regular = _plain_lines(texts, source, is_plain & ~np.isin(source, odd))
     return _beside(regular, parsed), singles
 
 
@@ -142,8 +164,7 @@ _FIELDS = {
 _FIELD = "|".join(f'"(?:{names})":{value}' for names, value in _FIELDS.items())
 # The path first and without escapes, then known fields but for deletion vectors: such a line is one
 # JSON object with one action in it, and its path is its logical file.
-_HEAD = r'^\{"(?:add|remove|cdc)":\{"path":"(?P<path>[^"\\\x00-\x1f]+)"'
-_PLAIN = rf"{_HEAD}(?:,(?:{_FIELD}))*\}}\}}\n$"
+_PLAIN = r'^\{"(?:add|remove|cdc)":\{"path":"[^"\\\x00-\x1f]+"' rf"(?:,(?:{_FIELD}))*\}}\}}\n$"
 
 _FILE_MARKS = (b'{"add":{', b'{"remove":{', b'{"cdc":{')
 _ACTION_KEY = r'"(?:add|remove|cdc)"\s*:\s*\{'
@@ -152,11 +173,13 @@ _KEYED = {"txn": "appId", "domainMetadata": "domain"}
 _STATE = ("protocol", "metaData", *_KEYED)
 
 
-def _lines(data: bytes) -> tuple[pa.LargeStringArray, Ints]:
-    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
-    offsets = pa.py_buffer(np.append(0, ends))
-    buffers = [None, offsets, pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.large_string(), len(ends), buffers), ends
+def _line_ends(data: bytes) -> Ints:
+    return np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+
+
+def _texts(data: bytes, offsets: Ints) -> pa.LargeStringArray:
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
 
 
 def _require_utf8(texts: pa.LargeStringArray, files: Sequence[LogText]) -> None:
@@ -219,20 +242,6 @@ def _rendered(name: str, value: object) -> bytes:
     return text.encode() + b"\n"
 
 
-def _plain_lines(texts: pa.LargeStringArray, source: Ints, mask: Bools) -> FileActionLines:
-    heads = pc.extract_regex(texts, _HEAD)
-    rows = np.flatnonzero(mask & ~to_bools(pc.starts_with(texts, '{"cdc"')))
-    chosen = integers(rows)
-    return FileActionLines(
-        texts,
-        rows,
-        pc.struct_field(heads, "path").take(chosen).cast(pa.string()),
-        to_bools(pc.starts_with(texts, '{"remove"'))[rows],
-        source[rows],
-        plain=True,
-    )
-
-
 def _parsed_lines(
     files: Sequence[LogText], numbers: Ints
 ) -> tuple[FileActionLines, list[SingleLines]]:
@@ -247,23 +256,37 @@ def _parsed_lines(
     parsed = parse_file_actions(
         sources, keys=MapKeys(partition_columns=frozenset()), fields=_PARSED_FIELDS
     )
-    texts, _ = _lines(b"".join(source.joined() for source in sources))
+    data = b"".join(source.joined() for source in sources)
+    texts = _texts(data, np.append(0, _line_ends(data)))
     texts = texts.take(integers(np.concatenate([parsed.add_line, parsed.remove_line])))
     is_remove = np.repeat([False, True], [len(parsed.add_line), len(parsed.remove_line)])
     tables = (parsed.adds, parsed.removes)
     keys = [chunk for table in tables for chunk in logical_file_keys(table).chunks]
     changes = [chunk for table in tables for chunk in table["dataChange"].chunks]
+    texts = _without_data_change(
+        _alone(texts, is_remove), pa.concat_arrays([pa.array([], pa.bool_()), *changes])
+    )
+    offsets, data = _buffers(texts)
     lines = FileActionLines(
-        _without_data_change(
-            _alone(texts, is_remove), pa.concat_arrays([pa.array([], pa.bool_()), *changes])
-        ),
-        np.arange(len(texts)),
+        data,
+        offsets[:-1],
+        offsets[1:],
         pa.concat_arrays([pa.array([], pa.string()), *keys]),
         is_remove,
         numbers[np.concatenate([parsed.add_source, parsed.remove_source])],
         plain=False,
     )
     return lines, singles
+
+
+def _buffers(texts: pa.LargeStringArray) -> tuple[Ints, bytes]:
+    """Where each text begins and where the last one ends, in a copy of all of them."""
+    _, offsets, data = texts.buffers()
+    if data is None:
+        return np.zeros(1, np.int64), b""
+    found = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    first, last = int(found[0]), int(found[-1])
+    return found - first, data.slice(first, last - first).to_pybytes()
 
 
 def _alone(texts: pa.LargeStringArray, is_remove: Bools) -> pa.LargeStringArray:
@@ -291,10 +314,12 @@ def _without_data_change(
 
 
 def _beside(plain: FileActionLines, parsed: FileActionLines) -> FileActionLines:
-    texts, _ = _lines(bytes(plain.text()))
+    data = plain.text() + parsed.data
+    ends = _line_ends(data)
     return FileActionLines(
-        pa.concat_arrays([texts, parsed.texts]),
-        np.arange(len(texts) + len(parsed.texts)),
+        data,
+        np.append(0, ends[:-1]),
+        ends,
         pa.concat_arrays([plain.keys, parsed.keys]),
         np.concatenate([plain.is_remove, parsed.is_remove]),
         np.concatenate([plain.source, parsed.source]),

@@ -18,7 +18,12 @@ import pyarrow.compute as pc
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.arrays import booleans, integers, to_bools
 from delta_maintenance.protocol.commit_text import parse_line
-from delta_maintenance.protocol.file_action_lines import FileActionLines, LogText, SingleLines
+from delta_maintenance.protocol.file_action_lines import (
+    FileActionLines,
+    LogText,
+    SingleLines,
+    read_lines,
+)
 from delta_maintenance.protocol.key_hash import Hashes, hash_texts
 from delta_maintenance.protocol.reconcile import FileReplay
 
@@ -35,6 +40,22 @@ class RangeContent:
     """The newest of every other action, without nulls, by its name and what tells it from others
     of that name."""
 
+    def count(self, lines: FileActionLines, hashes: Hashes) -> None:
+        """Takes in file actions, with the hashes of their keys."""
+        removes = int(lines.is_remove.sum())
+        self.removes += removes
+        self.adds += len(lines.is_remove) - removes
+        weights = np.where(lines.is_remove, np.uint64(3), np.uint64(1))
+        total = np.add.reduce(hashes * weights, dtype=np.uint64)
+        self.keys = (self.keys + int(total)) % 2**64
+
+    def add(self, other: RangeContent) -> None:
+        """Takes in what another part of the same range comes to."""
+        self.adds += other.adds
+        self.removes += other.removes
+        self.keys = (self.keys + other.keys) % 2**64
+        self.singles.update(other.singles)
+
     @property
     def actions(self) -> int:
         """How many lines that makes."""
@@ -48,8 +69,6 @@ class RangeReplay:
         self.content = RangeContent()
         self.superseded = 0
         """File actions that did not stand."""
-        self.plain = True
-        """All file actions that stand are in the plain form."""
         self._single_texts: dict[tuple[str, str], bytes] = {}
         self._replay = FileReplay()
 
@@ -76,21 +95,22 @@ class RangeReplay:
             _require_single(lines, stands, files)
             self.superseded += int((~stands).sum())
         standing = lines.filter(stands)
-        self.plain &= lines.plain
-        self._count(standing, hashes[stands])
+        self.content.count(standing, hashes[stands])
         return standing
 
     def single_text(self) -> bytes:
         """The newest of every other action, a line each."""
         return b"".join(self._single_texts.values())
 
-    def _count(self, lines: FileActionLines, hashes: Hashes) -> None:
-        removes = int(lines.is_remove.sum())
-        self.content.removes += removes
-        self.content.adds += len(lines.is_remove) - removes
-        weights = np.where(lines.is_remove, np.uint64(3), np.uint64(1))
-        total = np.add.reduce(hashes * weights, dtype=np.uint64)
-        self.content.keys = (self.content.keys + int(total)) % 2**64
+
+def content_of(text: LogText, *, plain: bool) -> RangeContent:
+    """What reconciled lines come to. `plain` says that all file actions are in the plain form."""
+    content = RangeContent()
+    if text.data:
+        lines, (singles,) = read_lines([text], plain=plain)
+        content.count(lines, hash_texts(lines.keys))
+        content.singles = {key: _value(line) for key, line in singles.texts}
+    return content
 
 
 def _require_carried(name: str, found: SingleLines) -> None:

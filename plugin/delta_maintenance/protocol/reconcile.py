@@ -22,7 +22,9 @@ from delta_maintenance.protocol.key_hash import Hashes, hash_texts
 
 Positions = npt.NDArray[np.int64]
 
-_MARKS = 1 << 24
+_FIRST_MARKS, _MOST_MARKS = 1 << 20, 1 << 24
+_SHORT = 1 << 15
+"""Keys in a chunk that is worth copying to have fewer of them."""
 
 
 @dataclass(slots=True)
@@ -71,7 +73,7 @@ class FileReplay:
         self._hash_keys = hash_keys
         self._levels: list[tuple[Hashes, Positions]] = []
         # Says of most new keys at once that they are new: one byte for each end of a hash.
-        self._marks = np.zeros(_MARKS, np.bool_)
+        self._marks = np.zeros(_FIRST_MARKS, np.bool_)
         self._keys: list[pa.StringArray] = []
         self._starts: list[int] = []
         self._count = 0
@@ -109,7 +111,7 @@ class FileReplay:
             if not _same_texts(keys, order[repeats], keys, first[repeats]):
                 return self._switch_to_exact(keys, newest_first, remember)
             order, ordered = order[~repeats], ordered[~repeats]
-        perhaps = np.flatnonzero(self._marks[ordered % _MARKS])
+        perhaps = np.flatnonzero(self._marks[ordered % len(self._marks)])
         standing = np.ones(len(order), bool)
         for level_hashes, level_positions in self._levels:
             at = np.searchsorted(level_hashes, ordered[perhaps])
@@ -135,13 +137,25 @@ class FileReplay:
             keys, positions = keys.take(integers(order)), self._count + np.arange(len(order))
         # Sorted runs that double in size: each key is merged a logarithmic number of times.
         level = (hashes, positions)
-        self._keys.append(keys)
-        self._starts.append(self._count)
+        start = self._count
         self._count += len(keys)
-        self._marks[hashes % _MARKS] = True
+        while self._keys and len(self._keys[-1]) <= min(2 * len(keys), _SHORT):
+            keys, start = pa.concat_arrays([self._keys.pop(), keys]), self._starts.pop()
+        self._keys.append(keys)
+        self._starts.append(start)
+        self._mark(hashes)
         while self._levels and len(self._levels[-1][0]) <= 2 * len(level[0]):
             level = _merge(self._levels.pop(), level)
         self._levels.append(level)
+
+    def _mark(self, hashes: Hashes) -> None:
+        marked = [hashes]
+        # Few keys want little room; where the marks fill up, they say less and less.
+        if 8 * self._count > len(self._marks) < _MOST_MARKS:
+            self._marks = np.zeros(_MOST_MARKS, np.bool_)
+            marked += [of_level for of_level, _ in self._levels]
+        for each in marked:
+            self._marks[each % len(self._marks)] = True
 
     def _same_as_remembered(
         self, keys: pa.StringArray, rows: Positions, remembered: Positions

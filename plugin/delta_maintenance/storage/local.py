@@ -38,7 +38,7 @@ class LocalStore(Store):
     """
 
     # A disk answers at once; more threads would only wait for each other.
-    parallel_reads = 4
+    parallel_reads = 2
 
     def __init__(self, root: str | os.PathLike[str], *, new_id: clock.NewId = clock.new_id) -> None:
         address = os.fspath(root)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO
 from zlib import crc32
 
@@ -19,14 +20,14 @@ from delta_maintenance.protocol.file_action_lines import (
     SingleLines,
     read_lines,
 )
-from delta_maintenance.protocol.log_compaction import RangeContent, RangeReplay
+from delta_maintenance.protocol.log_compaction import RangeContent, RangeReplay, content_of
 from delta_maintenance.storage.base import Store
 from delta_maintenance.table.log_reader import read_ahead
 from delta_maintenance.table.log_segment import LOG_DIRECTORY, LogEntry
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.staging import Staging, publish, staging
 
-_BATCH_BYTES = 1 << 20
+_BATCH_BYTES = 2_000_000
 """Read at a time: what is small enough for the processor's cache needs little memory, too."""
 
 
@@ -51,65 +52,78 @@ def write_compaction(
     these cases nothing was published.
     """
     with staging() as staged:
-        replay, checksum = _stage(store, commits, staged, name)
-        if not replay.content.actions:
+        content, checksum = _stage(store, commits, staged, name)
+        if not content.actions:
             return None
-        _verify(staged, name, replay, checksum)
+        _verify(staged, name, checksum)
         status = publish(staged, store, name)
-    return WrittenCompaction(size=status.size, content=replay.content)
+    return WrittenCompaction(size=status.size, content=content)
 
 
 def compare_compaction(store: Store, commits: Sequence[LogEntry], name: str) -> str | None:
     """Why the compaction that is there does not do what its commits do; None where it does."""
-    expected = RangeReplay()
-    for batch, lines, singles in _parsed(_commit_batches(store, commits)):
-        expected.offer(batch, lines, singles)
+    expected = _replayed(_commit_batches(store, commits))
     path = f"{LOG_DIRECTORY}/{name}"
     try:
         with store.open(path) as file:
-            found, _ = _read_back(file, path)
+            found = _replayed(_blocks(file, path))
     except (CorruptTableError, RefusedError) as error:
         return error.problem
-    return _difference(found, expected)
+    if found.superseded:
+        return "it holds two actions for one logical file"
+    return _difference(found.content, expected.content)
 
 
 def _stage(
     store: Store, commits: Sequence[LogEntry], staged: Staging, name: str
-) -> tuple[RangeReplay, int]:
-    replay, checksum = RangeReplay(), 0
+) -> tuple[RangeContent, int]:
+    """What the commits come to, and the checksum of the file that says the same."""
+    replay, written, checksum = RangeReplay(), RangeContent(), 0
+    path = f"{LOG_DIRECTORY}/{name}"
+    standing = (replay.offer(*parsed) for parsed in _parsed(_commit_batches(store, commits)))
     with staged.path(name).open("wb") as file:
-        for batch, lines, singles in _parsed(_commit_batches(store, commits)):
-            text = replay.offer(batch, lines, singles).text()
+
+        def write(text: bytes, content: RangeContent) -> None:
+            nonlocal checksum
             file.write(text)
             checksum = crc32(text, checksum)
+            written.add(content)
+
+        for text, content in map(partial(_rendered, path), standing):
+            write(text, content)
         others = replay.single_text()
-        file.write(others)
-    return replay, crc32(others, checksum)
-
-
-def _verify(staged: Staging, name: str, expected: RangeReplay, checksum: int) -> None:
-    path = f"{LOG_DIRECTORY}/{name}"
-    try:
-        with staged.path(name).open("rb") as file:
-            # Lines that were parsed are parsed again; the plain ones need not be recognised twice.
-            found, found_checksum = _read_back(file, path, plain=expected.plain)
-        problem = _difference(found, expected)
-        if problem is None and found_checksum != checksum:
-            problem = "its bytes are not those that were written"
-    except (CorruptTableError, RefusedError) as error:
-        problem = error.problem
+        write(others, content_of(LogText(path, others), plain=True))
+    problem = _difference(written, replay.content)
     if problem is not None:
-        raise VerificationError(
-            f"what was written reads back differently: {problem}",
-            file=path,
-            remedy="report this with the table's log: nothing was published",
-        )
+        raise _unverified(path, problem)
+    return replay.content, checksum
 
 
-def _difference(found: RangeReplay, expected: RangeReplay) -> str | None:
-    if found.superseded:
-        return "it holds two actions for one logical file"
-    theirs, ours = found.content, expected.content
+def _rendered(path: str, lines: FileActionLines) -> tuple[bytes, RangeContent]:
+    """Lines as text, and what this text comes to, read anew. Lines that were parsed are parsed
+    again; the plain ones need not be recognised twice."""
+    text = lines.text()
+    return text, content_of(LogText(path, text), plain=lines.plain)
+
+
+def _verify(staged: Staging, name: str, checksum: int) -> None:
+    found = 0
+    with staged.path(name).open("rb") as file:
+        while block := file.read(_BATCH_BYTES):
+            found = crc32(block, found)
+    if found != checksum:
+        raise _unverified(f"{LOG_DIRECTORY}/{name}", "its bytes are not those that were written")
+
+
+def _unverified(path: str, problem: str) -> VerificationError:
+    return VerificationError(
+        f"what was written reads back differently: {problem}",
+        file=path,
+        remedy="report this with the table's log: nothing was published",
+    )
+
+
+def _difference(theirs: RangeContent, ours: RangeContent) -> str | None:
     if (theirs.adds, theirs.removes) != (ours.adds, ours.removes):
         return (
             f"it has {theirs.adds} adds and {theirs.removes} removes, "
@@ -128,37 +142,29 @@ def _difference(found: RangeReplay, expected: RangeReplay) -> str | None:
     return None
 
 
-def _read_back(file: BinaryIO, path: str, *, plain: bool = False) -> tuple[RangeReplay, int]:
+def _replayed(batches: Iterable[list[LogText]]) -> RangeReplay:
     replay = RangeReplay()
-    source = _Blocks(file, path)
-    for batch, lines, singles in _parsed(source, plain=plain):
-        replay.offer(batch, lines, singles)
-    return replay, source.checksum
+    for parsed in _parsed(batches):
+        replay.offer(*parsed)
+    return replay
 
 
-class _Blocks:
-    """A file in pieces of whole lines, and the checksum of what has been read of it."""
-
-    def __init__(self, file: BinaryIO, path: str) -> None:
-        self._file = file
-        self._path = path
-        self.checksum = 0
-
-    def __iter__(self) -> Iterator[list[LogText]]:
-        rest = b""
-        while block := self._file.read(_BATCH_BYTES):
-            self.checksum = crc32(block, self.checksum)
-            lines, newline, rest = (rest + block).rpartition(b"\n")
-            if newline:
-                yield [LogText(self._path, lines + newline)]
-        if rest:
-            yield [LogText(self._path, rest)]
+def _blocks(file: BinaryIO, path: str) -> Iterator[list[LogText]]:
+    """A file in pieces of whole lines."""
+    rest = b""
+    while block := file.read(_BATCH_BYTES):
+        lines, newline, rest = (rest + block).rpartition(b"\n")
+        if newline:
+            yield [LogText(path, lines + newline)]
+    if rest:
+        yield [LogText(path, rest)]
 
 
 def _parsed(
-    batches: Iterable[list[LogText]], *, plain: bool = False
+    batches: Iterable[list[LogText]],
 ) -> Iterator[tuple[list[LogText], FileActionLines, list[SingleLines]]]:
-    return in_parallel(lambda batch: (batch, *read_lines(batch, plain=plain)), batches)
+    # One thread: what is parsed makes the caller as much work again.
+    return in_parallel(lambda batch: (batch, *read_lines(batch)), batches, threads=1)
 
 
 def _commit_batches(store: Store, commits: Sequence[LogEntry]) -> Iterator[list[LogText]]:

@@ -15,16 +15,19 @@ Made = TypeVar("Made")
 _THREADS = 2
 
 
-def in_parallel(work: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
+def in_parallel(
+    work: Callable[[Item], Made], items: Iterable[Item], *, threads: int = _THREADS
+) -> Iterator[Made]:
     """What `work` makes of each item; the next two are under way while the caller looks at one.
 
-    Two, because Arrow and NumPy use the other cores within an item, and items are large.
+    Two, because Arrow and NumPy use the other cores within an item, and items are large. Fewer
+    `threads` for callers that do much themselves: Python lets only one of them on at a time.
     """
-    with StreamingPool(_THREADS) as pool:
+    with StreamingPool(threads) as pool:
         under_way: deque[Future[Made]] = deque()
         for item in items:
             under_way.append(pool.submit(work, item))
-            if len(under_way) > _THREADS:
+            if len(under_way) > threads:
                 yield under_way.popleft().result()
         while under_way:
             yield under_way.popleft().result()

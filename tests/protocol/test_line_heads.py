@@ -1,0 +1,41 @@
+"""The beginnings of lines, against a regular expression that says the same."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from delta_maintenance.protocol.line_heads import PADDING, read_heads, texts_between
+
+HEAD = re.compile(rb'\{"(add|remove|cdc)":\{"path":"([^"\\\x00-\x1f]+)"')
+
+ACTIONS = st.sampled_from(["add", "remove", "cdc", "metaData", "removed", "ad", ""])
+# All lengths around eight bytes, and characters of one to four bytes next to what ends a path.
+PATHS = st.text(st.sampled_from('ab"\\/\x1f \x7f\x80\xff€𐍈!#[]'), max_size=40)
+BEGINNINGS = st.builds('{{"{}":{{"path":"{}'.format, ACTIONS, PATHS)
+ENDS = st.sampled_from(['","size":1}}', "", '"', '" ', "x" * 30, '"}}'])
+LINES = st.builds("{}{}".format, BEGINNINGS, ENDS) | st.text(
+    st.characters(blacklist_characters="\n", blacklist_categories=["Cs"]), max_size=30
+)
+
+
+@given(lines=st.lists(LINES, max_size=20))
+@example(lines=['{"add":{"path":"'])
+@example(lines=['{"remove":{"path":"x"', "{"])
+def test_heads_are_those_of_the_regular_expression(lines: list[str]) -> None:
+    whole = [line.encode() + b"\n" for line in lines]
+    data = b"".join([*whole, PADDING])
+    ends = np.cumsum([len(line) for line in whole], dtype=np.int64)
+    starts = np.append(np.int64(0), ends)[:-1]
+    found = read_heads(data, starts)
+    expected = [HEAD.match(line) for line in whole]
+    assert found.has_path.tolist() == [match is not None for match in expected]
+    rows = np.flatnonzero(found.has_path)
+    paths = texts_between(data, found.path_starts[rows], found.path_ends[rows])
+    heads = [match for match in expected if match is not None]
+    assert paths.to_pylist() == [match[2].decode() for match in heads]
+    for action, mask in (("add", found.is_add), ("remove", found.is_remove), ("cdc", found.is_cdc)):
+        assert mask[rows].tolist() == [match[1] == action.encode() for match in heads]
