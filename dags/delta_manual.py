@@ -4,13 +4,20 @@ Fill in the form: an operation, the tables, and options if those of the policy w
 table on its own:
 
 1. **plan** says what would be done, and why; nothing is changed;
-2. **approve** shows the plan and waits for a yes, where something would be deleted or repaired or
-   the protocol raised, or where the policy asks for it. No answer within a day is a no;
+2. **approve** shows the plan and waits for a yes, where something would be deleted or repaired, the
+   protocol raised or a feature taken out of it, or where the policy asks for it. No answer within a
+   day is a no;
 3. **run** plans anew, and carries out what was approved; where the table has moved in a way that
    changes the plan, it fails and changes nothing.
 
 Retentions are those of the table, or longer; nothing here makes one shorter without the operation's
 own two flags.
+
+Two operations need options, for no policy asks for them: `{"feature": "deletionVectors"}` says
+which feature is to be dropped, and `{"name": "positive", "expression": "quantity > 0"}` what is to
+be true of every row, which Spark finds out. With `"truncate_history": true` a feature may take a
+second run: the first one then ends well, as `incomplete`, and says from when on the other can drop
+it.
 """
 
 from __future__ import annotations
@@ -32,6 +39,8 @@ OPERATIONS = {
     "backfill-row-ids": "Enable row tracking, with IDs for all rows",
     "upgrade-protocol": "Upgrade the protocol",
     "set-properties": "Set table properties",
+    "add-constraint": "Add a CHECK constraint (on Spark)",
+    "drop-feature": "Drop a table feature (may delete history)",
 }
 
 with DAG(
@@ -69,7 +78,8 @@ with DAG(
             type="object",
             title="Options",
             description="Fields of the operation's options, over what the policy says: "
-            '{"retention": "P30D"}.',
+            '{"retention": "P30D"}. Dropping a feature needs {"feature": "deletionVectors"}, a '
+            'constraint {"name": "positive", "expression": "quantity > 0"}.',
         ),
         "plan_only": Param(
             False,

@@ -130,4 +130,11 @@ def submitter(
 
 
 def _unfinished(result: Mapping[str, Any]) -> bool:
-    return result.get("status") in ("failed", "partly", "incomplete", "conflict", "corrupt")
+    return result.get("status") in (
+        "failed",
+        "partly",
+        "incomplete",
+        "conflict",
+        "corrupt",
+        "violated",
+    )

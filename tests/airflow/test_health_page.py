@@ -434,6 +434,9 @@ def test_the_form_is_filled_in_for_one_table_and_operation(site: Site) -> None:
     assert form["data-api"] == "/api/v2/dags/delta_manual"
     assert form["data-values"] == ('{"table_uri": "s3://lake/sales/orders", "operation": "vacuum"}')
     assert "drop-everything" not in site.get("/run?name=orders&operation=drop-everything").text
+    drop = site.get("/run?name=orders&operation=drop-feature").text
+    assert "&#34;operation&#34;: &#34;drop-feature&#34;" in drop
+    assert "deletes nothing before somebody approves the plan" in drop
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -13,12 +14,17 @@ from typing import Any
 import pytest
 import yaml
 from airflow.dag_processing.dagbag import DagBag
-from worn_tables import fingerprint, worn_table
+from airflow.providers.standard.operators.hitl import HITLOperator
+from worn_tables import FEATURE, fingerprint, worn_table
 
+from delta_maintenance import clock, open_table
+from delta_maintenance.operations import add_constraint
 from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance.policies.leases import Leases
-from delta_maintenance.testing.actions import add, metadata, protocol
+from delta_maintenance.policies.rules import BY_HAND, OPERATIONS
+from delta_maintenance.testing.actions import add, features, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+from delta_maintenance_airflow.spark_submission import SparkSubmission
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 
@@ -186,8 +192,52 @@ def test_the_summary_is_posted_where_somebody_is_needed(
     assert heard[0]["text"].startswith("delta_maintenance: 1 tables with work: 1 failed; gone: ")
 
 
-def by_hand(run: Callable[..., Any], answer: str | None = None, **params: Any) -> dict[str, Any]:
+def by_hand(run: Callable[..., Any], **params: Any) -> dict[str, Any]:
     return run("delta_manual", "delta_manual", run_conf=params)
+
+
+@dataclass
+class Somebody:
+    """Who is asked."""
+
+    answer: str = "Approve"
+    shown: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def somebody(monkeypatch: pytest.MonkeyPatch) -> Somebody:
+    """Answers at once: a Dag that a test runs waits for nobody."""
+    somebody = Somebody()
+
+    def answer(self: HITLOperator, context: Any) -> dict[str, Any]:
+        somebody.shown.append(f"{self.subject}\n{self.body}")
+        return {"chosen_options": [somebody.answer], "params_input": {}}
+
+    monkeypatch.setattr(HITLOperator, "execute", answer)
+    return somebody
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The options of submitted jobs, done by an engine that finds one row of nine below zero."""
+    submitted: list[dict[str, Any]] = []
+
+    def run(
+        self: SparkSubmission, verb: str, table_uri: str, given: dict[str, Any], **_: Any
+    ) -> dict[str, Any]:
+        assert verb == "add-constraint"
+        submitted.append(given)
+        table = open_table(table_uri)
+        options = add_constraint.AddConstraintOptions.from_json(given)
+        plan = add_constraint.plan(table.snapshot(), options, now=clock.now())
+        violations = int("> 0" in options.expression)
+        found = add_constraint.CheckedRows(
+            files=1, rows=9, violations=violations, violating_files=violations
+        )
+        return add_constraint.apply(table, plan, check=lambda *_, **__: found).to_json()
+
+    monkeypatch.setattr(SparkSubmission, "run", run)
+    return submitted
 
 
 def test_by_hand_what_deletes_nothing_needs_no_approval(
@@ -214,6 +264,103 @@ def test_by_hand_a_plan_may_be_all(
     assert plan["needs_approval"] is True and "files: `1`" in plan["plan_text"]
     assert found["one_table.run[0]"].state == "skipped"
     assert fingerprint(tmp_path / "t") == before
+
+
+def test_by_hand_a_feature_goes_once_somebody_agrees(
+    policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
+) -> None:
+    table = worn_table(tmp_path / "t")
+    policy()
+    given = {"operation": "drop-feature", "table_uri": str(tmp_path / "t")}
+    found = by_hand(run, **given, options={"feature": FEATURE})
+    assert found["state"] == "success"
+    assert found["one_table.plan[0]"].told["needs_approval"] is True
+    (shown,) = somebody.shown
+    assert shown.startswith(f"drop-feature of {tmp_path}/t\nasked for by hand")
+    assert "kind: drop, detail: the protocol becomes" in shown
+    assert found["one_table.run[0]"].told["operations"] == ["drop-feature: done"]
+    assert FEATURE not in (table.open().snapshot().protocol.reader_features or ())
+
+
+def test_by_hand_no_feature_goes_where_somebody_says_no(
+    policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
+) -> None:
+    worn_table(tmp_path / "t")
+    policy()
+    somebody.answer = "Reject"
+    before = fingerprint(tmp_path / "t")
+    given = {"operation": "drop-feature", "table_uri": str(tmp_path / "t")}
+    found = by_hand(run, **given, options={"feature": FEATURE})
+    assert len(somebody.shown) == 1 and found["one_table.run[0]"].state == "skipped"
+    assert fingerprint(tmp_path / "t") == before
+
+
+def test_by_hand_history_that_is_too_young_ends_the_run_well(
+    policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
+) -> None:
+    table = TableBuilder(tmp_path / "t")
+    table.commit([features("v2Checkpoint"), metadata()])
+    table.commit([add("a.parquet")])
+    table.v2_checkpoint(sidecars=1)
+    policy()
+    options = {"feature": "v2Checkpoint", "truncate_history": True}
+    found = by_hand(run, operation="drop-feature", table_uri=str(tmp_path / "t"), options=options)
+    assert found["state"] == "success" and len(somebody.shown) == 1
+    told = found["one_table.run[0]"].told
+    assert told["status"] == "incomplete"
+    assert "v2Checkpoint is switched off, but not dropped yet: run it again" in told["problem"]
+
+
+def test_by_hand_a_constraint_is_looked_at_by_spark_and_approved(
+    policy: Callable[..., Path],
+    run: Callable[..., Any],
+    somebody: Somebody,
+    jobs: list[dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    table = fresh_table(tmp_path / "t")
+    policy({"uri": str(tmp_path / "t"), "other_writers": "spark"})
+    given = {"operation": "add-constraint", "table_uri": str(tmp_path / "t")}
+    violated = by_hand(run, **given, options={"name": "positive", "expression": "id > 0"})
+    assert violated["state"] == "failed" and len(somebody.shown) == 1
+    told = violated["one_table.run[0]"].told
+    assert told["status"] == "failed" and "1 of 9 rows" in told["problem"]
+    assert table.open().latest_version() == 1
+
+    options = {"name": "not_negative", "expression": "id >= 0"}
+    found = by_hand(run, **given, options=options)
+    assert found["state"] == "success" and len(somebody.shown) == 2
+    assert "after: id >= 0" in somebody.shown[1]
+    assert found["one_table.run[0]"].told["operations"] == ["add-constraint: done"]
+    assert jobs[-1] == {**options, "other_writers": "spark"}
+    # The protocol is what it is to be by now.
+    more = by_hand(run, **given, options={"name": "more", "expression": "id >= -1"})
+    assert more["one_table.plan[0]"].told["needs_approval"] is False and len(somebody.shown) == 2
+    configuration = table.open().snapshot().metadata.configuration
+    assert {name for name in configuration if name.startswith("delta.constraints.")} == {
+        "delta.constraints.not_negative",
+        "delta.constraints.more",
+    }
+
+
+@pytest.mark.parametrize("operation", ["drop-feature", "add-constraint"])
+def test_by_hand_what_lacks_an_option_fails_at_once_and_says_which(
+    operation: str, policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    fresh_table(tmp_path / "t")
+    policy()
+    found = by_hand(run, operation=operation, table_uri=str(tmp_path / "t"))
+    assert found["state"] == "failed"
+    plan = found["one_table.plan[0]"]
+    assert (plan.state, found["one_table.run[0]"].state) == ("failed", "upstream_failed")
+    assert f"{operation} lacks the option" in plan.told["problem"]
+    assert "give options such as" in plan.told["problem"]
+
+
+def test_the_form_has_every_operation_that_there_is_by_hand(airflow_db: None) -> None:
+    bag = DagBag(dag_folder=str(DAGS / "delta_manual.py"))
+    schema = bag.dags["delta_manual"].params.get_param("operation").schema
+    assert set(schema["enum"]) == {*OPERATIONS, *BY_HAND} == set(schema["values_display"])
 
 
 def test_without_a_table_the_form_is_refused(

@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
-from delta_maintenance.policies.rules import DELETING, OPERATIONS
+from delta_maintenance.policies.rules import BY_HAND, DELETING, OPERATIONS
 from delta_maintenance_airflow import __version__, settings
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.health_page import formats, rows
@@ -117,14 +117,14 @@ class Pages:
     def run(self, request: Request, name: str, operation: str = "") -> Response:
         """The form that starts the manual Dag, filled in for one table."""
         row = self._row(name)
-        given = operation if operation in OPERATIONS else None
+        given = operation if operation in (*OPERATIONS, *BY_HAND) else None
         values = {"table_uri": row.uri, "operation": given}
         return self._page(
             request,
             "run.html",
             row=row,
             operation=given,
-            deletes=given in DELETING,
+            deletes=given in (*DELETING, "drop-feature"),
             values=json.dumps({key: value for key, value in values.items() if value is not None}),
         )
 

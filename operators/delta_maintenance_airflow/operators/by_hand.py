@@ -30,14 +30,18 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
     """One operation on one table because somebody asks for it, due or not.
 
     It is set up as the table's policy sets it up, with `options` over that. With `plan_only` the
-    result has `needs_approval`, which is true where something would be deleted or repaired or the
-    protocol raised, or where the policy asks for it; `plan_text` for people; and `plan`, to be
-    handed to the task that carries it out. That task plans anew, and fails where the table has
-    moved in a way that changes the plan.
+    result has `needs_approval`, which is true where something would be deleted or repaired, the
+    protocol raised or a feature taken out of it, or where the policy asks for it; `plan_text` for
+    people; and `plan`, to be handed to the task that carries it out. That task plans anew, and
+    fails where the table has moved in a way that changes the plan.
 
-    A table without a policy has the defaults.
+    A table without a policy has the defaults. No policy asks for `drop-feature` and
+    `add-constraint`, so that these need options: the `feature`; `name` and `expression`. Where a
+    feature is switched off, but cannot be dropped yet, the task succeeds with the status
+    `incomplete`, and `problem` says from when on another run can.
 
-    :param operation: the verb of the command line. (templated)
+    :param operation: the verb of the command line: one of those that a policy knows, `drop-feature`
+        or `add-constraint`. (templated)
     :param options: fields of the operation's Options, over those of the policy. Empty values stand
         for what the policy says. (templated)
     :param plan: what the planning task returned. (templated)

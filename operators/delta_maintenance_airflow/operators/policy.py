@@ -293,7 +293,8 @@ def _nothing(result: RunResult) -> Assessment:
 def _may_have_written(outcome: OperationOutcome) -> bool:
     if outcome.operation == "fsck" and outcome.result is not None:
         return any(repair["status"] == "done" for repair in outcome.result["repairs"])
-    return outcome.status in ("done", "incomplete", "failed")
+    violated = outcome.result is not None and outcome.result.get("status") == "violated"
+    return outcome.status in ("done", "incomplete", "failed") and not violated
 
 
 def _version(assessment: Assessment | None) -> int | None:

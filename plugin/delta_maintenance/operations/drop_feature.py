@@ -237,6 +237,7 @@ class _Dropping:
             self.removal,
             other_writers=self.options.other_writers,
             now=self.now(),
+            as_of=self.options.as_of,
         )
 
     def _waiting(self, outlook: HistoryOutlook) -> DropFeatureResult:

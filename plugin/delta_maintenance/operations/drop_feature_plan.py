@@ -160,13 +160,18 @@ class _Decision:
         if self.way == "protect-history":
             missing = BARRIER - len(standing_barrier(snapshot, self.removal))
             steps.append(
-                _step("barrier-checkpoints", f"{missing} empty commits with a checkpoint each")
+                _step(
+                    "barrier-checkpoints",
+                    f"{missing} empty commits with a checkpoint each",
+                    commits=missing,
+                )
             )
         if ends == "dropped":
-            steps.append(_step("drop", self._drop_detail()))
+            steps.append(_step("drop", self._drop_detail(), commits=1))
             if self.way == "protect-history":
                 steps.append(_step("checkpoint", "one of the first version without the feature"))
         traces = self.outlook.traces if self.outlook is not None else ()
+        cleaning = self.outlook.cleaning if self.outlook is not None else None
         return DropFeaturePlan(
             table=snapshot.table,
             version=snapshot.version,
@@ -187,6 +192,8 @@ class _Decision:
             cut_off=cut_off_by(snapshot.protocol, self.down.protocol),
             history_traces=tuple(str(trace) for trace in traces[:_SHOWN_TRACES]),
             num_history_traces=len(traces),
+            oldest_version=cleaning.oldest_version if cleaning is not None else None,
+            groups=cleaning.groups if cleaning is not None else (),
             reason=self._reason(ends),
             notes=tuple(self._notes()),
         )
@@ -219,17 +226,20 @@ class _Decision:
         domains = sorted(snapshot.state.domains) if removal.leaked_domains else []
         if domains:
             yield _step(
-                "remove-domains", f"removes {', '.join(domains)}: no feature is left that has any"
+                "remove-domains",
+                f"removes {', '.join(domains)}: no feature is left that has any",
+                commits=1,
             )
         if removal.metadata_trace(snapshot.metadata) is not None:
             change = _changes(snapshot.metadata, removal.prepared(snapshot.metadata))
-            yield _step("switch-off", f"{change}: nobody is to begin to use the feature")
+            yield _step("switch-off", f"{change}: nobody is to begin to use the feature", commits=1)
         if removal.strips_files and self.files.count:
             commits = -(-self.files.count // self.options.files_per_commit)
             yield _step(
                 "strip-files",
                 f"adds {self.files.count} files again without {' and '.join(removal.file_fields)}, "
                 f"in {commits} commits",
+                commits=commits,
             )
         if "deletionVector" in removal.file_fields:
             retention = snapshot.properties.deleted_file_retention // timedelta(milliseconds=1)
@@ -241,14 +251,19 @@ class _Decision:
                     "keep-vector-files",
                     f"adds tombstones of {missing.num_rows} vector files, for writers that would "
                     "not know that older versions need them",
+                    commits=1,
                 )
 
     def _truncation(self) -> tuple[Status, datetime | None, list[DropStep]]:
-        cut_off = _step("cut-off-checkpoint", "the log can be cut off there once it is old enough")
+        cut_off = _step(
+            "cut-off-checkpoint", "the log can be cut off there once it is old enough", commits=1
+        )
         options, removal, snapshot = self.options, self.removal, self.snapshot
         if state_trace(snapshot, removal) is not None:
             # What is in use now will be history, and far too young.
-            plan_truncation(snapshot, other_writers=options.other_writers, now=self.now)
+            plan_truncation(
+                snapshot, other_writers=options.other_writers, now=self.now, as_of=options.as_of
+            )
             return "waiting", ready_after(snapshot, self.now), [cut_off]
         self.outlook = history_outlook(
             Table(snapshot.store),
@@ -256,6 +271,7 @@ class _Decision:
             removal,
             other_writers=options.other_writers,
             now=self.now,
+            as_of=options.as_of,
         )
         if not self.outlook.traces:
             return "dropped", None, []
@@ -345,8 +361,8 @@ def _has_feature(snapshot: Snapshot, options: DropFeatureOptions, removal: Featu
     return False
 
 
-def _step(kind: StepKind, detail: str) -> DropStep:
-    return DropStep(kind=kind, detail=detail)
+def _step(kind: StepKind, detail: str, *, commits: int = 0) -> DropStep:
+    return DropStep(kind=kind, detail=detail, commits=commits)
 
 
 def _changes(before: Metadata, after: Metadata) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, Field
 
 from delta_maintenance.operations.clean_log import CleanLogResult
+from delta_maintenance.operations.outdated_files import FileGroup
 from delta_maintenance.operations.record import Record
 from delta_maintenance.operations.table_change_records import CutOff, ProtocolVersions
 from delta_maintenance.table.commit_gates import OtherWriters
@@ -47,6 +48,9 @@ class DropFeatureOptions(Record):
     """When the task first began: with an `operation_id`, older commits are not looked at."""
     files_per_commit: Annotated[int, Field(ge=1)] = 22_000
     """How many files one commit adds again without what they have of the feature."""
+    as_of: AwareDatetime | None = None
+    """Of `truncate_history`: an instant at which everything was as old as it counts, so that what
+    has outlived the retention since then stays. For a plan that was approved a while ago."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,8 @@ class DropStep(Record):
     kind: StepKind
     detail: str
     """One clause: what it does, and why."""
+    commits: int = 0
+    """Versions that it adds, if nobody interferes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +95,10 @@ class DropFeaturePlan(Record):
     matters."""
     num_history_traces: int = 0
     """How many there are."""
+    oldest_version: int | None = None
+    """Where history is truncated: the oldest version that opens afterwards."""
+    groups: tuple[FileGroup, ...] = ()
+    """The files of the log that go then."""
     reason: str
     """One sentence: why this way, or why there is nothing to do."""
     notes: tuple[str, ...] = ()
@@ -98,6 +108,11 @@ class DropFeaturePlan(Record):
     def is_noop(self) -> bool:
         """Whether `apply` would change nothing."""
         return self.ends == "nothing-to-do"
+
+    @property
+    def num_commits(self) -> int:
+        """Versions that `apply` adds, if nobody interferes."""
+        return sum(step.commits for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,9 +64,10 @@ def history_outlook(
     *,
     other_writers: OtherWriters | None,
     now: datetime,
+    as_of: datetime | None = None,
 ) -> HistoryOutlook:
     """Searches the whole log. `RefusedError` where the table must not be truncated."""
-    cleaning = plan_truncation(snapshot, other_writers=other_writers, now=now)
+    cleaning = plan_truncation(snapshot, other_writers=other_writers, now=now, as_of=as_of)
     traces = history_traces(snapshot, removal)
     if not traces:
         return HistoryOutlook(version=snapshot.version, traces=())
@@ -106,7 +107,11 @@ def standing_barrier(snapshot: Snapshot, removal: FeatureRemoval) -> tuple[int, 
 
 
 def plan_truncation(
-    snapshot: Snapshot, *, other_writers: OtherWriters | None, now: datetime
+    snapshot: Snapshot,
+    *,
+    other_writers: OtherWriters | None,
+    now: datetime,
+    as_of: datetime | None = None,
 ) -> CleanLogPlan:
     """What of the history is old enough to go. `RefusedError` where none may go."""
     properties = snapshot.properties
@@ -131,6 +136,7 @@ def plan_truncation(
         # Whoever asks for history to be truncated has said so.
         allow_short_retention=True,
         no_other_writers=True,
+        as_of=as_of,
         to_the_minute=True,
     )
     return clean_log.plan(snapshot, options, now=now)

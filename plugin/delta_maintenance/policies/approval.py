@@ -18,7 +18,7 @@ from pydantic import AwareDatetime
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations.record import Record
-from delta_maintenance.policies.rules import DELETING, OperationName
+from delta_maintenance.policies.rules import DELETING, AnyOperation
 
 _CHANGE = (
     "table_id",
@@ -28,7 +28,7 @@ _CHANGE = (
     "added_features",
     "converted_domains",
 )
-_DECISIVE: Mapping[OperationName, tuple[str, ...]] = {
+_DECISIVE: Mapping[AnyOperation, tuple[str, ...]] = {
     "upgrade-protocol": _CHANGE,
     "set-properties": (*_CHANGE, "maps_columns"),
     "backfill-row-ids": ("state", "changes_support"),
@@ -37,7 +37,12 @@ _DECISIVE: Mapping[OperationName, tuple[str, ...]] = {
     "compact-log": (),
     "clean-log": ("cut_off_instant", "oldest_version", "groups"),
     "vacuum": ("delete_before", "files", "bytes", "groups"),
+    # Not its steps: of those a try that was interrupted leaves fewer.
+    "drop-feature": ("ends", "protocol_before", "protocol_after", "oldest_version", "groups"),
+    "add-constraint": _CHANGE,
 }
+_AS_OF: tuple[AnyOperation, ...] = (*DELETING, "drop-feature")
+"""Those that may delete what is old enough, and take the instant at which it has to have been."""
 _EXAMPLES = ("samples",)
 """Of the groups of a plan: which files are shown is chance."""
 
@@ -46,7 +51,7 @@ _EXAMPLES = ("samples",)
 class ApprovedPlan(Record):
     """What there is to agree to, or was agreed to."""
 
-    operation: OperationName
+    operation: AnyOperation
     table: str
     planned_at: AwareDatetime
     comes_to: str
@@ -54,7 +59,7 @@ class ApprovedPlan(Record):
     is has no part in it, such as the version."""
 
     @classmethod
-    def of(cls, operation: OperationName, plan: Mapping[str, Any], *, planned_at: datetime) -> Self:
+    def of(cls, operation: AnyOperation, plan: Mapping[str, Any], *, planned_at: datetime) -> Self:
         """From a Plan as JSON."""
         return cls(
             operation=operation,
@@ -65,7 +70,7 @@ class ApprovedPlan(Record):
 
     def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Options by which a later plan deletes nothing that was not old enough for this one."""
-        if self.operation not in DELETING:
+        if self.operation not in _AS_OF:
             return dict(options)
         return {**options, "as_of": self.planned_at.isoformat()}
 
@@ -82,24 +87,27 @@ class ApprovedPlan(Record):
             )
 
 
-def asks_for_approval(operation: OperationName, plan: Mapping[str, Any]) -> bool:
-    """Whether a plan, as JSON, deletes something, raises the protocol or repairs the table."""
+def asks_for_approval(operation: AnyOperation, plan: Mapping[str, Any]) -> bool:
+    """Whether a plan, as JSON, deletes something, raises the protocol, takes a feature out of it or
+    repairs the table."""
     match operation:
         case "vacuum":
             return bool(plan["files"] or plan["directories"])
         case "clean-log":
             return bool(plan["groups"])
-        case "upgrade-protocol" | "set-properties":
+        case "upgrade-protocol" | "set-properties" | "add-constraint":
             return not plan["is_noop"] and plan["protocol_before"] != plan["protocol_after"]
         case "backfill-row-ids":
             return not plan["is_noop"] and bool(plan["changes_support"])
         case "fsck":
             return bool(plan["repairs"])
+        case "drop-feature":
+            return bool(plan["ends"] != "nothing-to-do")
         case _:
             return False
 
 
-def _digest(operation: OperationName, plan: Mapping[str, Any]) -> str:
+def _digest(operation: AnyOperation, plan: Mapping[str, Any]) -> str:
     decisive = {name: _essence(plan.get(name)) for name in _DECISIVE[operation]}
     text = json.dumps([operation, decisive], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,7 +1,8 @@
 """One operation because somebody asks for it, whether or not it is due.
 
 It is set up as the policy sets it up, with the options of whoever asks laid over that. The limits
-of the policy hold; its hours, and its wish for an approval, do not: somebody is there.
+of the policy hold; its hours, and its wish for an approval, do not: somebody is there. Two
+operations have no rule in any policy, `drop-feature` and `add-constraint`: whoever asks says all.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from delta_maintenance.policies.records import (
     RunResult,
 )
 from delta_maintenance.policies.rules import (
+    CHANGING,
+    OPERATIONS,
+    AnyOperation,
     CheckpointRule,
     CleanLogRule,
     CompactLogRule,
     FsckRule,
-    OperationName,
     Rules,
     VacuumRule,
 )
@@ -51,7 +54,7 @@ _STATUSES: Mapping[str, RunStatus] = {
 def run_operation(
     table: Table,
     policy_table: PolicyTable,
-    operation: OperationName,
+    operation: AnyOperation,
     *,
     options: Mapping[str, Any] | None = None,
     last_runs: Sequence[LastRun] = (),
@@ -92,7 +95,12 @@ def run_operation(
             exit_status=before.exit_status,
             retryable=before.retryable,
         )
-    asked = _asked(operation, assess(_forced(policy_table, operation), (), before), options or {})
+    asked = _asked(
+        policy_table,
+        operation,
+        assess(_forced(policy_table, operation), (), before),
+        options or {},
+    )
     context = Context(
         table=table,
         policy_table=policy_table,
@@ -104,7 +112,8 @@ def run_operation(
     )
     outcome = _outcome(context, asked, plan_only=plan_only, approved=approved)
     runs = tuple(last_runs)
-    if outcome.status not in ("planned", "stopped"):
+    # The others are never due, however long ago they ran.
+    if operation in OPERATIONS and outcome.status not in ("planned", "stopped"):
         runs = (*(run for run in runs if run.operation != operation), _last_run(outcome))
     after = None if plan_only else assess(policy_table, runs, before)
     good = outcome.status in ("done", "nothing-to-do", "planned")
@@ -145,13 +154,20 @@ def _outcome(
 
 
 def _asked(
-    operation: OperationName, assessment: Assessment, options: Mapping[str, Any]
+    table: PolicyTable,
+    operation: AnyOperation,
+    assessment: Assessment,
+    options: Mapping[str, Any],
 ) -> AssessedOperation:
     """The operation as the policy would have it if it were due, and over that what was asked."""
     found = next((each for each in assessment.operations if each.operation == operation), None)
     by_policy = found.options if found is not None else {}
+    writers = table.rules.other_writers
+    if operation in CHANGING and writers is not None:
+        by_policy = {"other_writers": writers, **by_policy}
     engine = found.engine if found is not None else "local"
-    named = options.get("engine")
+    # Those without a rule have no such option: their plans are made here, and refuse it.
+    named = options.get("engine") if operation in OPERATIONS else None
     return AssessedOperation(
         operation=operation,
         status="due",
@@ -161,10 +177,10 @@ def _asked(
     )
 
 
-def _forced(table: PolicyTable, operation: OperationName) -> PolicyTable:
+def _forced(table: PolicyTable, operation: AnyOperation) -> PolicyTable:
     """The policy as it would be if it asked for this operation at once, and for nothing else."""
     rules, at_once = table.rules, {"every": timedelta()}
-    asked: dict[OperationName, dict[str, Any]] = {
+    asked: dict[AnyOperation, dict[str, Any]] = {
         "upgrade-protocol": {"protocol": rules.protocol},
         "set-properties": {"protocol": rules.protocol},
         "backfill-row-ids": {"row_tracking": True},
@@ -182,7 +198,7 @@ def _forced(table: PolicyTable, operation: OperationName) -> PolicyTable:
         name: getattr(rules, name)
         for name in ("engine", "spark", "storage", "other_writers", "limits")
     }
-    return table.model_copy(update={"rules": Rules(**kept, **asked[operation])})
+    return table.model_copy(update={"rules": Rules(**kept, **asked.get(operation, {}))})
 
 
 def _last_run(outcome: OperationOutcome) -> LastRun:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -11,10 +12,12 @@ from typing import Any, Protocol
 from delta_maintenance import clock
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations import (
+    add_constraint,
     backfill_row_ids,
     checkpoint,
     clean_log,
     compact_log,
+    drop_feature,
     fsck,
     set_properties,
     upgrade_protocol,
@@ -25,7 +28,7 @@ from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.limits import beyond_deletions, says_more_than_vacuum
 from delta_maintenance.policies.policy import PolicyTable
 from delta_maintenance.policies.records import AssessedOperation, OperationOutcome
-from delta_maintenance.policies.rules import DELETING, Limits, OperationName
+from delta_maintenance.policies.rules import CHANGING, DELETING, AnyOperation, Limits
 from delta_maintenance.table.sidecar_writer import Progress
 from delta_maintenance.table.table import Table
 
@@ -89,17 +92,20 @@ def carry_out(
     if due.engine == "spark":
         return _by_job(context, due, outcome, plan_only=plan_only, approved=approved)
     planned = _PLANNED[due.operation](context, due.options, started)
-    if approved is not None:
+    # What is so already, perhaps by an earlier try, is left as it is: nobody has to agree to that.
+    if approved is not None and not (planned.is_noop and due.operation in CHANGING):
         approved.require(planned.plan.to_json())
-    if planned.for_spark and not planned.is_noop and not plan_only:
-        spark = replace(due, engine="spark", options={**due.options, "engine": "spark"})
-        return _by_job(context, spark, outcome, plan_only=False, approved=None)
     beyond = _beyond(context.policy_table.rules.limits, planned, commits_made)
     if plan_only:
         reason = f"{due.reason}, but {beyond}" if beyond is not None else due.reason
         return replace(outcome, reason=reason, result=planned.plan.to_json())
     if beyond is not None:
         return _stopped(outcome, beyond, planned.plan.to_json())
+    if planned.for_spark and not planned.is_noop:
+        # A constraint knows no other engine, and no option for it.
+        engine = {} if due.operation == "add-constraint" else {"engine": "spark"}
+        spark = replace(due, engine="spark", options={**due.options, **engine})
+        return _by_job(context, spark, outcome, plan_only=False, approved=None)
     return _ended(outcome, planned.apply().to_json())
 
 
@@ -148,9 +154,14 @@ def _on_spark(
     context: Context, due: AssessedOperation, *, plan_only: bool = False
 ) -> dict[str, Any]:
     if context.submit is None:
+        or_else = (
+            "by its verb of the command line"
+            if due.operation == "add-constraint"
+            else "set engine: {prefer: local} in the policy"
+        )
         raise InvalidRequestError(
             f"{due.operation} is to run on Spark, which nobody here submits to",
-            remedy="run it from an orchestrator, or set engine: {prefer: local} in the policy",
+            remedy=f"run it from an orchestrator, or {or_else}",
         )
     if plan_only:
         return dict(context.submit(context.policy_table, due, plan_only=True))
@@ -187,6 +198,16 @@ def _ended(outcome: OperationOutcome, result: dict[str, Any]) -> OperationOutcom
         )
     if status == "conflict":
         return replace(ended, status="failed", reason=_why(result), exit_status=4, retryable=True)
+    if status == "violated":
+        return replace(
+            ended,
+            status="failed",
+            reason=result["problem"],
+            exit_status=RefusedError.exit_status,
+        )
+    if status == "waiting":
+        # No failure: the rest is only a matter of time.
+        return replace(ended, status="incomplete", reason=_waits(result))
     if status == "corrupt":
         return replace(
             ended,
@@ -206,11 +227,20 @@ def _why(result: Mapping[str, Any]) -> str:
     return f"{first}; see the Result, and run again"
 
 
+def _waits(result: Mapping[str, Any]) -> str:
+    ready_at = result["ready_at"]
+    when = "once history is old enough" if ready_at is None else f"at {ready_at} or later"
+    return f"{result['feature']} is switched off, but not dropped yet: run it again {when}"
+
+
 def _commits(result: Mapping[str, Any]) -> int:
     if result.get("status") == "committed":
         return 1
     ends = (result.get("start_version"), result.get("end_version"))
-    return (result.get("num_commits") or 0) + sum(version is not None for version in ends)
+    one_by_one = len(result.get("commits") or ())
+    return (
+        (result.get("num_commits") or 0) + one_by_one + sum(version is not None for version in ends)
+    )
 
 
 def _upgrade_protocol(context: Context, options: Mapping[str, Any], now: datetime) -> Planned:
@@ -351,7 +381,54 @@ def _vacuum(context: Context, options: Mapping[str, Any], now: datetime) -> Plan
     )
 
 
-_PLANNED: Mapping[OperationName, Callable[[Context, Mapping[str, Any], datetime], Planned]] = {
+def _drop_feature(context: Context, options: Mapping[str, Any], now: datetime) -> Planned:
+    _require("drop-feature", options, {"feature": "deletionVectors"})
+    chosen = drop_feature.DropFeatureOptions.from_json(options)
+    plan = drop_feature.plan(context.table.snapshot(), chosen, now=now, new_id=context.new_id)
+    return Planned(
+        plan=plan,
+        is_noop=plan.is_noop,
+        apply=partial(
+            drop_feature.apply,
+            context.table,
+            plan,
+            now=context.now,
+            new_id=context.new_id,
+            progress=context.progress,
+        ),
+        commits=plan.num_commits,
+        deleted_files=sum(group.count for group in plan.groups),
+        deleted_bytes=sum(group.bytes for group in plan.groups),
+    )
+
+
+def _add_constraint(context: Context, options: Mapping[str, Any], now: datetime) -> Planned:
+    _require("add-constraint", options, {"name": "positive", "expression": "quantity > 0"})
+    chosen = add_constraint.AddConstraintOptions.from_json(options)
+    plan = add_constraint.plan(context.table.snapshot(), chosen, now=now, new_id=context.new_id)
+    return Planned(
+        plan=plan,
+        is_noop=plan.is_noop,
+        for_spark=True,
+        # Of a plan that does nothing; the others are the job's.
+        apply=partial(add_constraint.apply, context.table, plan),
+        commits=1,
+    )
+
+
+def _require(
+    operation: AnyOperation, options: Mapping[str, Any], example: Mapping[str, str]
+) -> None:
+    """No policy says what these are about, so that whoever asks has to."""
+    missing = [name for name in example if name not in options]
+    if missing:
+        raise InvalidRequestError(
+            f"{operation} lacks the option {' and the option '.join(missing)}",
+            remedy=f"give options such as {json.dumps(example)}",
+        )
+
+
+_PLANNED: Mapping[AnyOperation, Callable[[Context, Mapping[str, Any], datetime], Planned]] = {
     "upgrade-protocol": _upgrade_protocol,
     "set-properties": _set_properties,
     "backfill-row-ids": _backfill_row_ids,
@@ -360,4 +437,6 @@ _PLANNED: Mapping[OperationName, Callable[[Context, Mapping[str, Any], datetime]
     "compact-log": _compact_log,
     "clean-log": _clean_log,
     "vacuum": _vacuum,
+    "drop-feature": _drop_feature,
+    "add-constraint": _add_constraint,
 }

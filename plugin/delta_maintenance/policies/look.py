@@ -9,7 +9,7 @@ from typing import Any
 
 from delta_maintenance.operations.health import TableHealth
 from delta_maintenance.policies.records import AssessedOperation, LastRun
-from delta_maintenance.policies.rules import DELETING, OperationName, Rules
+from delta_maintenance.policies.rules import DELETING, AnyOperation, OperationName, Rules
 from delta_maintenance.table.snapshot import Snapshot
 
 
@@ -21,7 +21,7 @@ class Look:
     health: TableHealth
     rules: Rules
     now: datetime
-    last_runs: Mapping[OperationName, LastRun]
+    last_runs: Mapping[AnyOperation, LastRun]
 
     def last_run(self, name: OperationName) -> LastRun | None:
         """The last run that did what it was to do, if one is remembered."""

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime
 
 from delta_maintenance.operations.health_records import TableHealth
 from delta_maintenance.operations.record import Record
-from delta_maintenance.policies.rules import OperationName
+from delta_maintenance.policies.rules import AnyOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class LastRun(Record):
     Whoever runs operations keeps these: `RunResult.last_runs` has them brought up to date.
     """
 
-    operation: OperationName
+    operation: AnyOperation
     at: AwareDatetime
     """When it began."""
     version: int
@@ -35,9 +35,9 @@ class LastRun(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssessedOperation(Record):
-    """One operation that the policy asks for."""
+    """One operation that the policy, or somebody, asks for."""
 
-    operation: OperationName
+    operation: AnyOperation
     status: Literal["due", "not-due", "blocked"]
     """`blocked`: due but for something that somebody has to change, or for the hour."""
     reason: str
@@ -93,7 +93,7 @@ class Assessment(Record):
 class OperationOutcome(Record):
     """What became of one operation."""
 
-    operation: OperationName
+    operation: AnyOperation
     status: Literal[
         "done", "nothing-to-do", "planned", "incomplete", "failed", "stopped", "needs-approval"
     ]

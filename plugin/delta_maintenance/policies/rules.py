@@ -44,6 +44,22 @@ OPERATIONS: tuple[OperationName, ...] = get_args(OperationName)
 DELETING: tuple[OperationName, ...] = ("clean-log", "vacuum")
 """Those after which something is gone."""
 
+ByHandName = Literal["drop-feature", "add-constraint"]
+BY_HAND: tuple[ByHandName, ...] = get_args(ByHandName)
+"""Those that only run because somebody asks for them: there is no rule for them, since what they do
+is done once, and not kept up."""
+AnyOperation = OperationName | ByHandName
+
+CHANGING: tuple[AnyOperation, ...] = (
+    "upgrade-protocol",
+    "set-properties",
+    "backfill-row-ids",
+    "drop-feature",
+    "add-constraint",
+)
+"""Those by which a table becomes, and stays, what was asked for. All of them commit, and have to be
+told who else does."""
+
 
 class CheckpointRule(PolicyModel):
     """When a checkpoint is due: as soon as one of the limits is reached."""

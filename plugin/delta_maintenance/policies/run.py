@@ -25,7 +25,7 @@ from delta_maintenance.policies.records import (
     OperationOutcome,
     RunResult,
 )
-from delta_maintenance.policies.rules import OperationName
+from delta_maintenance.policies.rules import AnyOperation, OperationName
 from delta_maintenance.table.sidecar_writer import Progress
 from delta_maintenance.table.table import Table
 
@@ -99,11 +99,11 @@ class _Run:
     """One run over one table."""
 
     context: Context
-    last_runs: dict[OperationName, LastRun]
+    last_runs: dict[AnyOperation, LastRun]
     approved: Collection[OperationName]
     plan_only: bool
     outcomes: list[OperationOutcome] = field(default_factory=list)
-    at_version: dict[OperationName, list[int]] = field(default_factory=dict)
+    at_version: dict[AnyOperation, list[int]] = field(default_factory=dict)
     """The versions on which each operation has had its turns."""
 
     def run(self) -> RunResult:
