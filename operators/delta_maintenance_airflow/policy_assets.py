@@ -31,7 +31,8 @@ def watched_assets(
     if path is None:
         return []
     seconds = interval if interval is not None else poll_interval()
-    return [_asset(table, seconds, min_commits) for table in load_policy(path).named_tables]
+    tables = load_policy(path).named_tables
+    return [_asset(table, path, seconds, min_commits) for table in tables]
 
 
 def changed_tables(events: Mapping[Any, Sequence[Any]], policy: str | None = None) -> list[Any]:
@@ -54,7 +55,11 @@ def changed_tables(events: Mapping[Any, Sequence[Any]], policy: str | None = Non
     return list(found.values())
 
 
-def _asset(table: PolicyTable, interval: float, min_commits: int) -> Asset:
+def _asset(table: PolicyTable, policy: str, interval: float, min_commits: int) -> Asset:
+    storage = table.rules.storage
+    # What stands beside a connection is for the triggerer to look up. A connection alone says all,
+    # and needs no policy there.
+    way = {"policy": policy} if storage.options else {"delta_conn_id": storage.connection}
     return Asset(
         name=table.name,
         uri=asset_uri(table.uri),
@@ -64,9 +69,9 @@ def _asset(table: PolicyTable, interval: float, min_commits: int) -> Asset:
                 name="commits",
                 trigger=DeltaCommitEventTrigger(
                     table_uri=table.uri,
-                    delta_conn_id=table.rules.storage.connection,
                     poll_interval=interval,
                     min_commits=min_commits,
+                    **way,
                 ),
             )
         ],

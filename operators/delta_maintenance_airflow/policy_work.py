@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from delta_maintenance_airflow.compat import AirflowFailException, mask
-from delta_maintenance_airflow.hooks.delta import DeltaHook
-from delta_maintenance_airflow.hooks.storage_options import secrets_in, without_credentials
+from delta_maintenance_airflow.compat import AirflowFailException
+from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.settings import policy_path
 from delta_maintenance_airflow.spark_submission import SparkSubmission
 
@@ -20,27 +19,7 @@ if TYPE_CHECKING:
 
     from delta_maintenance.policies.policy import Policy, PolicyTable
     from delta_maintenance.policies.records import AssessedOperation
-    from delta_maintenance.policies.rules import StorageRule
     from delta_maintenance.policies.run import SubmitToSpark
-
-
-class PolicyHook(DeltaHook):
-    """A connection that the policy names, if it does, with the storage options of the policy."""
-
-    def __init__(self, rule: StorageRule) -> None:
-        super().__init__(rule.connection)
-        self._rule = rule
-
-    def storage_options(
-        self, address: str | None = None, *, credentials: bool = True
-    ) -> dict[str, str]:
-        from delta_maintenance.policies.storage import resolved_options
-
-        own = resolved_options(self._rule)
-        for secret in secrets_in(own):
-            mask(secret)
-        connected = super().storage_options(address, credentials=credentials)
-        return {**connected, **(own if credentials else without_credentials(own))}
 
 
 @dataclass(frozen=True)

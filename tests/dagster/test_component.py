@@ -151,6 +151,8 @@ def test_storage_options_of_the_policy_go_before_those_of_the_resource() -> None
     resource = DeltaStorageResource(options={"AWS_REGION": "a", "AWS_ENDPOINT_URL": "b"})
     rules = Rules.model_validate({"storage": {"options": {"AWS_REGION": "c"}}})
     assert resource.storage_options(rules.storage) == {"AWS_REGION": "c", "AWS_ENDPOINT_URL": "b"}
+    rules = Rules.model_validate({"storage": {"options": {"endpoint_url": "d"}}})
+    assert resource.storage_options(rules.storage) == {"AWS_REGION": "a", "endpoint_url": "d"}
 
 
 def test_a_table_that_another_asset_stands_for_is_not_declared(load: Load) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage import Put, open_store
+from delta_maintenance.storage.addresses import options_over
 from delta_maintenance.storage.azure import AzureStore
 from delta_maintenance.storage.gcs import GCSStore
 from delta_maintenance.storage.local import LocalStore
@@ -190,3 +191,19 @@ def test_a_process_that_forgets_to_close_ends_without_a_word(
         [sys.executable, "-W", "error", "-c", program], capture_output=True, check=True, text=True
     )
     assert (done.stdout, done.stderr) == ("Put.DONE b'1'\n", "")
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "both"),
+    [
+        ({"region": "a", "profile": "p"}, {"region": "b"}, {"region": "b", "profile": "p"}),
+        ({"endpoint_url": "a", "region": "r"}, {"aws_endpoint_url": "b"}, {"region": "r"}),
+        ({"AWS_REGION": "a", "key": "k"}, {"AWS_DEFAULT_REGION": "b"}, {"key": "k"}),
+        ({"account_key": "a"}, {"AZURE_STORAGE_ACCESS_KEY": "b"}, {}),
+        ({"token": "a", "mine": "1"}, {"mine": "2"}, {"token": "a"}),
+    ],
+)
+def test_options_go_over_others_by_any_of_their_names(
+    lower: dict[str, str], upper: dict[str, str], both: dict[str, str]
+) -> None:
+    assert options_over(lower, upper) == {**both, **upper}

@@ -67,17 +67,21 @@ class DeltaHook(BaseHook):
         """The store of a table that is asked again and again: see `operations.watch`."""
         return _open_watched(table_uri, self.options_for(table_uri))
 
+    async def astorage_options(self, address: str) -> dict[str, str]:
+        """The storage options for the store at an address, in an event loop."""
+        if not self.delta_conn_id or store_of(address) is None:
+            return {}
+        connection = await self.aget_connection(self.delta_conn_id)
+        options = own_options(connection, address)
+        if reference := extra_of(connection).get("storage_conn_id"):
+            options = {**referred_options(await self.aget_connection(reference)), **options}
+        for secret in secrets_in(options):
+            await mask_async(secret)
+        return options
+
     async def aopen_watched(self, table_uri: str) -> Store:
-        """The same, in an event loop."""
-        options: dict[str, str] = {}
-        if self.delta_conn_id and store_of(table_uri) is not None:
-            connection = await self.aget_connection(self.delta_conn_id)
-            options = own_options(connection, table_uri)
-            if reference := extra_of(connection).get("storage_conn_id"):
-                referred = referred_options(await self.aget_connection(reference))
-                options = {**referred, **options}
-            for secret in secrets_in(options):
-                await mask_async(secret)
+        """Like `open_watched`, in an event loop."""
+        options = await self.astorage_options(table_uri)
         # In a thread, since the first of its kind loads the client of its store.
         return await asyncio.to_thread(_open_watched, table_uri, options or None)
 

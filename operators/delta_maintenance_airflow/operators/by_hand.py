@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 
 from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
+from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator, task_key
-from delta_maintenance_airflow.policy_work import PolicyHook, PolicyWork, submitter
+from delta_maintenance_airflow.policy_work import PolicyWork, submitter
 from delta_maintenance_airflow.progress import LoggedProgress
 from delta_maintenance_airflow.template_values import as_flag
 from delta_maintenance_airflow.xcom import flat

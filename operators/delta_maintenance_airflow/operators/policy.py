@@ -16,9 +16,10 @@ from delta_maintenance_airflow.compat import (
     AirflowSkipException,
 )
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
+from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.lineage import TellsLineage, Told
 from delta_maintenance_airflow.outlets import tell_outlets
-from delta_maintenance_airflow.policy_work import PolicyHook, PolicyWork, submitter
+from delta_maintenance_airflow.policy_work import PolicyWork, submitter
 from delta_maintenance_airflow.progress import LoggedProgress
 from delta_maintenance_airflow.settings import assessment_store, leases
 from delta_maintenance_airflow.template_values import as_flag

@@ -14,6 +14,8 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance_airflow.compat import asset_states
+from delta_maintenance_airflow.hooks.delta import DeltaHook
+from delta_maintenance_airflow.hooks.policy import WayByPolicy
 from delta_maintenance_airflow.triggers.cursor import Cursor, Position
 from delta_maintenance_airflow.triggers.table_stream import News, TableStream
 
@@ -39,11 +41,13 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
     message. The watcher goes on, and notices when it is mended. A store that is down or throttles
     is asked again, less and less often.
 
-    All watchers of a table with the same connection and interval share one poll loop.
+    All watchers of a table with the same connection, or policy, and interval share one poll loop.
 
     :param table_uri: the address of the table.
     :param delta_conn_id: the connection with the storage options of the table; None where the
         triggerer's environment has all it takes.
+    :param policy: instead of a connection, the file of a policy whose `storage` says how the table
+        is reached. The triggerer reads it whenever it opens the table.
     :param poll_interval: seconds from one poll to the next.
     :param min_commits: how many such commits an event waits for.
     :param operations: count only these operations, such as `MERGE`; all others wake nobody.
@@ -64,8 +68,11 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
         min_commits: int = 1,
         operations: Sequence[str] = (),
         after_version: int | None = None,
+        policy: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        if policy is not None and delta_conn_id is not None:
+            raise ValueError("give delta_conn_id or policy, which names the connection itself")
         if poll_interval <= 0 or min_commits < 1:
             raise ValueError("poll_interval must be above 0 and min_commits 1 or more")
         self.table_uri = table_uri
@@ -75,8 +82,12 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
         # Airflow tells watchers apart by their arguments: the same ones must look the same.
         self.operations = sorted({name.upper() for name in operations})
         self.after_version = after_version
+        self.policy = policy
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
+        # Airflow's database holds these, so that they name where the options stand and never hold
+        # any. Without a policy they are what they were: another argument makes another watcher.
+        named = {} if self.policy is None else {"policy": self.policy}
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
             {
@@ -86,18 +97,20 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
                 "min_commits": self.min_commits,
                 "operations": self.operations,
                 "after_version": self.after_version,
+                **named,
             },
         )
 
     def shared_stream_key(self) -> Hashable | None:
-        return ("delta-log", self.table_uri, self.delta_conn_id, self.poll_interval)
+        by_policy = () if self.policy is None else (self.policy,)
+        return ("delta-log", self.table_uri, self.delta_conn_id, self.poll_interval, *by_policy)
 
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[News, None]:
+        policy = kwargs.get("policy")
+        hook = DeltaHook(kwargs["delta_conn_id"]) if policy is None else WayByPolicy(policy)
         stream = TableStream(
-            table_uri=kwargs["table_uri"],
-            delta_conn_id=kwargs["delta_conn_id"],
-            poll_interval=kwargs["poll_interval"],
+            table_uri=kwargs["table_uri"], hook=hook, poll_interval=kwargs["poll_interval"]
         )
         async with aclosing(stream.news()) as all_news:
             async for news in all_news:

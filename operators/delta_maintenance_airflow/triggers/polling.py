@@ -13,7 +13,6 @@ from delta_maintenance.errors import StorageAccessError
 
 if TYPE_CHECKING:
     from delta_maintenance.storage import Store
-    from delta_maintenance_airflow.hooks.delta import DeltaHook
 
 T = TypeVar("T")
 
@@ -31,10 +30,17 @@ class Watching(Protocol):
     store: Store
 
 
-class TablePolls:
-    """Asks one table in a thread of the pool, with the credentials of a connection."""
+class Way(Protocol):
+    """How a table is reached."""
 
-    def __init__(self, hook: DeltaHook, table_uri: str) -> None:
+    async def aopen_watched(self, table_uri: str) -> Store:
+        """Its store, with what is known of it by now."""
+
+
+class TablePolls:
+    """Asks one table in a thread of the pool, with the credentials of a connection or a policy."""
+
+    def __init__(self, hook: Way, table_uri: str) -> None:
         self._hook = hook
         self._table_uri = table_uri
 
@@ -45,8 +51,8 @@ class TablePolls:
     async def ask(self, watching: Watching, question: Callable[[], T]) -> T:
         """The answer to a question that `watching` asks its store.
 
-        Where the store turns the caller away, once more with what the connection says now: keys
-        expire and are replaced.
+        Where the store turns the caller away, once more with what the connection, or the policy,
+        says now: keys expire and are replaced.
         """
         try:
             return await _in_thread(question)

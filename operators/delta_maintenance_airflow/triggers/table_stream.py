@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance_airflow.compat import AirflowException
-from delta_maintenance_airflow.hooks.delta import DeltaHook
-from delta_maintenance_airflow.triggers.polling import CATCH_UP, Pace, TablePolls
+from delta_maintenance_airflow.triggers.polling import CATCH_UP, Pace, TablePolls, Way
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.watch import CommitCount, LogWatch
@@ -37,9 +36,9 @@ class News:
 class TableStream:
     """The poll loop of one table. Commits are read once, however many watchers ask for them."""
 
-    def __init__(self, *, table_uri: str, delta_conn_id: str | None, poll_interval: float) -> None:
+    def __init__(self, *, table_uri: str, hook: Way, poll_interval: float) -> None:
         self._table_uri = table_uri
-        self._polls = TablePolls(DeltaHook(delta_conn_id), table_uri)
+        self._polls = TablePolls(hook, table_uri)
         self._interval = poll_interval
         self._watch: LogWatch | None = None
         # Only one at a time may ask through the watch.

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.storage.azure_options import NAMES as AZURE_NAMES
 from delta_maintenance.storage.azure_options import AzureAddress, AzureOptions
 from delta_maintenance.storage.base import Store
+from delta_maintenance.storage.gcs_options import NAMES as GCS_NAMES
 from delta_maintenance.storage.gcs_options import GCSOptions
 from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage.s3_options import NAMES as S3_NAMES
 from delta_maintenance.storage.s3_options import S3Options
 
 if TYPE_CHECKING:
@@ -83,6 +86,22 @@ def parse_options(
         address = AzureAddress.parse(f"{kind}:{rest}".rstrip("/"))
         return AzureOptions.parse(storage_options, address, environment)
     return None
+
+
+def options_over(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, str]:
+    """Some storage options over others, whichever of its names each option goes by."""
+    given = {meaning for name in upper for meaning in _meanings(name)}
+    kept = {name: value for name, value in lower.items() if not given & _meanings(name)}
+    return {**kept, **upper}
+
+
+def _meanings(name: str) -> set[tuple[str, str]]:
+    """What an option of this name is, by store."""
+    return {
+        (store, meaning)
+        for store, names in (("s3", S3_NAMES), ("gcs", GCS_NAMES), ("azure", AZURE_NAMES))
+        if (meaning := names.get(name) or names.get(name.upper())) is not None
+    }
 
 
 def _open_object_store(

@@ -99,7 +99,7 @@ class AzureOptions:
         names of one option that disagree, and an account that nobody names. No message repeats a
         value: it may be a secret.
         """
-        values = _expanded(named_values(given, _NAMES, store="Azure"))
+        values = _expanded(named_values(given, NAMES, store="Azure"))
         anonymous = bool(flag(values.pop("anonymous", None), "AZURE_SKIP_SIGNATURE"))
         around = _surroundings(environment or {})
         account = values.get("account") or address.account or around.get("account")
@@ -173,7 +173,7 @@ def _surroundings(environment: Mapping[str, str]) -> dict[str, str]:
     values = _expanded(
         {
             meaning: environment[name]
-            for name, meaning in _NAMES.items()
+            for name, meaning in NAMES.items()
             if name in _ENVIRONMENT and environment.get(name)
         }
     )
@@ -210,7 +210,7 @@ def _check_credentials(secret: Mapping[str, str], *, anonymous: bool) -> None:
         )
 
 
-_NAMES = {
+NAMES = {
     "account_name": "account",
     "account_key": "account_key",
     "sas_token": "sas_token",

@@ -35,7 +35,7 @@ class GCSOptions:
         `InvalidRequestError` for an unknown name, a malformed value, and two names of one option
         that disagree. No message repeats a value: it may be a secret.
         """
-        values = named_values(given, _NAMES, store="GCS")
+        values = named_values(given, NAMES, store="GCS")
         anonymous = flag(values.pop("anonymous", None), "GOOGLE_SKIP_SIGNATURE")
         token = values.pop("token", None)
         if token == "anon":
@@ -77,7 +77,7 @@ class GCSOptions:
 
 
 _KEY = "GOOGLE_SERVICE_ACCOUNT_KEY"
-_NAMES = {
+NAMES = {
     "token": "token",
     "endpoint_url": "endpoint_url",
     "GOOGLE_APPLICATION_CREDENTIALS": "key_file",

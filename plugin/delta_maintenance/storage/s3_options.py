@@ -28,7 +28,7 @@ class S3Options:
         `InvalidRequestError` for an unknown name, a malformed value, and two names of one option
         that disagree. No message repeats a value: it may be a secret.
         """
-        values = named_values(given, _NAMES, store="S3")
+        values = named_values(given, NAMES, store="S3")
         allow_http = flag(values.pop("allow_http", None), "AWS_ALLOW_HTTP")
         anonymous = flag(values.pop("anonymous", None), "AWS_SKIP_SIGNATURE")
         if "endpoint_url" in values:
@@ -73,7 +73,7 @@ class S3Options:
         return redacted(text, (self.secret_access_key, self.session_token, self.access_key_id))
 
 
-_NAMES = {
+NAMES = {
     "key": "access_key_id",
     "secret": "secret_access_key",
     "token": "session_token",

@@ -1,0 +1,95 @@
+"""The way to the store of a table as its policy has it: a connection, and options beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from delta_maintenance_airflow.compat import mask, mask_async
+from delta_maintenance_airflow.hooks.delta import DeltaHook
+from delta_maintenance_airflow.hooks.storage_options import secrets_in, without_credentials
+
+if TYPE_CHECKING:
+    from delta_maintenance.policies.policy import Policy
+    from delta_maintenance.policies.rules import StorageRule
+    from delta_maintenance.storage import Store
+
+
+class PolicyHook(DeltaHook):
+    """A connection that the policy names, if it does, with the storage options of the policy."""
+
+    def __init__(self, rule: StorageRule) -> None:
+        super().__init__(rule.connection)
+        self._rule = rule
+
+    def storage_options(
+        self, address: str | None = None, *, credentials: bool = True
+    ) -> dict[str, str]:
+        # Loads pyarrow, which the parsing of Dags must not wait for.
+        from delta_maintenance.policies.storage import options_over
+
+        own = self._own_options()
+        for secret in secrets_in(own):
+            mask(secret)
+        connected = super().storage_options(address, credentials=credentials)
+        return options_over(connected, own if credentials else without_credentials(own))
+
+    async def astorage_options(self, address: str) -> dict[str, str]:
+        # In a thread, since the first of its kind loads pyarrow.
+        own = await asyncio.to_thread(self._own_options)
+        for secret in secrets_in(own):
+            await mask_async(secret)
+        from delta_maintenance.policies.storage import options_over
+
+        return options_over(await super().astorage_options(address), own)
+
+    def _own_options(self) -> dict[str, str]:
+        from delta_maintenance.policies.storage import resolved_options
+
+        return resolved_options(self._rule)
+
+
+class WayByPolicy:
+    """The way to tables as the policy in a file has it whenever one is opened.
+
+    For triggers, whose arguments Airflow keeps in its database: the name of the file is all they
+    have. Neither the options nor what they refer to in the environment ever leaves the triggerer.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    async def aopen_watched(self, table_uri: str) -> Store:
+        """The store of a table that is asked again and again, in an event loop."""
+        rule = await asyncio.to_thread(_storage_rule, self._path, table_uri)
+        return await PolicyHook(rule).aopen_watched(table_uri)
+
+
+def _storage_rule(path: str, table_uri: str) -> StorageRule:
+    # Loads pydantic models, which the parsing of Dags must not wait for.
+    from delta_maintenance.policies.policy import load_policy
+
+    try:
+        status = os.stat(path)
+    except OSError:
+        # Which says what is wrong.
+        policy = load_policy(path)
+    else:
+        with _ONE_AT_A_TIME:
+            policy = _read(path, status.st_mtime_ns, status.st_size)
+    return policy.table_at(table_uri).rules.storage
+
+
+_ONE_AT_A_TIME = threading.Lock()
+"""So that the first one reads it for all."""
+
+
+@lru_cache(maxsize=8)
+def _read(path: str, modified_ns: int, size: int) -> Policy:
+    """The policy in a file of this age and size: hundreds of tables are opened at once."""
+    from delta_maintenance.policies.policy import load_policy
+
+    return load_policy(path)

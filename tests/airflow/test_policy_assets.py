@@ -1,0 +1,246 @@
+"""Watchers of a policy's tables reach them as their maintenance does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from airflow.sdk._shared.secrets_masker import redact
+from watching import WRITE, State, eventually, run, running
+
+from delta_maintenance.policies.policy import load_policy
+from delta_maintenance.storage import open_store
+from delta_maintenance.testing.actions import metadata, protocol
+from delta_maintenance.testing.s3_server import S3Server, serve_s3
+from delta_maintenance.testing.table_builder import TableBuilder
+from delta_maintenance_airflow.hooks import policy as policy_hook
+from delta_maintenance_airflow.hooks.policy import PolicyHook
+from delta_maintenance_airflow.policy_assets import watched_assets
+from delta_maintenance_airflow.policy_work import PolicyWork
+from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger, table_stream
+
+QUICK = 0.01
+SECRET = "of-this-lake-alone"
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture(autouse=True)
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DeltaCommitEventTrigger, "settling_seconds", 0.0)
+    monkeypatch.setattr(table_stream, "_IN_TROUBLE", QUICK)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with serve_s3() as server:
+        server.make_bucket("watched")
+        yield server
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return f"s3://watched/{tmp_path.name}"
+
+
+@pytest.fixture
+def table(server: S3Server, uri: str) -> TableBuilder:
+    table = TableBuilder(open_store(uri, server.storage_options))
+    table.commit([protocol(), metadata()])
+    table.commit(WRITE)
+    return table
+
+
+@pytest.fixture
+def policy(tmp_path: Path, uri: str) -> Callable[..., str]:
+    """Writes a policy with one table; gives its path."""
+
+    def write(storage: dict[str, Any], *, below: dict[str, Any] | None = None) -> str:
+        path = tmp_path / "policy.yaml"
+        tables = [{"name": "events", "uri": uri, "storage": storage}]
+        document = {"version": 1, "defaults": {"storage": below or {}}, "tables": tables}
+        path.write_text(yaml.safe_dump(document))
+        return str(path)
+
+    return write
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, **extra: str) -> None:
+    login = {"login": "testing-key", "password": SECRET}
+    connection = {"conn_type": "delta", **login, "extra": {"region": "us-east-1", **extra}}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
+
+
+def watcher(path: str) -> DeltaCommitEventTrigger:
+    """The watcher of the only table, as Airflow makes it of what it has kept."""
+    (asset,) = watched_assets(path, interval=QUICK)
+    (watcher,) = asset.watchers
+    _, kwargs = watcher.trigger.serialize()
+    made = DeltaCommitEventTrigger(**json.loads(json.dumps(kwargs)))
+    assert made.serialize() == watcher.trigger.serialize()
+    # Version 0 is known, and has been since the watcher had a connection only.
+    state = State()
+    state.values[DeltaCommitEventTrigger(table_uri=made.table_uri)._cursor_name()] = {"version": 0}
+    made.asset_state_store = SimpleNamespace(_by_name={"events": state})
+    return made
+
+
+def changed(uri: str) -> dict[str, Any]:
+    return {"status": "changed", "table": uri, "from_version": 0, "to_version": 1}
+
+
+def test_an_endpoint_beside_the_connection_is_where_the_watcher_looks(
+    table: TableBuilder,
+    uri: str,
+    server: S3Server,
+    policy: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connect(monkeypatch, endpoint_url=NOWHERE)
+    options = {"AWS_ENDPOINT_URL": server.url, "AWS_ALLOW_HTTP": "true"}
+    path = policy({"connection": "lake", "options": options})
+
+    async def scenario() -> None:
+        async with running(watcher(path).run()) as events:
+            await eventually(lambda: events == [changed(uri)])
+
+    run(scenario())
+    kept = json.dumps(watcher(path).serialize())
+    assert path in kept
+    assert server.url not in kept and SECRET not in kept and "AWS" not in kept
+
+
+def test_what_options_refer_to_is_looked_up_where_the_trigger_runs(
+    table: TableBuilder,
+    uri: str,
+    server: S3Server,
+    policy: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = {**server.storage_options, "AWS_SECRET_ACCESS_KEY": "${env:LAKE_SECRET}"}
+    del own["AWS_ACCESS_KEY_ID"]
+    path = policy({"options": {"AWS_ACCESS_KEY_ID": "${env:LAKE_KEY}"}}, below={"options": own})
+    monkeypatch.setenv("LAKE_KEY", "testing-key")
+
+    async def scenario() -> None:
+        async with running(watcher(path).run()) as events:
+            await eventually(lambda: len(events) == 1)
+            assert events[0]["status"] == "error"
+            assert "environment variable LAKE_SECRET is not set" in events[0]["message"]
+            monkeypatch.setenv("LAKE_SECRET", SECRET)
+            await eventually(lambda: events[1:] == [changed(uri)])
+
+    run(scenario())
+    assert SECRET not in json.dumps(watcher(path).serialize())
+    assert redact(f"the key is {SECRET}") == "the key is ***"
+
+
+def test_a_policy_that_is_mended_is_read_again(
+    table: TableBuilder,
+    uri: str,
+    server: S3Server,
+    policy: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connect(monkeypatch)
+    path = policy({"connection": "lake", "options": {"AWS_ALLOW_HTTP": "perhaps"}})
+    trigger = watcher(path)
+
+    async def scenario() -> None:
+        async with running(trigger.run()) as events:
+            await eventually(lambda: len(events) == 1)
+            assert events[0]["status"] == "error" and "AWS_ALLOW_HTTP" in events[0]["message"]
+            options = {"AWS_ENDPOINT_URL": server.url, "AWS_ALLOW_HTTP": "true"}
+            policy({"connection": "lake", "options": options})
+            await eventually(lambda: events[1:] == [changed(uri)])
+
+    run(scenario())
+
+
+def test_a_policy_that_is_gone_is_told(policy: Callable[..., str]) -> None:
+    path = policy({"options": {"AWS_REGION": "us-east-1"}})
+    trigger = watcher(path)
+    Path(path).unlink()
+
+    async def scenario() -> None:
+        async with running(trigger.run()) as events:
+            await eventually(lambda: len(events) == 1)
+            assert f"{path}: the policy cannot be read" in events[0]["message"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("storage", [{}, {"connection": "lake"}])
+def test_watchers_without_options_stay_the_same_to_airflow(
+    storage: dict[str, Any], policy: Callable[..., str], uri: str
+) -> None:
+    trigger = watcher(policy(storage))
+    conn_id = storage.get("connection")
+    assert trigger.serialize()[1] == {
+        "table_uri": uri,
+        "delta_conn_id": conn_id,
+        "poll_interval": QUICK,
+        "min_commits": 1,
+        "operations": [],
+        "after_version": None,
+    }
+    assert trigger.shared_stream_key() == ("delta-log", uri, conn_id, QUICK)
+
+
+def test_a_watcher_keeps_the_name_of_its_memory(policy: Callable[..., str], uri: str) -> None:
+    with_options = watcher(policy({"connection": "lake", "options": {"AWS_REGION": "x"}}))
+    without = watcher(policy({"connection": "lake"}))
+    assert with_options._cursor_name() == without._cursor_name()
+    options_alone = watcher(policy({"options": {"AWS_REGION": "x"}}))
+    keys = {each.shared_stream_key() for each in (with_options, without, watcher(policy({})))}
+    assert options_alone.shared_stream_key() == with_options.shared_stream_key()
+    assert len(keys) == 3, "who reaches a table in another way has a loop of its own"
+    fixed = DeltaCommitEventTrigger(table_uri="s3://lake/events")
+    assert fixed._cursor_name() == "delta_commits_8dd07a0bcb44c4b9"
+
+
+def test_a_watcher_is_told_of_its_store_in_one_way() -> None:
+    with pytest.raises(ValueError, match="delta_conn_id or policy"):
+        DeltaCommitEventTrigger(table_uri="s3://lake/t", delta_conn_id="lake", policy="p.yaml")
+
+
+def test_a_watcher_and_maintenance_have_the_same_options(
+    policy: Callable[..., str], uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(monkeypatch, endpoint_url=NOWHERE, session_token="${env:NO_REFERENCE}")
+    monkeypatch.setenv("LAKE_SECRET", "another")
+    options = {"AWS_SECRET_ACCESS_KEY": "${env:LAKE_SECRET}", "endpoint_url": "http://here"}
+    path = policy({"connection": "lake"}, below={"options": options})
+    rule = PolicyWork(path).table("events", uri).rules.storage
+    assert rule == policy_hook._storage_rule(path, uri)
+    hook = PolicyHook(rule)
+    assert run(hook.astorage_options(uri)) == hook.storage_options(uri)
+    assert hook.storage_options(uri) == {
+        "AWS_ACCESS_KEY_ID": "testing-key",
+        "AWS_SECRET_ACCESS_KEY": "another",
+        "AWS_SESSION_TOKEN": "${env:NO_REFERENCE}",
+        "region": "us-east-1",
+        "endpoint_url": "http://here",
+    }
+
+
+def test_a_policy_is_read_once_for_all_of_its_tables(
+    policy: Callable[..., str], uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = policy({"options": {"AWS_REGION": "x"}})
+    read: list[str] = []
+
+    def counted(file: str) -> Any:
+        read.append(file)
+        return load_policy(file)
+
+    monkeypatch.setattr("delta_maintenance.policies.policy.load_policy", counted)
+    for _ in range(3):
+        policy_hook._storage_rule(path, uri)
+    assert read == [path]
