@@ -111,7 +111,7 @@ def operator(kind: Any = DeltaCheckpointOperator, **arguments: Any) -> Any:
 
 
 def wait_for(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -74,7 +74,7 @@ class Dagster:
             check=True,
         )
 
-    def wait_for(self, found: Callable[[], Any], *, seconds: float = 120) -> Any:
+    def wait_for(self, found: Callable[[], Any], *, seconds: float = 300) -> Any:
         """The first answer that is one."""
         end = time.monotonic() + seconds
         while True:
@@ -191,17 +191,17 @@ def test_a_commit_wakes_the_sensor_and_the_run_is_there_to_be_looked_at(dagster:
         # Without the invitation that lies over the first page.
         page.add_init_script("localStorage.setItem('communityNux', '1')")
         page.goto(f"{dagster.address}/assets/lake/events/maintenance")
-        page.get_by_text("commits_to_replay_after").wait_for(timeout=60_000)
+        page.get_by_text("commits_to_replay_after").wait_for(timeout=120_000)
         for text in ("delta_maintenance_commits", "nothing-due", "version_after"):
-            page.get_by_text(text).first.wait_for(timeout=30_000)
+            page.get_by_text(text).first.wait_for(timeout=120_000)
         page.screenshot(path=pictures / "dagster-maintenance.png")
         page.get_by_text("[Show Markdown]").first.click()
         picture = page.get_by_role("img", name="the log up to version 8")
-        picture.wait_for(timeout=30_000)
+        picture.wait_for(timeout=120_000)
         # Drawn, not only there.
         assert picture.evaluate("image => image.naturalWidth") == 640
         page.screenshot(path=pictures / "dagster-log.png")
         page.goto(f"{dagster.address}/assets/lake/events?view=checks")
         for name in ("checkpoint_lag", "log_length", "retention_settings", "protocol"):
-            page.get_by_text(name).first.wait_for(timeout=30_000)
+            page.get_by_text(name).first.wait_for(timeout=120_000)
         page.screenshot(path=pictures / "dagster-checks.png")

@@ -254,7 +254,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_for(condition: Callable[[], bool], *, seconds: float = 30) -> None:
+def wait_for(condition: Callable[[], bool], *, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "in vain"
@@ -293,7 +293,7 @@ def test_an_interrupt_ends_the_driver_with_its_submitter(
     )
     with pytest.raises(KeyboardInterrupt):
         process.run()
-    wait_for(lambda: not alive(int(left_behind.read_text())), seconds=5)
+    wait_for(lambda: not alive(int(left_behind.read_text())), seconds=60)
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_terminating_a_run_ends_its_spark_application(
         run.kill()
     assert run.returncode != 0
     assert "the run was terminated" in log.read_text()
-    wait_for(lambda: not alive(driver), seconds=5)
+    wait_for(lambda: not alive(driver), seconds=60)
 
 
 @pytest.mark.spark

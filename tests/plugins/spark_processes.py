@@ -16,7 +16,7 @@ from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.submission.spark_submit import submit_command
 
 SPARK_HOME = Path(pyspark.__file__).parent
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 180
 # Short lives: compiling costs more than it brings.
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 SETTINGS = {

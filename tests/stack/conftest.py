@@ -21,7 +21,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ("delta_scheduled", "delta_on_commit", "delta_manual")
-PATIENCE = 240
+PATIENCE = 480
 """Seconds for anything to happen; machines that run tests are busy."""
 
 
