@@ -82,6 +82,22 @@ def test_many_batches_are_compared_with_all_that_came_before() -> None:
     assert len(replay) == 30_000
 
 
+@pytest.mark.conformance("REC-04")
+def test_more_keys_than_the_first_marks_are_meant_for_are_all_remembered() -> None:
+    """Chunks of every size, and enough of them for the marks to be made anew in between."""
+    sizes = [1, 3, 40_000, 2, 70_000, 20_000, 9_000, 9_000, 60_000, 5]
+    numbers = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    batches = [pa.array([f"part-{number}" for number in some.tolist()]) for some in numbers]
+    replay = FileReplay()
+    for batch in batches:
+        assert len(replay.offer(batch, order=np.arange(len(batch)))) == len(batch)
+    assert len(replay) == sum(sizes)
+    for batch in reversed(batches):
+        assert len(replay.offer(batch, order=np.arange(len(batch)))) == 0
+    fresh = pa.array([f"part-{number}" for number in range(sum(sizes) - 3, sum(sizes) + 3)])
+    assert sorted(replay.offer(fresh, order=np.arange(6)).tolist()) == [3, 4, 5]
+
+
 @given(st.lists(st.text()), st.integers(0, 3), st.integers(0, 3))
 def test_a_hash_depends_on_nothing_but_the_text(texts: list[str], before: int, behind: int) -> None:
     array = pa.array(["#"] * before + texts + ["tail"] * behind).slice(before, len(texts))
