@@ -17,14 +17,27 @@ ACTIONS = st.sampled_from(["add", "remove", "cdc", "metaData", "removed", "ad", 
 PATHS = st.text(st.sampled_from('ab"\\/\x1f \x7f\x80\xff€𐍈!#[]'), max_size=40)
 BEGINNINGS = st.builds('{{"{}":{{"path":"{}'.format, ACTIONS, PATHS)
 ENDS = st.sampled_from(['","size":1}}', "", '"', '" ', "x" * 30, '"}}'])
-LINES = st.builds("{}{}".format, BEGINNINGS, ENDS) | st.text(
-    st.characters(blacklist_characters="\n", blacklist_categories=["Cs"]), max_size=30
+WHOLE = st.builds("{}{}".format, BEGINNINGS, ENDS)
+
+
+def with_another(line: str, at: int, character: str) -> str:
+    return line[:at] + character + line[at + 1 :]
+
+
+NEARLY = st.builds(with_another, WHOLE, st.integers(0, 20), st.sampled_from("x{"))
+LINES = (
+    WHOLE
+    | NEARLY
+    | st.text(st.characters(blacklist_characters="\n", blacklist_categories=["Cs"]), max_size=30)
 )
 
 
 @given(lines=st.lists(LINES, max_size=20))
 @example(lines=['{"add":{"path":"'])
 @example(lines=['{"remove":{"path":"x"', "{"])
+@example(lines=[with_another('{"remove":{"path":"x"', at, "x") for at in range(20)])
+@example(lines=[with_another('{"add":{"path":"x"', at, "x") for at in range(17)])
+@example(lines=[with_another('{"cdc":{"path":"x"', at, "x") for at in range(17)])
 def test_heads_are_those_of_the_regular_expression(lines: list[str]) -> None:
     whole = [line.encode() + b"\n" for line in lines]
     data = b"".join([*whole, PADDING])
