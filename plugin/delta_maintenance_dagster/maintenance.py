@@ -5,7 +5,7 @@ Nothing here decides what a table needs: that is `delta_maintenance.policies`.
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of configs as types.
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import dagster as dg
 from pydantic import Field
 
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.policies.rules import OPERATIONS
+from delta_maintenance.policies.rules import BY_HAND, OPERATIONS
 from delta_maintenance_dagster import memory, metadata, pools
 from delta_maintenance_dagster.health_checks import HealthThresholds, judge
 from delta_maintenance_dagster.progress import LoggedProgress
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         RunResult,
     )
 
+_ASKED_FOR = (*OPERATIONS, *BY_HAND)
+
 RETRY_POLICY = dg.RetryPolicy(
     max_retries=2, delay=60, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
 )
@@ -43,13 +45,15 @@ class MaintenanceConfig(dg.Config):
 
     operation: str | None = Field(
         default=None,
-        description=f"Only this, due or not: {', '.join(OPERATIONS)}.",
+        description=f"Only this, due or not: {', '.join(_ASKED_FOR)}.",
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
         description=(
             "Of the operation, over what the policy says: fields of its Options, such as "
-            "`{retention: P14D}` of a vacuum."
+            "`{retention: P14D}` of a vacuum. No policy asks for drop-feature, which needs "
+            "`{feature: deletionVectors}` or the like, nor for add-constraint, which needs "
+            "`{name: positive, expression: quantity > 0}`."
         ),
     )
     plan_only: bool = Field(
@@ -144,12 +148,10 @@ class _Maintenance:
         # Loads pyarrow, which the loading of definitions must not wait for.
         from delta_maintenance.policies.run import run
 
-        for name in [*config.approve, *([config.operation] if config.operation else [])]:
-            if name not in OPERATIONS:
-                raise dg.Failure(
-                    f"{name!r} is no operation: there are {', '.join(OPERATIONS)}",
-                    allow_retries=False,
-                )
+        for name in config.approve:
+            _require_one_of(OPERATIONS, name, "is no operation that a policy asks for")
+        if config.operation is not None:
+            _require_one_of(_ASKED_FOR, config.operation, "is no operation")
         last_runs = memory.recall(self.context.instance, self.table)
         opened = self._opened()
         if config.operation is not None:
@@ -196,7 +198,7 @@ class _Maintenance:
         return run_operation(
             opened,
             self.table.policy,
-            next(name for name in OPERATIONS if name == config.operation),
+            next(name for name in _ASKED_FOR if name == config.operation),
             options=config.options,
             last_runs=last_runs,
             plan_only=config.plan_only,
@@ -231,6 +233,11 @@ class _Maintenance:
         for outcome in result.outcomes:
             log.info(f"{outcome.operation} on {outcome.engine}: {outcome.status}; {outcome.reason}")
         log.info(f"{self.table.uri}: {result.status}")
+
+
+def _require_one_of(known: Sequence[str], name: str, problem: str) -> None:
+    if name not in known:
+        raise dg.Failure(f"{name!r} {problem}: there are {', '.join(known)}", allow_retries=False)
 
 
 def _operations(assessment: "Assessment | None") -> "tuple[AssessedOperation, ...]":

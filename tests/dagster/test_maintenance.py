@@ -13,7 +13,7 @@ import pytest
 from delta_maintenance.errors import StorageAccessError, StorageError
 from delta_maintenance.policies.policy import Policy
 from delta_maintenance.table.table import Table
-from delta_maintenance.testing.actions import add
+from delta_maintenance.testing.actions import add, features
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import DeltaTable, build_definitions, memory
 from delta_maintenance_dagster.log_picture import log_svg
@@ -151,12 +151,21 @@ def test_an_operation_by_name_can_be_planned(table: TableBuilder, run: Run) -> N
     assert table.names() == before
 
 
+def test_a_feature_that_no_policy_speaks_of_can_be_dropped(table: TableBuilder, run: Run) -> None:
+    table.commit([features(writer_only=["appendOnly", "checkConstraints"])])
+    config = {"operation": "drop-feature", "options": {"feature": "checkConstraints"}}
+    result = run({"other_writers": "none"}, config)
+    assert result.success
+    assert told(result)["results"]["drop-feature"]["status"] == "dropped"
+    assert table.open().snapshot().protocol.writer_features == ("appendOnly",)
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
         ({"operation": "optimise"}, "no operation"),
         ({"options": {"kind": "classic"}}, "without an operation"),
-        ({"approve": ["vacum"]}, "no operation"),
+        ({"approve": ["drop-feature"]}, "no operation that a policy asks for"),
         ({"operation": "checkpoint", "options": {"knd": "classic"}}, "knd"),
     ],
 )
