@@ -27,7 +27,7 @@ class DeltaDropFeatureOperator(DeltaMaintenanceOperator):
 
     :param feature: the table feature, by its name in the protocol. (templated)
 
-    `options` are fields of `DropFeatureOptions`: `truncate_history`, `files_per_commit`,
+    `options` are fields of `DropFeatureOptions`: `truncate_history`, `files_per_commit`, `as_of`,
     `other_writers`, `operation_id`, `operation_since`.
     """
 
