@@ -13,7 +13,7 @@ from tests.properties.test_routes import PATHS, VECTORS, files
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol import file_action_lines
-from delta_maintenance.protocol.file_action_lines import LogText, read_lines
+from delta_maintenance.protocol.file_action_lines import LogTexts, read_lines
 from delta_maintenance.testing.actions import (
     Action,
     add,
@@ -40,7 +40,7 @@ STYLES: list[dict[str, Any]] = [
 
 def read(*texts: str) -> dict[tuple[str, str], Any]:
     """What stands on the lines, by kind and key; the texts are files."""
-    lines, _ = read_lines([LogText(f"f{n}", text.encode()) for n, text in enumerate(texts)])
+    lines, _ = read_lines(LogTexts.of(*((f"f{n}", text.encode()) for n, text in enumerate(texts))))
     found = {}
     *rows, end = bytes(lines.text()).decode().split("\n")
     assert end == ""
@@ -108,7 +108,7 @@ def test_only_lines_of_one_action_with_an_evident_path_count_as_plain(data: st.D
         value = json.loads(line, object_pairs_hook=list)
         ((name, fields),) = value
         assert name == "add" and [key for key, _ in fields].count("path") == 1
-        (key,) = read_lines([LogText("f", line.encode())])[0].keys.to_pylist()
+        (key,) = read_lines(LogTexts.of(("f", line.encode())))[0].keys.to_pylist()
         assert key == dict(fields)["path"]
 
 
@@ -118,7 +118,7 @@ def test_the_usual_forms_of_writers_are_plain() -> None:
         remove("b", extendedFileMetadata=True, partitionValues={"p": None}, size=-1, stats=None),
     ]
     text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
-    assert read_lines([LogText("f", text.encode())])[0].plain
+    assert read_lines(LogTexts.of(("f", text.encode())))[0].plain
 
 
 @pytest.mark.conformance("COMP-06")
@@ -142,14 +142,14 @@ def test_data_change_inside_an_unknown_field_is_left_alone() -> None:
 
 def test_digits_that_no_column_could_hold_are_carried() -> None:
     line = json.dumps(add("a", exact=0)).replace('"exact": 0', '"exact": 0.10000000000000000000001')
-    lines, _ = read_lines([LogText("f", line.encode())])
+    lines, _ = read_lines(LogTexts.of(("f", line.encode())))
     assert b"0.10000000000000000000001" in bytes(lines.text())
 
 
 @pytest.mark.conformance("COMP-06")
 def test_single_actions_are_carried_as_they_stand() -> None:
     text = '{"metaData": {"id":"x", "big": 1e400}}\n' + json.dumps(commit_info() | txn("app", 1))
-    _, (singles,) = read_lines([LogText("f", text.encode())])
+    _, (singles,) = read_lines(LogTexts.of(("f", text.encode())))
     assert dict(singles.texts) == {
         ("metaData", ""): b'{"metaData": {"id":"x", "big": 1e400}}\n',
         ("txn", "app"): b'{"txn":{"appId":"app","version":1}}\n',
@@ -166,16 +166,16 @@ def test_single_actions_are_carried_as_they_stand() -> None:
     ],
 )
 def test_damage_is_named_with_file_and_line(text: str, line: int) -> None:
-    good = LogText("good", PLAIN.encode())
+    good = ("good", PLAIN.encode())
     with pytest.raises(CorruptTableError) as failure:
-        read_lines([good, LogText("bad", text.encode("latin-1"))])
+        read_lines(LogTexts.of(good, ("bad", text.encode("latin-1"))))
     assert failure.value.file == "bad" and f"line {line}" in failure.value.problem
 
 
 def test_an_empty_file_is_damage() -> None:
     for data in (b"", b" \n\n"):
         with pytest.raises(CorruptTableError, match="empty"):
-            read_lines([LogText("f", data)])
+            read_lines(LogTexts.of(("f", data)))
 
 
 def test_vectors_tell_files_of_one_path_apart() -> None:

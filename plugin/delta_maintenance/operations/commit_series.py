@@ -13,8 +13,8 @@ from delta_maintenance.protocol.actions import CommitInfo
 from delta_maintenance.protocol.commit_text import parse_other_lines, split
 from delta_maintenance.storage.base import Store
 from delta_maintenance.table.history import adjusted_times
-from delta_maintenance.table.log_reader import read_ahead
 from delta_maintenance.table.log_segment import LogEntry, LogListing
+from delta_maintenance.table.read_ahead import read_ahead
 from delta_maintenance.table.snapshot import Snapshot
 
 MAINTENANCE_OPERATIONS = frozenset(
@@ -104,9 +104,7 @@ def _infos(
 ) -> tuple[dict[int, CommitInfo | None], tuple[str, ...]]:
     infos: dict[int, CommitInfo | None] = {}
     try:
-        for entry, info in read_ahead(
-            entries, lambda entry: _info(store, entry), store.parallel_reads
-        ):
+        for entry, info in read_ahead(store, entries, lambda entry: _info(store, entry)):
             assert entry.file.version is not None
             infos[entry.file.version] = info
     except CorruptTableError as error:

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -262,23 +263,24 @@ def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
     if start == end:
         return FileBlock(start, end, ())
     # Every line of the block has to start like one of a file action.
-    text = np.frombuffer(data, np.uint8)
-    lines = start + np.flatnonzero(text[start:end] == _NEWLINE) + 1
+    text = np.frombuffer(data, np.uint8, end - start, start)
+    lines = np.flatnonzero(text == _NEWLINE) + (start + 1)
     words: npt.NDArray[np.uint64] = np.ndarray(
         (len(data) - 7,), np.dtype("<u8"), data, strides=(1,)
     )
     starts = words[np.append(start, lines[:-1])]
-    if not np.isin(starts, _FILE_WORDS).all():
+    last_lines = np.append(np.flatnonzero(starts[1:] != starts[:-1]), len(lines) - 1)
+    heads = starts[last_lines].tolist()
+    if not _ACTION_OF_WORD.keys() >= set(heads):
         return None
     if thorough and _holds_single_action(data, start, end):
         return None
-    last_lines = np.append(np.flatnonzero(starts[1:] != starts[:-1]), len(lines) - 1)
-    if len(last_lines) > _MOST_RUNS:
+    if len(heads) > _MOST_RUNS:
         return FileBlock(start, end, ((end, len(lines), None),))
-    counts = np.diff(last_lines, prepend=-1)
-    actions = [_ACTION_OF_WORD[word] for word in starts[last_lines].tolist()]
-    runs = zip(lines[last_lines].tolist(), counts.tolist(), actions, strict=True)
-    return FileBlock(start, end, tuple(runs))
+    ends, numbers = lines[last_lines].tolist(), [-1, *last_lines.tolist()]
+    counts = [number - before for before, number in pairwise(numbers)]
+    actions = [_ACTION_OF_WORD[head] for head in heads]
+    return FileBlock(start, end, tuple(zip(ends, counts, actions, strict=True)))
 
 
 def _split_lines(name: str, data: bytes, first_line: int) -> CommitText:

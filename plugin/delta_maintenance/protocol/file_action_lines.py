@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -36,12 +36,27 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class LogText:
-    """A file of the log, or some whole lines of one."""
+class LogTexts:
+    """Files of the log, or some whole lines of them, one behind the other."""
 
-    name: str
+    names: tuple[str, ...]
     """Relative to the table root, for messages."""
+    sizes: tuple[int, ...]
+    """Bytes of each, its last newline among them."""
     data: bytes
+    """All of them, and the `PADDING` behind."""
+
+    @classmethod
+    def of(cls, *files: tuple[str, bytes]) -> Self:
+        """Files by name. A newline that is missing at the end of one is added."""
+        texts = [text if text.endswith(b"\n") else text + b"\n" for _, text in files]
+        names = tuple(name for name, _ in files)
+        return cls(names, tuple(map(len, texts)), b"".join([*texts, PADDING]))
+
+    def text(self, index: int) -> bytes:
+        """One of the files."""
+        start = sum(self.sizes[:index])
+        return self.data[start : start + self.sizes[index]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +120,7 @@ class SingleLines:
 
 
 def read_lines(
-    files: Sequence[LogText], *, plain: bool = False
+    files: LogTexts, *, plain: bool = False
 ) -> tuple[FileActionLines, list[SingleLines]]:
     """The lines of some files of the log, those of change data files and `commitInfo` left out.
 
@@ -113,21 +128,22 @@ def read_lines(
     actions are known to be in the plain form, so that only their beginnings are looked at.
     `CorruptTableError` names the file and the line that nobody could read.
     """
-    whole = [f.data if f.data.endswith(b"\n") else f.data + b"\n" for f in files]
-    data = b"".join([*whole, PADDING])
+    data = files.data
     ends = _line_ends(data)
     starts = np.append(0, ends[:-1])
     texts = _texts(data, np.append(0, ends))
     _require_utf8(texts, files)
-    source = np.searchsorted(np.cumsum([len(part) for part in whole]), ends)
+    source = np.searchsorted(np.cumsum(files.sizes), ends)
     heads = read_heads(data, starts)
     is_plain = heads.has_path
     if not plain:
         is_plain &= to_bools(pc.match_substring_regex(texts, _PLAIN))
     singles: list[SingleLines] = []
     odd: list[int] = []
-    for index, lines in enumerate(_other_lines(texts, ~is_plain, source, len(files))):
-        found = _singles(files[index], lines)
+    plain_lines = np.bincount(source[is_plain], minlength=len(files.names)).tolist()
+    for index, lines in enumerate(_other_lines(texts, ~is_plain, source, len(files.names))):
+        # One without any line is for `split` to complain of.
+        found = _singles(files.names[index], lines) if lines or plain_lines[index] else None
         if found is None:
             odd.append(index)
         singles.append(found or SingleLines(SingleActions(), ()))
@@ -145,7 +161,7 @@ def read_lines(
     )
     if not odd:
         return regular, singles
-    parsed, others = _parsed_lines([files[index] for index in odd], np.array(odd))
+    parsed, others = _parsed_lines(files, odd)
     for index, found in zip(odd, others, strict=True):
         singles[index] = found
     return _beside(regular, parsed), singles
@@ -166,6 +182,8 @@ _FIELD = "|".join(f'"(?:{names})":{value}' for names, value in _FIELDS.items())
 # JSON object with one action in it, and its path is its logical file.
 _PLAIN = r'^\{"(?:add|remove|cdc)":\{"path":"[^"\\\x00-\x1f]+"' rf"(?:,(?:{_FIELD}))*\}}\}}\n$"
 
+_CACHED_BYTES = 256 << 10
+"""Looked at in one go: what is found out of them fits into the processor's cache, too."""
 _FILE_MARKS = (b'{"add":{', b'{"remove":{', b'{"cdc":{')
 _ACTION_KEY = r'"(?:add|remove|cdc)"\s*:\s*\{'
 _PARSED_FIELDS = {action: ("path", "deletionVector", "dataChange") for action in ("add", "remove")}
@@ -174,7 +192,12 @@ _STATE = ("protocol", "metaData", *_KEYED)
 
 
 def _line_ends(data: bytes) -> Ints:
-    return np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+    text = np.frombuffer(data, np.uint8)
+    ends = [
+        np.flatnonzero(text[start : start + _CACHED_BYTES] == ord("\n")) + (start + 1)
+        for start in range(0, len(text), _CACHED_BYTES)
+    ]
+    return np.concatenate([np.zeros(0, np.int64), *ends])
 
 
 def _texts(data: bytes, offsets: Ints) -> pa.LargeStringArray:
@@ -182,12 +205,12 @@ def _texts(data: bytes, offsets: Ints) -> pa.LargeStringArray:
     return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
 
 
-def _require_utf8(texts: pa.LargeStringArray, files: Sequence[LogText]) -> None:
+def _require_utf8(texts: pa.LargeStringArray, files: LogTexts) -> None:
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
-        for file in files:
-            split(file.name, file.data)
+        for index, name in enumerate(files.names):
+            split(name, files.text(index))
         raise
 
 
@@ -205,13 +228,11 @@ def _other_lines(
     return others
 
 
-def _singles(file: LogText, lines: Sequence[tuple[int, bytes]]) -> SingleLines | None:
-    """The single actions of a file; None where file actions are among them, or nothing at all."""
-    if not file.data or file.data.isspace():
-        return None
+def _singles(name: str, lines: Sequence[tuple[int, bytes]]) -> SingleLines | None:
+    """The single actions of a file; None where file actions are among them."""
     if any(line.startswith(_FILE_MARKS) for _, line in lines):
         return None
-    actions, beside = parse_other_lines(CommitText(file.name, (), (), tuple(lines), None))
+    actions, beside = parse_other_lines(CommitText(name, (), (), tuple(lines), None))
     if beside:
         return None
     # Most commits hold nothing but their `commitInfo`.
@@ -243,12 +264,12 @@ def _rendered(name: str, value: object) -> bytes:
 
 
 def _parsed_lines(
-    files: Sequence[LogText], numbers: Ints
+    files: LogTexts, numbers: Sequence[int]
 ) -> tuple[FileActionLines, list[SingleLines]]:
     """The lines of files of which some are not plain, by way of the parser of file actions."""
     sources, singles = [], []
-    for file in files:
-        text = split(file.name, file.data)
+    for number in numbers:
+        text = split(files.names[number], files.text(number))
         actions, _ = parse_other_lines(text)
         beside = [line for name, _, line in _one_by_one(text.other_lines) if name in FILE_ACTIONS]
         sources.append(FileLines.of(text, beside))
@@ -273,7 +294,7 @@ def _parsed_lines(
         offsets[1:],
         pa.concat_arrays([pa.array([], pa.string()), *keys]),
         is_remove,
-        numbers[np.concatenate([parsed.add_source, parsed.remove_source])],
+        np.array(numbers)[np.concatenate([parsed.add_source, parsed.remove_source])],
         plain=False,
     )
     return lines, singles

@@ -20,7 +20,7 @@ from delta_maintenance.protocol.arrays import booleans, integers, to_bools
 from delta_maintenance.protocol.commit_text import parse_line
 from delta_maintenance.protocol.file_action_lines import (
     FileActionLines,
-    LogText,
+    LogTexts,
     SingleLines,
     read_lines,
 )
@@ -73,16 +73,16 @@ class RangeReplay:
         self._replay = FileReplay()
 
     def offer(
-        self, files: Sequence[LogText], lines: FileActionLines, singles: Sequence[SingleLines]
+        self, files: Sequence[str], lines: FileActionLines, singles: Sequence[SingleLines]
     ) -> FileActionLines:
         """The file actions that stand, of files that are older than all before, newest first.
 
-        Takes what `read_lines` made of these files. `RefusedError` where a file holds
-        two actions for one key, so that nobody can tell which of them stands, or an action that
-        would be lost.
+        Takes the names of these files, and what `read_lines` made of them. `RefusedError` where a
+        file holds two actions for one key, so that nobody can tell which of them stands, or an
+        action that would be lost.
         """
         for file, found in zip(files, singles, strict=True):
-            _require_carried(file.name, found)
+            _require_carried(file, found)
             for key, text in found.texts:
                 if key not in self._single_texts:
                     self._single_texts[key] = text
@@ -103,11 +103,11 @@ class RangeReplay:
         return b"".join(self._single_texts.values())
 
 
-def content_of(text: LogText, *, plain: bool) -> RangeContent:
+def content_of(name: str, text: bytes, *, plain: bool) -> RangeContent:
     """What reconciled lines come to. `plain` says that all file actions are in the plain form."""
     content = RangeContent()
-    if text.data:
-        lines, (singles,) = read_lines([text], plain=plain)
+    if text:
+        lines, (singles,) = read_lines(LogTexts.of((name, text)), plain=plain)
         content.count(lines, hash_texts(lines.keys))
         content.singles = {key: _value(line) for key, line in singles.texts}
     return content
@@ -126,7 +126,7 @@ def _require_carried(name: str, found: SingleLines) -> None:
         )
 
 
-def _require_single(lines: FileActionLines, stands: np.ndarray, files: Sequence[LogText]) -> None:
+def _require_single(lines: FileActionLines, stands: np.ndarray, files: Sequence[str]) -> None:
     """Refuses a file in which a logical file occurs twice; the newest of several files wins."""
     superseded = lines.keys.filter(booleans(~stands))
     suspects = np.flatnonzero(to_bools(pc.is_in(lines.keys, value_set=superseded)))
@@ -136,7 +136,7 @@ def _require_single(lines: FileActionLines, stands: np.ndarray, files: Sequence[
     if counts.max() > 1:
         row = suspects[first[counts.argmax()]]
         path = lines.keys[int(row)].as_py().rpartition("\0")[2]
-        raise _refused(files[int(lines.source[row])].name, f"the file holds two actions for {path}")
+        raise _refused(files[int(lines.source[row])], f"the file holds two actions for {path}")
 
 
 def _value(text: bytes) -> object:

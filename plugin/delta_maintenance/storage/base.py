@@ -54,6 +54,8 @@ class Store(ABC):
 
     parallel_reads: int = 16
     """How many whole files at once are worth reading: as many as hide the time of a request."""
+    is_near: bool = False
+    """Whether it may answer sooner than another thread could take over the asking."""
 
     @abstractmethod
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:

@@ -37,8 +37,8 @@ class LocalStore(Store):
     behind is never taken for the file itself.
     """
 
-    # A disk answers at once; more threads would only wait for each other.
-    parallel_reads = 2
+    # Unless it is behind a network: then threads are asked for.
+    is_near = True
 
     def __init__(self, root: str | os.PathLike[str], *, new_id: clock.NewId = clock.new_id) -> None:
         address = os.fspath(root)

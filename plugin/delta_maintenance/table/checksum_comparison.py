@@ -26,8 +26,8 @@ from delta_maintenance.storage.base import Store
 from delta_maintenance.table.findings import Findings
 from delta_maintenance.table.log_history import LogHistory
 from delta_maintenance.table.log_inventory import LogInventory
-from delta_maintenance.table.log_reader import read_ahead
 from delta_maintenance.table.log_segment import LogEntry
+from delta_maintenance.table.read_ahead import read_ahead
 
 _IN_DETAIL = 20
 """Of how many of the newest checksums histograms and lists of files are compared."""
@@ -43,9 +43,7 @@ def check_checksums(
     """Reads every checksum, and compares those of versions that the history covers."""
     entries = [entry for entry in inventory.entries if entry.file.kind is LogFileKind.CHECKSUM]
     stated: dict[int, tuple[LogEntry, VersionChecksum]] = {}
-    for entry, data in read_ahead(
-        entries, lambda entry: store.read(entry.path), store.parallel_reads
-    ):
+    for entry, data in read_ahead(store, entries, lambda entry: store.read(entry.path)):
         version = entry.file.version
         assert version is not None
         if version > last:

@@ -17,8 +17,8 @@ from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions import CommitInfo
 from delta_maintenance.protocol.commit_build import OPERATION_ID
 from delta_maintenance.storage.base import Store
-from delta_maintenance.table.log_reader import read_ahead
 from delta_maintenance.table.log_segment import LogEntry, list_log
+from delta_maintenance.table.read_ahead import read_ahead
 from delta_maintenance.table.snapshot import Snapshot
 
 _SKEW_MS = 600_000
@@ -103,7 +103,7 @@ def _newest(
     if snapshot.state.commit_info is not None:
         entries = [entry for entry in entries if entry.file.version != snapshot.version]
     gone = False
-    reading = read_ahead(entries, lambda entry: _first_line(store, entry), store.parallel_reads)
+    reading = read_ahead(store, entries, lambda entry: _first_line(store, entry))
     for entry, line in reading:
         gone = gone or line is None
         own = _own(_commit_info(line or b""), operation_ids)

@@ -16,19 +16,19 @@ from zlib import crc32
 from delta_maintenance.errors import CorruptTableError, RefusedError, VerificationError
 from delta_maintenance.protocol.file_action_lines import (
     FileActionLines,
-    LogText,
+    LogTexts,
     SingleLines,
     read_lines,
 )
 from delta_maintenance.protocol.log_compaction import RangeContent, RangeReplay, content_of
 from delta_maintenance.storage.base import Store
-from delta_maintenance.table.log_reader import read_ahead
 from delta_maintenance.table.log_segment import LOG_DIRECTORY, LogEntry
 from delta_maintenance.table.parallel import in_parallel
+from delta_maintenance.table.read_ahead import read_ahead
 from delta_maintenance.table.staging import Staging, publish, staging
 
-_BATCH_BYTES = 2_000_000
-"""Read at a time: what is small enough for the processor's cache needs little memory, too."""
+_BATCH_BYTES = 3_000_000
+"""Read at a time. Less of it, and threads are handed more than they do; more needs more memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def _stage(
         for text, content in map(partial(_rendered, path), standing):
             write(text, content)
         others = replay.single_text()
-        write(others, content_of(LogText(path, others), plain=True))
+        write(others, content_of(path, others, plain=True))
     problem = _difference(written, replay.content)
     if problem is not None:
         raise _unverified(path, problem)
@@ -103,7 +103,7 @@ def _rendered(path: str, lines: FileActionLines) -> tuple[bytes, RangeContent]:
     """Lines as text, and what this text comes to, read anew. Lines that were parsed are parsed
     again; the plain ones need not be recognised twice."""
     text = lines.text()
-    return text, content_of(LogText(path, text), plain=lines.plain)
+    return text, content_of(path, text, plain=lines.plain)
 
 
 def _verify(staged: Staging, name: str, checksum: int) -> None:
@@ -142,41 +142,40 @@ def _difference(theirs: RangeContent, ours: RangeContent) -> str | None:
     return None
 
 
-def _replayed(batches: Iterable[list[LogText]]) -> RangeReplay:
+def _replayed(batches: Iterable[LogTexts]) -> RangeReplay:
     replay = RangeReplay()
     for parsed in _parsed(batches):
         replay.offer(*parsed)
     return replay
 
 
-def _blocks(file: BinaryIO, path: str) -> Iterator[list[LogText]]:
+def _blocks(file: BinaryIO, path: str) -> Iterator[LogTexts]:
     """A file in pieces of whole lines."""
     rest = b""
     while block := file.read(_BATCH_BYTES):
         lines, newline, rest = (rest + block).rpartition(b"\n")
         if newline:
-            yield [LogText(path, lines + newline)]
+            yield LogTexts.of((path, lines + newline))
     if rest:
-        yield [LogText(path, rest)]
+        yield LogTexts.of((path, rest))
 
 
 def _parsed(
-    batches: Iterable[list[LogText]],
-) -> Iterator[tuple[list[LogText], FileActionLines, list[SingleLines]]]:
+    batches: Iterable[LogTexts],
+) -> Iterator[tuple[tuple[str, ...], FileActionLines, list[SingleLines]]]:
     # One thread: what is parsed makes the caller as much work again.
-    return in_parallel(lambda batch: (batch, *read_lines(batch)), batches, threads=1)
+    return in_parallel(lambda batch: (batch.names, *read_lines(batch)), batches, threads=1)
 
 
-def _commit_batches(store: Store, commits: Sequence[LogEntry]) -> Iterator[list[LogText]]:
-    batch: list[LogText] = []
+def _commit_batches(store: Store, commits: Sequence[LogEntry]) -> Iterator[LogTexts]:
+    batch: list[tuple[str, bytes]] = []
     size = 0
-    for entry, data in read_ahead(
-        commits, lambda entry: store.read(entry.path), store.parallel_reads
-    ):
-        batch.append(LogText(entry.path, data))
+    for entry, data in read_ahead(store, commits, lambda entry: store.read(entry.path)):
+        batch.append((entry.path, data))
         size += len(data)
         if size >= _BATCH_BYTES:
-            yield batch
+            joined = LogTexts.of(*batch)
             batch, size = [], 0
+            yield joined
     if batch:
-        yield batch
+        yield LogTexts.of(*batch)

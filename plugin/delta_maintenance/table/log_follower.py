@@ -13,7 +13,7 @@ from delta_maintenance.protocol.conflicts import WinningCommit
 from delta_maintenance.protocol.in_commit_timestamps import is_active
 from delta_maintenance.protocol.reconcile import StateReplay
 from delta_maintenance.table.commit_outcome import Landed
-from delta_maintenance.table.log_reader import LogTail, read_ahead
+from delta_maintenance.table.log_reader import LogTail
 from delta_maintenance.table.log_segment import (
     LOG_DIRECTORY,
     LogEntry,
@@ -21,6 +21,7 @@ from delta_maintenance.table.log_segment import (
     latest_version,
     list_log,
 )
+from delta_maintenance.table.read_ahead import read_ahead
 from delta_maintenance.table.snapshot import Snapshot, VanishedFileError
 from delta_maintenance.table.winning_commits import read_winner
 
@@ -61,7 +62,7 @@ def _read(snapshot: Snapshot, entries: Sequence[LogEntry]) -> tuple[WinningCommi
         return read_winner(snapshot.store, entry, partition_columns=columns)
 
     try:
-        commits = read_ahead(entries, read, snapshot.store.parallel_reads)
+        commits = read_ahead(snapshot.store, entries, read)
         return tuple(commit for _, commit in commits)[::-1]
     except FileNotFoundError as error:
         raise _vanished(snapshot, f"{error.filename} is gone") from None

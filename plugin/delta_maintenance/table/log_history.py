@@ -32,8 +32,8 @@ from delta_maintenance.protocol.reconcile import StateReplay
 from delta_maintenance.storage.base import Store
 from delta_maintenance.table.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.findings import Findings
-from delta_maintenance.table.log_reader import read_ahead
 from delta_maintenance.table.log_segment import CheckpointFiles, LogEntry, LogListing
+from delta_maintenance.table.read_ahead import read_ahead
 from delta_maintenance.table.sidecar_writer import Progress
 
 HISTORY_FIELDS = {
@@ -138,9 +138,7 @@ class _Piece:
 
 def _pieces(store: Store, entries: Sequence[LogEntry], findings: Findings) -> Iterator[_Piece]:
     piece, lines, size = _Piece([], [], []), dict[LogEntry, FileLines](), 0
-    for entry, data in read_ahead(
-        entries, lambda entry: store.read(entry.path), store.parallel_reads
-    ):
+    for entry, data in read_ahead(store, entries, lambda entry: store.read(entry.path)):
         version = _version(entry)
         try:
             text = split(entry.path, data)

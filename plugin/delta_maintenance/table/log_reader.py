@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,17 +21,11 @@ from delta_maintenance.protocol.commit_text import (
 from delta_maintenance.protocol.file_action_json import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.file_actions import COMMIT_VERSION
 from delta_maintenance.storage.base import Store
-from delta_maintenance.storage.streaming_pool import StreamingPool
 from delta_maintenance.table.log_segment import LogEntry
 from delta_maintenance.table.parallel import in_parallel
+from delta_maintenance.table.read_ahead import read_ahead
 
-T = TypeVar("T")
-
-_PARALLEL_READS = 16
-_READ_AHEAD_BYTES = 8 << 20
 _PIECE_BYTES = 4 << 20
-_GROUPS_PER_THREAD = 32
-_GROUP_BYTES = 1 << 20
 # Small enough for the allocator to use the same room again, batch after batch.
 _BATCH_BYTES = 12 << 20
 # What is read to get at a few fields is soon gone again: smaller batches need less room for it.
@@ -81,7 +72,7 @@ class LogTail:
     def _texts(
         self, read: Callable[[LogEntry], CommitText]
     ) -> Iterator[tuple[LogEntry, CommitText]]:
-        for entry, text in read_ahead(self.entries, read, self._store.parallel_reads):
+        for entry, text in read_ahead(self._store, self.entries, read):
             if text.block is not None:
                 self._blocks[entry.path] = text.block
             yield entry, text
@@ -140,61 +131,6 @@ def read_without_files(store: Store, entry: LogEntry) -> CommitText:
             return split_pieces(entry.path, pieces)
     except CorruptTableError as error:
         raise error.located(version=entry.file.version) from None
-
-
-def read_ahead(
-    entries: Sequence[LogEntry], read: Callable[[LogEntry], T], parallel: int
-) -> Iterator[tuple[LogEntry, T]]:
-    """What `read` gives for the entries from the last to the first, some of it ahead of time.
-
-    `FileNotFoundError` names a file that is gone.
-    """
-
-    def read_all(group: Sequence[LogEntry]) -> list[T]:
-        return [_named(read, entry) for entry in group]
-
-    waiting: deque[tuple[Sequence[LogEntry], int, Future[list[T]]]] = deque()
-    ahead = 0
-    upcoming = _groups(entries, parallel)
-    with StreamingPool(parallel) as pool:
-        while True:
-            while len(waiting) < parallel and ahead < _READ_AHEAD_BYTES:
-                group = next(upcoming, None)
-                if group is None:
-                    break
-                size = sum(entry.status.size for entry in group)
-                waiting.append((group, size, pool.submit(read_all, group)))
-                ahead += size
-            if not waiting:
-                return
-            group, size, future = waiting.popleft()
-            ahead -= size
-            yield from zip(group, future.result(), strict=True)
-
-
-def _groups(entries: Sequence[LogEntry], parallel: int) -> Iterator[Sequence[LogEntry]]:
-    """The entries from the last to the first, small ones of a long log several at a time: handing
-    one to a thread takes as long as reading it."""
-    most = 1 + len(entries) // (_GROUPS_PER_THREAD * parallel)
-    group: list[LogEntry] = []
-    size = 0
-    for entry in reversed(entries):
-        if group and (len(group) == most or size + entry.status.size > _GROUP_BYTES):
-            yield group
-            group, size = [], 0
-        group.append(entry)
-        size += entry.status.size
-    if group:
-        yield group
-
-
-def _named(read: Callable[[LogEntry], T], entry: LogEntry) -> T:
-    try:
-        return read(entry)
-    except FileNotFoundError as error:
-        # A store may have told the bare name only.
-        error.filename = entry.path
-        raise
 
 
 def _parse(
