@@ -52,7 +52,7 @@ class PolicyWork:
         from delta_maintenance.policies.discovery import discover
 
         found = discover(
-            self.policy, storage_options=lambda rule: PolicyHook(rule).storage_options()
+            self.policy, storage_options=lambda rule, root: PolicyHook(rule).storage_options(root)
         )
         return [{"name": table.name, "uri": table.uri} for table in found]
 

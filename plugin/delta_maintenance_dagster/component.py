@@ -205,7 +205,9 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         from delta_maintenance.policies.discovery import discover
 
         storage = Reference(self.storage).here()
-        found = discover(self._policy(), storage_options=storage.storage_options)
+        found = discover(
+            self._policy(), storage_options=lambda rule, _: storage.storage_options(rule)
+        )
         state_path.write_text(json.dumps([table.to_json() for table in found]))
 
     def build_defs_from_state(

@@ -177,15 +177,15 @@ def test_a_store_that_lists_all_or_nothing_gives_the_same(monkeypatch: pytest.Mo
 
 
 def test_the_pattern_says_how_to_reach_its_root(lake: Path) -> None:
-    asked: list[StorageRule] = []
+    asked: list[tuple[str | None, str]] = []
 
-    def options(rule: StorageRule) -> dict[str, str]:
-        asked.append(rule)
+    def options(rule: StorageRule, root: str) -> dict[str, str]:
+        asked.append((rule.connection, root))
         return {}
 
     entry = {"pattern": f"{lake}/**", "storage": {"connection": "own"}}
     tables = discover(policy(entry, storage={"connection": "default"}), storage_options=options)
-    assert [rule.connection for rule in asked] == ["own"]
+    assert asked == [("own", str(lake))]
     assert {table.rules.storage.connection for table in tables} == {"own"}
     assert PolicyTable.from_json(tables[0].to_json()) == tables[0]
 

@@ -64,7 +64,7 @@ class PolicyTables:
         policy = load_policy(arguments.config)
         named = {table.name: table for table in policy.named_tables}
         if not arguments.names or not named.keys() >= set(arguments.names):
-            found = discover(policy, storage_options=self.storage_options)
+            found = discover(policy, storage_options=lambda rule, _: self.storage_options(rule))
             named = {table.name: table for table in found}
         unknown = next((name for name in arguments.names if name not in named), None)
         if unknown is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.policies.patterns import Pattern
 from delta_maintenance.policies.policy import Policy, PolicyTable, TableEntry
-from delta_maintenance.policies.storage import StorageOptions, environment_options
+from delta_maintenance.policies.rules import StorageRule
+from delta_maintenance.policies.storage import environment_options
 from delta_maintenance.storage import Store, open_store
 from delta_maintenance.storage.tree import EntryKind
 from delta_maintenance.table.log_segment import LOG_DIRECTORY
@@ -21,11 +22,18 @@ _logger = logging.getLogger(__name__)
 
 _PARALLEL = 16
 
+OptionsAt = Callable[[StorageRule, str], Mapping[str, str]]
+"""Gives the storage options that a rule refers to, for the store at an address."""
+
+
+def _environment_options_at(rule: StorageRule, root: str) -> Mapping[str, str]:
+    return environment_options(rule)
+
 
 def discover(
     policy: Policy,
     *,
-    storage_options: StorageOptions = environment_options,
+    storage_options: OptionsAt = _environment_options_at,
     parallel: int = _PARALLEL,
 ) -> tuple[PolicyTable, ...]:
     """Every table of the policy: those named, in its order, then those found, by pattern and path.
@@ -39,8 +47,8 @@ def discover(
     for entry in policy.patterns:
         search = _Search(entry, parallel)
         # A pattern's own rules say how to reach its root.
-        options = storage_options(policy.table_of(entry, search.root).rules.storage)
-        found = search.tables(options)
+        rule = policy.table_of(entry, search.root).rules.storage
+        found = search.tables(storage_options(rule, search.root))
         if not found:
             _logger.warning("there is no table at %s", entry.pattern)
         for path in found:

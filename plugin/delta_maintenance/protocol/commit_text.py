@@ -46,9 +46,11 @@ KNOWN_ACTIONS = FILE_ACTIONS.union(SINGLE_ACTIONS)
 
 _LINE_ACTIONS = ("add", "remove", "cdc")
 _FILE_LINES = tuple(b'{"%b":{' % action.encode() for action in _LINE_ACTIONS)
-_FILE_WORDS = np.array([int.from_bytes(mark[:8], "little") for mark in _FILE_LINES], np.uint64)
-"""The first eight bytes of such lines, as one number each."""
-_ACTION_OF_WORD = dict(zip(_FILE_WORDS.tolist(), _LINE_ACTIONS, strict=True))
+_ACTION_OF_WORD = {
+    int.from_bytes(mark[:8], "little"): action
+    for mark, action in zip(_FILE_LINES, _LINE_ACTIONS, strict=True)
+}
+"""By the first eight bytes of such lines, as one number each."""
 _NEWLINE = ord("\n")
 _MOST_RUNS = 8
 """More of them in one file, and its lines are taken as a mixture."""
