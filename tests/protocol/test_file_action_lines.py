@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from tests.properties.test_routes import PATHS, VECTORS, files
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol import file_action_lines
 from delta_maintenance.protocol.file_action_lines import LogTexts, read_lines
+from delta_maintenance.protocol.key_hash import hash_texts
 from delta_maintenance.testing.actions import (
     Action,
     add,
@@ -42,9 +44,11 @@ def read(*texts: str) -> dict[tuple[str, str], Any]:
     """What stands on the lines, by kind and key; the texts are files."""
     lines, _ = read_lines(LogTexts.of(*((f"f{n}", text.encode()) for n, text in enumerate(texts))))
     found = {}
-    *rows, end = bytes(lines.text()).decode().split("\n")
+    *rows, end = b"".join(lines.texts()).decode().split("\n")
     assert end == ""
-    for key, is_remove, row in zip(lines.keys.to_pylist(), lines.is_remove, rows, strict=True):
+    keys = lines.keys.array()
+    assert lines.keys.hashes().tolist() == hash_texts(keys).tolist()
+    for key, is_remove, row in zip(keys.to_pylist(), lines.is_remove, rows, strict=True):
         (name, value), *others = json.loads(row).items()
         assert not others
         assert name == ("remove" if is_remove else "add")
@@ -108,8 +112,29 @@ def test_only_lines_of_one_action_with_an_evident_path_count_as_plain(data: st.D
         value = json.loads(line, object_pairs_hook=list)
         ((name, fields),) = value
         assert name == "add" and [key for key, _ in fields].count("path") == 1
-        (key,) = read_lines(LogTexts.of(("f", line.encode())))[0].keys.to_pylist()
+        (key,) = read_lines(LogTexts.of(("f", line.encode())))[0].keys.array().to_pylist()
         assert key == dict(fields)["path"]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 60)), max_size=40), st.integers(1, 4000))
+def test_any_choice_of_lines_is_written_in_order_whatever_is_copied_together(
+    parts: list[tuple[bool, int]], room: int
+) -> None:
+    texts = [
+        json.dumps(add(f"{n:03}" * length, dataChange=bool(n % 3)), separators=(",", ":")) + "\n"
+        for n, (_, length) in enumerate(parts)
+    ]
+    lines, _ = read_lines(LogTexts.of(("f", "".join(["{}\n", *texts]).encode())))
+    chosen = lines.filter(np.array([take for take, _ in parts], bool))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_action_lines, "_TEXT_BYTES", room)
+        pieces = list(chosen.texts())
+    assert all(len(piece) <= room + max(map(len, texts)) + 60 for piece in pieces)
+    expected = [text for text, (take, _) in zip(texts, parts, strict=True) if take]
+    assert b"".join(pieces).decode() == "".join(expected).replace(
+        '"dataChange":true', '"dataChange":false'
+    )
+    assert chosen.keys.array().to_pylist() == [json.loads(text)["add"]["path"] for text in expected]
 
 
 def test_the_usual_forms_of_writers_are_plain() -> None:
@@ -143,7 +168,7 @@ def test_data_change_inside_an_unknown_field_is_left_alone() -> None:
 def test_digits_that_no_column_could_hold_are_carried() -> None:
     line = json.dumps(add("a", exact=0)).replace('"exact": 0', '"exact": 0.10000000000000000000001')
     lines, _ = read_lines(LogTexts.of(("f", line.encode())))
-    assert b"0.10000000000000000000001" in bytes(lines.text())
+    assert b"0.10000000000000000000001" in b"".join(lines.texts())
 
 
 @pytest.mark.conformance("COMP-06")

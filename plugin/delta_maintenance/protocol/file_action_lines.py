@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.arrays import booleans, integers, to_bools
+from delta_maintenance.protocol.arrays import integers, to_bools
 from delta_maintenance.protocol.commit_text import (
     FILE_ACTIONS,
     CommitText,
@@ -29,7 +30,8 @@ from delta_maintenance.protocol.commit_text import (
 )
 from delta_maintenance.protocol.file_action_json import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.file_actions import logical_file_keys
-from delta_maintenance.protocol.line_heads import PADDING, read_heads, texts_between
+from delta_maintenance.protocol.key_hash import Hashes, hash_between
+from delta_maintenance.protocol.line_heads import PADDING, read_heads
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -43,7 +45,7 @@ class LogTexts:
     """Relative to the table root, for messages."""
     sizes: tuple[int, ...]
     """Bytes of each, its last newline among them."""
-    data: bytes
+    data: bytes | memoryview
     """All of them, and the `PADDING` behind."""
 
     @classmethod
@@ -56,20 +58,20 @@ class LogTexts:
     def text(self, index: int) -> bytes:
         """One of the files."""
         start = sum(self.sizes[:index])
-        return self.data[start : start + self.sizes[index]]
+        return bytes(self.data[start : start + self.sizes[index]])
 
 
 @dataclass(frozen=True, slots=True)
 class FileActionLines:
     """Adds and removes as they stand in the log, one a line."""
 
-    data: bytes
+    data: bytes | memoryview
     """The lines, each with its newline at the end; others may be among them."""
     starts: Ints
     """Where each of the lines that are meant begins, ascending."""
     ends: Ints
     """Behind the newline of each."""
-    keys: pa.StringArray
+    keys: Keys
     """The logical file of each (`logical_file_keys`)."""
     is_remove: Bools
     source: Ints
@@ -85,27 +87,74 @@ class FileActionLines:
             self.data,
             self.starts[mask],
             self.ends[mask],
-            self.keys.filter(booleans(mask)),
+            self.keys.filter(mask),
             self.is_remove[mask],
             self.source[mask],
             self.plain,
         )
 
-    def text(self) -> bytes:
-        """The lines, one behind the other, with `dataChange` false: they repeat earlier commits.
+    def texts(self) -> Iterator[bytes]:
+        """The lines, one behind the other, some at a time, with `dataChange` false: they repeat
+        earlier commits.
 
         Where another field of a line might be meant it stays true; whoever wants the state of a
         table does not ask for it.
         """
         if not len(self.starts):
-            return b""
-        gaps = np.flatnonzero(self.starts[1:] != self.ends[:-1])
-        first, last = self.starts[np.append(0, gaps + 1)], self.ends[np.append(gaps, -1)]
+            return
         data = memoryview(self.data)
-        runs = zip(first.tolist(), last.tolist(), strict=True)
-        text = b"".join([data[start:end] for start, end in runs])
-        # Inside of a text its quotes would be escaped.
-        return text.replace(b'"dataChange":true', b'"dataChange":false') if self.plain else text
+        # Adjacent lines are copied together, but for where a text ends.
+        written = np.cumsum(self.ends - self.starts) // _TEXT_BYTES
+        last_of_text = np.append(written[1:] != written[:-1], True)
+        last_of_run = last_of_text | np.append(self.starts[1:] != self.ends[:-1], True)
+        first_of_run = np.append(True, last_of_run[:-1])
+        runs = [
+            data[start:end]
+            for start, end in zip(
+                self.starts[first_of_run].tolist(), self.ends[last_of_run].tolist(), strict=True
+            )
+        ]
+        bounds = np.cumsum(last_of_run)[last_of_text].tolist()
+        for first, last in pairwise([0, *bounds]):
+            text = b"".join(runs[first:last])
+            if self.plain:
+                # Inside of a text its quotes would be escaped.
+                text = text.replace(b'"dataChange":true', b'"dataChange":false')
+            yield text
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys of logical files that lie in a text."""
+
+    data: bytes | memoryview
+    """No key has one of its last eight bytes."""
+    starts: Ints
+    """Ascending."""
+    ends: Ints
+
+    @classmethod
+    def of(cls, keys: pa.StringArray) -> Self:
+        """Copies of keys."""
+        offsets, data = _buffers(keys.cast(pa.large_string()))
+        return cls(data + PADDING, offsets[:-1], offsets[1:])
+
+    def filter(self, mask: Bools) -> Keys:
+        """Some of the keys, in the same order."""
+        return Keys(self.data, self.starts[mask], self.ends[mask])
+
+    def hashes(self) -> Hashes:
+        """Those of `key_hash`."""
+        return hash_between(self.data, self.starts, self.ends)
+
+    def array(self) -> pa.StringArray:
+        """Copies of the keys."""
+        # An array of all keys and of what lies between them, of which every other one is taken.
+        offsets = np.column_stack([self.starts, self.ends]).ravel()
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
+        count = max(len(offsets) - 1, 0)
+        pieces = pa.Array.from_buffers(pa.large_string(), count, buffers)
+        return pieces.take(integers(np.arange(0, count, 2))).cast(pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,28 +183,31 @@ def read_lines(
     texts = _texts(data, np.append(0, ends))
     _require_utf8(texts, files)
     source = np.searchsorted(np.cumsum(files.sizes), ends)
-    heads = read_heads(data, starts)
-    is_plain = heads.has_path
-    if not plain:
-        is_plain &= to_bools(pc.match_substring_regex(texts, _PLAIN))
+    if plain:
+        heads = read_heads(data, starts)
+        rows = heads.rows
+    else:
+        rows = np.flatnonzero(to_bools(pc.match_substring_regex(texts, _PLAIN)))
+        heads = read_heads(data, starts[rows])
+    is_other = np.ones(len(starts), bool)
+    is_other[rows] = False
     singles: list[SingleLines] = []
     odd: list[int] = []
-    plain_lines = np.bincount(source[is_plain], minlength=len(files.names)).tolist()
-    for index, lines in enumerate(_other_lines(texts, ~is_plain, source, len(files.names))):
+    plain_lines = np.bincount(source[rows], minlength=len(files.names)).tolist()
+    for index, lines in enumerate(_other_lines(texts, is_other, source, len(files.names))):
         # One without any line is for `split` to complain of.
         found = _singles(files.names[index], lines) if lines or plain_lines[index] else None
         if found is None:
             odd.append(index)
         singles.append(found or SingleLines(SingleActions(), ()))
-    if odd:
-        is_plain &= ~np.isin(source, odd)
-    rows = np.flatnonzero(is_plain & ~heads.is_cdc)
+    meant = ~heads.is_cdc & ~np.isin(source[rows], odd)
+    rows = rows[meant]
     regular = FileActionLines(
         data,
         starts[rows],
         ends[rows],
-        texts_between(data, heads.path_starts[rows], heads.path_ends[rows]),
-        heads.is_remove[rows],
+        Keys(data, heads.path_starts[meant], heads.path_ends[meant]),
+        heads.is_remove[meant],
         source[rows],
         plain=True,
     )
@@ -184,6 +236,8 @@ _PLAIN = r'^\{"(?:add|remove|cdc)":\{"path":"[^"\\\x00-\x1f]+"' rf"(?:,(?:{_FIEL
 
 _CACHED_BYTES = 256 << 10
 """Looked at in one go: what is found out of them fits into the processor's cache, too."""
+_TEXT_BYTES = 64 << 10
+"""Roughly, of what is written in one go: it is still in the cache, and its room is used again."""
 _FILE_MARKS = (b'{"add":{', b'{"remove":{', b'{"cdc":{')
 _ACTION_KEY = r'"(?:add|remove|cdc)"\s*:\s*\{'
 _PARSED_FIELDS = {action: ("path", "deletionVector", "dataChange") for action in ("add", "remove")}
@@ -191,7 +245,7 @@ _KEYED = {"txn": "appId", "domainMetadata": "domain"}
 _STATE = ("protocol", "metaData", *_KEYED)
 
 
-def _line_ends(data: bytes) -> Ints:
+def _line_ends(data: bytes | memoryview) -> Ints:
     text = np.frombuffer(data, np.uint8)
     ends = [
         np.flatnonzero(text[start : start + _CACHED_BYTES] == ord("\n")) + (start + 1)
@@ -200,7 +254,7 @@ def _line_ends(data: bytes) -> Ints:
     return np.concatenate([np.zeros(0, np.int64), *ends])
 
 
-def _texts(data: bytes, offsets: Ints) -> pa.LargeStringArray:
+def _texts(data: bytes | memoryview, offsets: Ints) -> pa.LargeStringArray:
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
 
@@ -292,7 +346,7 @@ def _parsed_lines(
         data,
         offsets[:-1],
         offsets[1:],
-        pa.concat_arrays([pa.array([], pa.string()), *keys]),
+        Keys.of(pa.concat_arrays([pa.array([], pa.string()), *keys])),
         is_remove,
         np.array(numbers)[np.concatenate([parsed.add_source, parsed.remove_source])],
         plain=False,
@@ -335,13 +389,13 @@ def _without_data_change(
 
 
 def _beside(plain: FileActionLines, parsed: FileActionLines) -> FileActionLines:
-    data = plain.text() + parsed.data
+    data = b"".join([*plain.texts(), parsed.data])
     ends = _line_ends(data)
     return FileActionLines(
         data,
         np.append(0, ends[:-1]),
         ends,
-        pa.concat_arrays([plain.keys, parsed.keys]),
+        Keys.of(pa.concat_arrays([plain.keys.array(), parsed.keys.array()])),
         np.concatenate([plain.is_remove, parsed.is_remove]),
         np.concatenate([plain.source, parsed.source]),
         plain=False,

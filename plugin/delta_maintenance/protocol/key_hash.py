@@ -26,23 +26,18 @@ def hash_texts(texts: pa.StringArray) -> Hashes:
     return hashes
 
 
-def _hash_piece(texts: pa.StringArray) -> Hashes:
-    width = np.dtype(np.int64 if pa.types.is_large_string(texts.type) else np.int32)
-    offsets = np.frombuffer(
-        texts.buffers()[1], width, len(texts) + 1, texts.offset * width.itemsize
-    ).astype(np.int64)
-    first, last = int(offsets[0]), int(offsets[-1])
-    data = texts.buffers()[2]
-    # Eight spare bytes let the last word of the last text be read whole.
-    buffer = np.zeros(last - first + 8, np.uint8)
-    if data is not None:
-        buffer[:-8] = np.frombuffer(data, np.uint8)[first:last]
+def hash_between(
+    data: bytes | memoryview | npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+) -> Hashes:
+    """The hashes of texts that lie in `data`, whose last eight bytes belong to none of them."""
     words: npt.NDArray[np.uint64] = np.ndarray(
-        (len(buffer) - 7,), np.dtype("<u8"), buffer, strides=(1,)
+        (len(data) - 7,), np.dtype("<u8"), data, strides=(1,)
     )
-    starts, lengths = offsets[:-1] - first, np.diff(offsets)
+    lengths = ends - starts
     hashes = lengths.astype(np.uint64) * _MULTIPLIER
-    whole = int(lengths.min()) // 8 * 8
+    whole = int(lengths.min()) // 8 * 8 if len(lengths) else 0
     for at in range(0, whole, 8):
         _mix(hashes, words[starts + at])
     rows = np.flatnonzero(lengths > whole)
@@ -59,6 +54,20 @@ def _hash_piece(texts: pa.StringArray) -> Hashes:
         rows = rows[lengths[rows] > at]
     hashes *= _FINAL
     return hashes ^ (hashes >> np.uint64(32))
+
+
+def _hash_piece(texts: pa.StringArray) -> Hashes:
+    width = np.dtype(np.int64 if pa.types.is_large_string(texts.type) else np.int32)
+    offsets = np.frombuffer(
+        texts.buffers()[1], width, len(texts) + 1, texts.offset * width.itemsize
+    ).astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    data = texts.buffers()[2]
+    buffer = np.zeros(last - first + 8, np.uint8)
+    if data is not None:
+        buffer[:-8] = np.frombuffer(data, np.uint8)[first:last]
+    offsets -= first
+    return hash_between(buffer, offsets[:-1], offsets[1:])
 
 
 def _mix(hashes: Hashes, words: npt.NDArray[np.uint64]) -> None:

@@ -11,38 +11,31 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-
-from delta_maintenance.protocol.arrays import integers
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
-PADDING = bytes(8)
-"""Has to stand behind the lines, so that the last word of the last line can be read whole."""
+PADDING = b'"' * 8
+"""Has to stand behind the lines: the last word of the last line can be read whole, and whoever
+looks for the end of a path comes to one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineHeads:
-    """What lines begin with, those first that the action names."""
+    """What lines begin with that begin with a file action and its path."""
 
-    is_add: Bools
+    rows: Ints
+    """Which of the given lines these are, ascending."""
     is_remove: Bools
     is_cdc: Bools
+    """Adds are the others."""
     path_starts: Ints
-    """Where the path of each line begins, where it has one of these actions."""
     path_ends: Ints
-    """Behind the path; -1 where the line does not begin with one of these actions and its path, or
-    where the path is empty or written with escapes."""
-
-    @property
-    def has_path(self) -> Bools:
-        """Which lines begin with an action and its path, as it stands in the line."""
-        return self.path_ends >= 0
+    """Where the next quote is: behind the path, if that was written without escapes."""
 
 
-def read_heads(data: bytes, starts: Ints) -> LineHeads:
+def read_heads(data: bytes | memoryview, starts: Ints) -> LineHeads:
     """Looks at the lines that start there. They end by a newline each, and `data` by `PADDING`."""
     words: Words = np.ndarray((len(data) - 7,), np.dtype("<u8"), data, strides=(1,))
     first, second = words[starts], words[np.minimum(starts + 8, len(words) - 1)]
@@ -51,27 +44,16 @@ def read_heads(data: bytes, starts: Ints) -> LineHeads:
     is_cdc = (first == _word(_CDC[:8])) & (second == _word(_CDC[8:]))
     is_remove = (first == _word(_REMOVE[:8])) & (third == _word(_REMOVE[11:]))
     is_remove &= second == _word(_REMOVE[8:16])
-    path_starts = starts + np.where(is_remove, len(_REMOVE), len(_ADD))
-    path_ends = np.full(len(starts), -1)
     rows = np.flatnonzero(is_add | is_remove | is_cdc)
-    path_ends[rows] = _text_ends(words, path_starts[rows])
-    path_ends[path_ends == path_starts] = -1
-    return LineHeads(is_add, is_remove, is_cdc, path_starts, path_ends)
-
-
-def texts_between(data: bytes, starts: Ints, ends: Ints) -> pa.StringArray:
-    """A copy of these pieces, given in the order in which they stand."""
-    # An array of all pieces and of what lies between them, of which every other one is taken.
-    offsets = np.column_stack([starts, ends]).ravel()
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    count = max(len(offsets) - 1, 0)
-    pieces = pa.Array.from_buffers(pa.large_string(), count, buffers)
-    return pieces.take(integers(np.arange(0, count, 2))).cast(pa.string())
+    is_remove = is_remove[rows]
+    path_starts = starts[rows] + np.where(is_remove, len(_REMOVE), len(_ADD))
+    return LineHeads(rows, is_remove, is_cdc[rows], path_starts, _text_ends(words, path_starts))
 
 
 _ADD, _REMOVE, _CDC = (b'{"%s":{"path":"' % name for name in (b"add", b"remove", b"cdc"))
 _ONES = np.uint64(0x0101010101010101)
 _TOPS = np.uint64(0x8080808080808080)
+_QUOTES = _ONES * np.uint64(ord('"'))
 
 
 def _word(text: bytes) -> np.uint64:
@@ -79,27 +61,22 @@ def _word(text: bytes) -> np.uint64:
 
 
 def _text_ends(words: Words, starts: Ints) -> Ints:
-    """Where the quote is that ends the text begun there; -1 where something else needs a look."""
-    ends = np.full(len(starts), -1)
+    """Where the first quote is from there on."""
+    ends = np.empty_like(starts)
     rows, at = np.arange(len(starts)), starts
     while len(rows):
-        word = words[at]
-        quotes = _zeros(word ^ (_ONES * np.uint64(ord('"'))))
-        # A byte below a space is a control character, the newline of the line at the latest.
-        others = _zeros(word ^ (_ONES * np.uint64(ord("\\")))) | (
-            (word - _ONES * np.uint64(ord(" "))) & ~word & _TOPS
-        )
-        lowest = quotes | others
-        lowest &= ~lowest + np.uint64(1)
-        found = lowest != 0
-        quoted = (quotes & lowest) != 0
-        # The lowest mark of these is exact; those above it need not be.
-        byte = np.log2(lowest[quoted].astype(np.float64)).astype(np.int64) // 8
-        ends[rows[quoted]] = at[quoted] + byte
-        rows, at = rows[~found], at[~found] + 8
+        word = words[np.minimum(at, len(words) - 1)]
+        word ^= _QUOTES
+        # The top bit of each byte that was a quote, up to the first one at least.
+        quotes = (word - _ONES) & ~word & _TOPS
+        found = np.flatnonzero(quotes)
+        if len(found):
+            lowest = quotes[found]
+            lowest &= ~lowest + np.uint64(1)
+            # The lowest mark is exact; those above it need not be.
+            byte = np.log2(lowest.astype(np.float64)).astype(np.int64) // 8
+            ends[rows[found]] = np.minimum(at[found], len(words) - 1) + byte
+            left = np.flatnonzero(quotes == 0)
+            rows, at = rows[left], at[left]
+        at = at + 8
     return ends
-
-
-def _zeros(words: Words) -> Words:
-    """The top bit of each byte that is zero, up to the first one at least."""
-    return (words - _ONES) & ~words & _TOPS

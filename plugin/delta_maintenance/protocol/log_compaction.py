@@ -9,14 +9,12 @@ checkpoints hold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow.compute as pc
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.protocol.arrays import booleans, integers, to_bools
 from delta_maintenance.protocol.commit_text import parse_line
 from delta_maintenance.protocol.file_action_lines import (
     FileActionLines,
@@ -24,7 +22,7 @@ from delta_maintenance.protocol.file_action_lines import (
     SingleLines,
     read_lines,
 )
-from delta_maintenance.protocol.key_hash import Hashes, hash_texts
+from delta_maintenance.protocol.key_hash import Hashes
 from delta_maintenance.protocol.reconcile import FileReplay
 
 
@@ -89,27 +87,26 @@ class RangeReplay:
                     self.content.singles[key] = _value(text)
         order = np.argsort(lines.source, kind="stable")
         stands = np.zeros(len(order), bool)
-        hashes = hash_texts(lines.keys)
-        stands[self._replay.offer(lines.keys, order=order, hashes=hashes)] = True
+        hashes = lines.keys.hashes()
+        stands[self._replay.offer(lines.keys.array(), order=order, hashes=hashes)] = True
         if not stands.all():
-            _require_single(lines, stands, files)
+            _require_single(lines, hashes, stands, files)
             self.superseded += int((~stands).sum())
         standing = lines.filter(stands)
         self.content.count(standing, hashes[stands])
         return standing
 
-    def single_text(self) -> bytes:
+    def single_texts(self) -> Iterator[bytes]:
         """The newest of every other action, a line each."""
-        return b"".join(self._single_texts.values())
+        yield from self._single_texts.values()
 
 
-def content_of(name: str, text: bytes, *, plain: bool) -> RangeContent:
+def content_of(text: LogTexts, *, plain: bool) -> RangeContent:
     """What reconciled lines come to. `plain` says that all file actions are in the plain form."""
     content = RangeContent()
-    if text:
-        lines, (singles,) = read_lines(LogTexts.of((name, text)), plain=plain)
-        content.count(lines, hash_texts(lines.keys))
-        content.singles = {key: _value(line) for key, line in singles.texts}
+    lines, singles = read_lines(text, plain=plain)
+    content.count(lines, lines.keys.hashes())
+    content.singles = {key: _value(line) for found in singles for key, line in found.texts}
     return content
 
 
@@ -126,16 +123,20 @@ def _require_carried(name: str, found: SingleLines) -> None:
         )
 
 
-def _require_single(lines: FileActionLines, stands: np.ndarray, files: Sequence[str]) -> None:
+def _require_single(
+    lines: FileActionLines, hashes: Hashes, stands: np.ndarray, files: Sequence[str]
+) -> None:
     """Refuses a file in which a logical file occurs twice; the newest of several files wins."""
-    superseded = lines.keys.filter(booleans(~stands))
-    suspects = np.flatnonzero(to_bools(pc.is_in(lines.keys, value_set=superseded)))
-    keys = hash_texts(lines.keys.take(integers(suspects))).view(np.int64)
-    pairs = np.stack([lines.source[suspects], keys])
-    _, first, counts = np.unique(pairs, axis=1, return_index=True, return_counts=True)
-    if counts.max() > 1:
-        row = suspects[first[counts.argmax()]]
-        path = lines.keys[int(row)].as_py().rpartition("\0")[2]
+    superseded = np.sort(hashes[~stands])
+    at = np.searchsorted(superseded[:-1], hashes)
+    suspects = np.flatnonzero(superseded[at] == hashes)
+    sources, keys = lines.source[suspects], hashes[suspects]
+    order = np.lexsort((keys, sources))
+    sources, keys = sources[order], keys[order]
+    repeats = np.flatnonzero((sources[1:] == sources[:-1]) & (keys[1:] == keys[:-1]))
+    if len(repeats):
+        row = int(suspects[order[repeats[0]]])
+        path = lines.keys.array()[row].as_py().rpartition("\0")[2]
         raise _refused(files[int(lines.source[row])], f"the file holds two actions for {path}")
 
 

@@ -23,7 +23,7 @@ from delta_maintenance.protocol.key_hash import Hashes, hash_texts
 Positions = npt.NDArray[np.int64]
 
 _FIRST_MARKS, _MOST_MARKS = 1 << 20, 1 << 24
-_SHORT = 1 << 14
+_SHORT = 1 << 11
 """Keys in a chunk that is worth copying to have fewer of them."""
 
 

@@ -102,7 +102,7 @@ class Store(ABC):
 
     @abstractmethod
     def create(self, path: str) -> AbstractContextManager[BinaryIO]:
-        """A new file to be written as a stream; the block may close it.
+        """A new file to be written as a stream, and read back if need be; the block may close it.
 
         It becomes visible whole when the block ends well, and not at all when the block raises.
         `FileExistsError` when the block ends and somebody else's file is there; otherwise the

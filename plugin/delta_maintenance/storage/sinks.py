@@ -12,8 +12,11 @@ if TYPE_CHECKING:
 
 
 def open_sink(descriptor: int) -> BinaryIO:
-    """A buffered writer on an open descriptor. Closing it leaves the descriptor open."""
-    return cast(BinaryIO, io.BufferedWriter(_Sink(descriptor, "wb", closefd=False)))
+    """To write through an open descriptor, and to read back what was written.
+
+    Closing it leaves the descriptor open.
+    """
+    return cast(BinaryIO, io.BufferedRandom(_Sink(descriptor, "r+b", closefd=False)))
 
 
 class _Sink(io.FileIO):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import BinaryIO
+from io import RawIOBase
+from typing import BinaryIO, cast
 from zlib import crc32
 
 from delta_maintenance.errors import CorruptTableError, RefusedError, VerificationError
@@ -20,12 +20,13 @@ from delta_maintenance.protocol.file_action_lines import (
     SingleLines,
     read_lines,
 )
+from delta_maintenance.protocol.line_heads import PADDING
 from delta_maintenance.protocol.log_compaction import RangeContent, RangeReplay, content_of
 from delta_maintenance.storage.base import Store
 from delta_maintenance.table.log_segment import LOG_DIRECTORY, LogEntry
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read_ahead import read_ahead
-from delta_maintenance.table.staging import Staging, publish, staging
+from delta_maintenance.table.staging import require_whole
 
 _BATCH_BYTES = 3_000_000
 """Read at a time. Less of it, and threads are handed more than they do; more needs more memory."""
@@ -51,22 +52,35 @@ def write_compaction(
     reconciled without a doubt; `VerificationError` where the result does not read back. In all
     these cases nothing was published.
     """
-    with staging() as staged:
-        content, checksum = _stage(store, commits, staged, name)
-        if not content.actions:
-            return None
-        _verify(staged, name, checksum)
-        status = publish(staged, store, name)
-    return WrittenCompaction(size=status.size, content=content)
+    path = f"{LOG_DIRECTORY}/{name}"
+    try:
+        with store.create(path) as file:
+            written = _write(store, commits, file)
+            if not written.content.actions:
+                raise _NothingStandsError
+            problem = _difference_of_copy(file, path, written)
+            if problem is not None:
+                raise VerificationError(
+                    f"what was written reads back differently: {problem}",
+                    file=path,
+                    remedy="report this with the table's log: nothing was published",
+                )
+    except _NothingStandsError:
+        return None
+    status = require_whole(store, path, size=written.size)
+    return WrittenCompaction(size=status.size, content=written.content)
 
 
 def compare_compaction(store: Store, commits: Sequence[LogEntry], name: str) -> str | None:
     """Why the compaction that is there does not do what its commits do; None where it does."""
-    expected = _replayed(_commit_batches(store, commits))
+    expected, found = RangeReplay(), RangeReplay()
+    for parsed in _parsed(_commit_batches(store, commits)):
+        expected.offer(*parsed)
     path = f"{LOG_DIRECTORY}/{name}"
     try:
         with store.open(path) as file:
-            found = _replayed(_blocks(file, path))
+            for block in _blocks(file, path):
+                found.offer(block.names, *read_lines(block))
     except (CorruptTableError, RefusedError) as error:
         return error.problem
     if found.superseded:
@@ -74,53 +88,47 @@ def compare_compaction(store: Store, commits: Sequence[LogEntry], name: str) -> 
     return _difference(found.content, expected.content)
 
 
-def _stage(
-    store: Store, commits: Sequence[LogEntry], staged: Staging, name: str
-) -> tuple[RangeContent, int]:
-    """What the commits come to, and the checksum of the file that says the same."""
-    replay, written, checksum = RangeReplay(), RangeContent(), 0
-    path = f"{LOG_DIRECTORY}/{name}"
-    standing = (replay.offer(*parsed) for parsed in _parsed(_commit_batches(store, commits)))
-    with staged.path(name).open("wb") as file:
+class _NothingStandsError(Exception):
+    """Keeps an empty file from being published."""
 
-        def write(text: bytes, content: RangeContent) -> None:
-            nonlocal checksum
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    content: RangeContent
+    """What the commits come to, which the file is to say."""
+    size: int
+    checksum: int
+    """Of the bytes that were written."""
+    plain: bool
+    """All file actions are in the plain form, so that nobody has to recognise them again."""
+
+
+def _write(store: Store, commits: Sequence[LogEntry], file: BinaryIO) -> _Written:
+    replay, checksum, plain = RangeReplay(), 0, True
+    for parsed in _parsed(_commit_batches(store, commits)):
+        lines = replay.offer(*parsed)
+        plain &= lines.plain
+        for text in lines.texts():
             file.write(text)
             checksum = crc32(text, checksum)
-            written.add(content)
-
-        for text, content in map(partial(_rendered, path), standing):
-            write(text, content)
-        others = replay.single_text()
-        write(others, content_of(path, others, plain=True))
-    problem = _difference(written, replay.content)
-    if problem is not None:
-        raise _unverified(path, problem)
-    return replay.content, checksum
+    for text in replay.single_texts():
+        file.write(text)
+        checksum = crc32(text, checksum)
+    return _Written(replay.content, file.tell(), checksum, plain)
 
 
-def _rendered(path: str, lines: FileActionLines) -> tuple[bytes, RangeContent]:
-    """Lines as text, and what this text comes to, read anew. Lines that were parsed are parsed
-    again; the plain ones need not be recognised twice."""
-    text = lines.text()
-    return text, content_of(path, text, plain=lines.plain)
-
-
-def _verify(staged: Staging, name: str, checksum: int) -> None:
-    found = 0
-    with staged.path(name).open("rb") as file:
-        while block := file.read(_BATCH_BYTES):
-            found = crc32(block, found)
-    if found != checksum:
-        raise _unverified(f"{LOG_DIRECTORY}/{name}", "its bytes are not those that were written")
-
-
-def _unverified(path: str, problem: str) -> VerificationError:
-    return VerificationError(
-        f"what was written reads back differently: {problem}",
-        file=path,
-        remedy="report this with the table's log: nothing was published",
-    )
+def _difference_of_copy(file: BinaryIO, path: str, written: _Written) -> str | None:
+    found, checksum = RangeContent(), 0
+    file.seek(0)
+    for block in _blocks(file, path):
+        checksum = crc32(block.data[: -len(PADDING)], checksum)
+        try:
+            found.add(content_of(block, plain=written.plain))
+        except CorruptTableError as error:
+            return error.problem
+    if checksum != written.checksum:
+        return "its bytes are not those that were written"
+    return _difference(found, written.content)
 
 
 def _difference(theirs: RangeContent, ours: RangeContent) -> str | None:
@@ -142,22 +150,31 @@ def _difference(theirs: RangeContent, ours: RangeContent) -> str | None:
     return None
 
 
-def _replayed(batches: Iterable[LogTexts]) -> RangeReplay:
-    replay = RangeReplay()
-    for parsed in _parsed(batches):
-        replay.offer(*parsed)
-    return replay
-
-
 def _blocks(file: BinaryIO, path: str) -> Iterator[LogTexts]:
-    """A file in pieces of whole lines."""
-    rest = b""
-    while block := file.read(_BATCH_BYTES):
-        lines, newline, rest = (rest + block).rpartition(b"\n")
-        if newline:
-            yield LogTexts.of((path, lines + newline))
+    """A file in pieces of whole lines, each of which is gone when the next one is asked for."""
+    buffer, rest = bytearray(_BATCH_BYTES + len(PADDING)), b""
+    while True:
+        if 2 * len(rest) >= len(buffer) - len(PADDING):
+            # A line that long takes more room.
+            buffer = bytearray(4 * len(rest) + len(PADDING))
+        filled = len(rest)
+        buffer[:filled] = rest
+        # The same room again and again, or the system would have to find new room each time.
+        with memoryview(buffer) as room:
+            filled += cast("RawIOBase", file).readinto(room[filled : -len(PADDING)]) or 0
+        if filled == len(rest):
+            break
+        end = buffer.rfind(b"\n", 0, filled) + 1
+        rest = bytes(buffer[end:filled])
+        if end:
+            yield _piece(buffer, end, path)
     if rest:
         yield LogTexts.of((path, rest))
+
+
+def _piece(buffer: bytearray, end: int, path: str) -> LogTexts:
+    buffer[end : end + len(PADDING)] = PADDING
+    return LogTexts((path,), (end,), memoryview(buffer)[: end + len(PADDING)])
 
 
 def _parsed(

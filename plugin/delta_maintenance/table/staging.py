@@ -53,6 +53,13 @@ def publish(staged: Staging, store: Store, name: str) -> FileStatus:
     size = staged.path(name).stat().st_size
     with staged.path(name).open("rb") as source, store.create(path) as target:
         shutil.copyfileobj(source, target, 1 << 20)
+    status = require_whole(store, path, size=size)
+    staged.path(name).unlink()
+    return status
+
+
+def require_whole(store: Store, path: str, *, size: int) -> FileStatus:
+    """A file that was just published, `VerificationError` where not all of it arrived."""
     status = store.stat(path)
     if status is None or status.size != size:
         raise VerificationError(
@@ -60,5 +67,4 @@ def publish(staged: Staging, store: Store, name: str) -> FileStatus:
             file=path,
             remedy="look what else writes to this folder",
         )
-    staged.path(name).unlink()
     return status

@@ -199,6 +199,15 @@ class StoreContract:
         assert store.read("a/x.parquet") == b"one two"
         assert [status.path for status in store.list_from("a")] == ["a/x.parquet"]
 
+    def test_a_block_may_read_back_what_it_wrote(self, store: Store) -> None:
+        with store.create("x") as file:
+            file.write(b"data" * 5000)
+            assert file.tell() == 20_000
+            file.seek(0)
+            assert file.read(19_998) == (b"data" * 5000)[:-2]
+            file.seek(0)
+        assert store.read("x") == b"data" * 5000
+
     def test_a_block_may_close_its_stream(self, store: Store) -> None:
         with store.create("x") as file:
             file.write(b"data")
