@@ -18,7 +18,7 @@ from pydantic import AwareDatetime
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations.record import Record
-from delta_maintenance.policies.rules import DELETING, AnyOperation
+from delta_maintenance.policies.rules import MAY_DELETE, AnyOperation
 
 _CHANGE = (
     "table_id",
@@ -41,8 +41,6 @@ _DECISIVE: Mapping[AnyOperation, tuple[str, ...]] = {
     "drop-feature": ("ends", "protocol_before", "protocol_after", "oldest_version", "groups"),
     "add-constraint": _CHANGE,
 }
-_AS_OF: tuple[AnyOperation, ...] = (*DELETING, "drop-feature")
-"""Those that may delete what is old enough, and take the instant at which it has to have been."""
 _EXAMPLES = ("samples",)
 """Of the groups of a plan: which files are shown is chance."""
 
@@ -70,7 +68,7 @@ class ApprovedPlan(Record):
 
     def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Options by which a later plan deletes nothing that was not old enough for this one."""
-        if self.operation not in _AS_OF:
+        if self.operation not in MAY_DELETE:
             return dict(options)
         return {**options, "as_of": self.planned_at.isoformat()}
 

@@ -49,6 +49,8 @@ BY_HAND: tuple[ByHandName, ...] = get_args(ByHandName)
 """Those that only run because somebody asks for them: there is no rule for them, since what they do
 is done once, and not kept up."""
 AnyOperation = OperationName | ByHandName
+MAY_DELETE: tuple[AnyOperation, ...] = (*DELETING, "drop-feature")
+"""Those that may delete what is old enough, and take the instant at which it has to have been."""
 
 CHANGING: tuple[AnyOperation, ...] = (
     "upgrade-protocol",

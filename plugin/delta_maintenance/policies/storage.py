@@ -9,16 +9,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.policies.policy import PolicyTable
 from delta_maintenance.policies.rules import StorageRule
 from delta_maintenance.policies.values import resolve
-from delta_maintenance.storage.addresses import options_over
 from delta_maintenance.table.table import Table, open_table
-
-__all__ = [
-    "StorageOptions",
-    "environment_options",
-    "open_policy_table",
-    "options_over",
-    "resolved_options",
-]
 
 StorageOptions = Callable[[StorageRule], Mapping[str, str]]
 """Gives the storage options that a rule refers to."""
