@@ -35,6 +35,8 @@ LINES = (
 @given(lines=st.lists(LINES, max_size=20))
 @example(lines=['{"add":{"path":"'])
 @example(lines=['{"remove":{"path":"x"', "{"])
+@example(lines=[f'{{"add":{{"path":"{"x" * length}"' for length in range(60, 310)])
+@example(lines=[f'{{"cdc":{{"path":"{"x" * length}' for length in range(60, 310)])
 @example(lines=[with_another('{"remove":{"path":"x"', at, "x") for at in range(20)])
 @example(lines=[with_another('{"add":{"path":"x"', at, "x") for at in range(17)])
 @example(lines=[with_another('{"cdc":{"path":"x"', at, "x") for at in range(17)])

@@ -183,7 +183,7 @@ def apply(
             notes=(plan.reason, *plan.notes),
         )
     _require_writable(snapshot or table.snapshot())
-    commits = list_log(table.store).commits
+    commits = _commits(table, plan, snapshot)
     done: list[CompactedWindow] = []
     errors: list[DeltaMaintenanceError] = []
     for window in plan.windows:
@@ -206,6 +206,16 @@ def apply(
         bytes_written=sum(window.bytes_written for window in done),
         notes=plan.notes,
     )
+
+
+def _commits(
+    table: Table, plan: CompactLogPlan, snapshot: Snapshot | None
+) -> Mapping[int, LogEntry]:
+    opened = snapshot.segment.commits if snapshot is not None else ()
+    known = {entry.file.version: entry for entry in opened if entry.file.version is not None}
+    ends = [version for w in plan.windows for version in (w.first_version, w.last_version)]
+    # Those of a segment are adjacent. One that is gone by now is noticed when it is read.
+    return known if known.keys() >= set(ends) else list_log(table.store).commits
 
 
 def _require_writable(snapshot: Snapshot) -> None:
