@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,11 @@ from delta_maintenance.operations.checkpoint import (
     CheckpointResult,
     Engine,
 )
+from delta_maintenance.operations.clean_log import CleanLogOptions
+from delta_maintenance.operations.compact_log import CompactLogOptions
 from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.set_properties import SetPropertiesOptions
+from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,3 +152,55 @@ def test_what_is_right_is_taken() -> None:
     plan = CheckpointPlan.from_json(PLAN)
     assert plan.tombstones_from == datetime(2024, 1, 1, tzinfo=UTC)
     assert CheckpointOptions.from_json({}) == CheckpointOptions()
+
+
+@pytest.mark.parametrize("kind", [CheckpointOptions, Everything])
+@given(data=st.data())
+def test_what_is_right_is_left_as_it_is(kind: type[Record], data: st.DataObject) -> None:
+    record = data.draw(RECORDS[kind])
+    assert record.validated() == record == kind.from_json(asdict(record))
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (CompactLogOptions(commits_per_file=1), "commits_per_file"),
+        (CompactLogOptions(first_version=-1), "first_version"),
+        (CompactLogOptions(partial=cast(bool, "perhaps")), "partial"),
+        (CheckpointOptions(kind=cast(Any, "csv")), "kind"),
+        (CheckpointOptions(kind=cast(Any, ["auto"])), "kind"),
+        (CheckpointOptions(time_zone=cast(str, b"\xff")), "time_zone"),
+        (CleanLogOptions(as_of=datetime(2026, 1, 1)), "as_of"),
+        (UpgradeProtocolOptions(features=cast(Any, (1,))), "features.0"),
+        (SetPropertiesOptions(properties={"name": cast(str, 1)}), "properties.name"),
+    ],
+)
+def test_what_is_wrong_in_options_is_named_as_in_json(options: Record, field: str) -> None:
+    with pytest.raises(InvalidRequestError) as by_validated:
+        options.validated()
+    with pytest.raises(InvalidRequestError) as by_json:
+        type(options).from_json(asdict(options))
+    assert str(by_validated.value) == str(by_json.value)
+    assert by_validated.value.problem.startswith(f"{field}: ")
+
+
+def test_options_are_converted_as_json_is() -> None:
+    given = UpgradeProtocolOptions(
+        features=cast(Any, ["v2Checkpoint"]),
+        reader_version=cast(int, "3"),
+        operation_since=cast(datetime, "2026-01-31T12:00:00Z"),
+    )
+    assert given.validated() == UpgradeProtocolOptions(
+        features=("v2Checkpoint",),
+        reader_version=3,
+        operation_since=datetime(2026, 1, 31, 12, tzinfo=UTC),
+    )
+    one = CompactLogOptions(first_version=True).validated()
+    assert one.first_version == 1 and type(one.first_version) is int
+
+
+def test_nobody_changes_options_that_were_validated() -> None:
+    properties = {"delta.appendOnly": "true"}
+    options = SetPropertiesOptions(properties=properties).validated()
+    properties.clear()
+    assert options.properties == {"delta.appendOnly": "true"}

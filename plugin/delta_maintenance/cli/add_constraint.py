@@ -48,12 +48,12 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Plans, and unless this is a dry run applies."""
-    # Loads pydantic and pyarrow, which `--help` must not wait for.
+    # Loads pyarrow, which `--help` must not wait for.
     from delta_maintenance.operations import add_constraint
 
-    options = add_constraint.AddConstraintOptions.from_json(
-        options_of(arguments, name=arguments.name, expression=arguments.expression)
-    )
+    options = add_constraint.AddConstraintOptions(
+        **options_of(arguments, name=arguments.name, expression=arguments.expression)
+    ).validated()
     table = open_table(arguments)
     snapshot = table.snapshot()
     warn(snapshot.warnings)

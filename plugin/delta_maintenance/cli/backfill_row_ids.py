@@ -74,7 +74,7 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Plans, and unless this is a dry run applies."""
-    # Loads pydantic and pyarrow, which `--help` must not wait for.
+    # Loads pyarrow, which `--help` must not wait for.
     from delta_maintenance.operations import backfill_row_ids
 
     given = {
@@ -87,9 +87,9 @@ def run(arguments: argparse.Namespace) -> None:
         "convert_draft": arguments.convert_draft,
         "lift_suspension": arguments.lift_suspension,
     }
-    options = backfill_row_ids.BackfillRowIdsOptions.from_json(
-        {name: value for name, value in given.items() if value is not None}
-    )
+    options = backfill_row_ids.BackfillRowIdsOptions(
+        **{name: value for name, value in given.items() if value is not None}
+    ).validated()
     table = open_table(arguments)
     snapshot = table.snapshot()
     warn(snapshot.warnings)

@@ -69,7 +69,7 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Plans, and unless this is a dry run applies."""
-    # Loads pydantic and pyarrow, which `--help` must not wait for.
+    # Loads pyarrow, which `--help` must not wait for.
     from delta_maintenance.operations import checkpoint
 
     given = {
@@ -78,9 +78,9 @@ def run(arguments: argparse.Namespace) -> None:
         "time_zone": arguments.time_zone,
         "engine": arguments.engine,
     }
-    options = checkpoint.CheckpointOptions.from_json(
-        {name: value for name, value in given.items() if value is not None}
-    )
+    options = checkpoint.CheckpointOptions(
+        **{name: value for name, value in given.items() if value is not None}
+    ).validated()
     table = open_table(arguments)
     snapshot = table.snapshot(version=arguments.version)
     warn(snapshot.warnings)

@@ -58,7 +58,7 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Plans, and unless this is a dry run applies."""
-    # Loads pydantic and pyarrow, which `--help` must not wait for.
+    # Loads pyarrow, which `--help` must not wait for.
     from delta_maintenance.operations import clean_log
     from delta_maintenance.protocol.properties import parse_interval
 

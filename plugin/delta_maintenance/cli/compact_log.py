@@ -61,16 +61,16 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Plans, and unless this is a dry run applies."""
-    # Loads pydantic and pyarrow, which `--help` must not wait for.
+    # Loads pyarrow, which `--help` must not wait for.
     from delta_maintenance.operations import compact_log
 
     given = {
         name: getattr(arguments, name)
         for name in ("commits_per_file", "first_version", "last_version", "partial")
     }
-    options = compact_log.CompactLogOptions.from_json(
-        {name: value for name, value in given.items() if value is not None}
-    )
+    options = compact_log.CompactLogOptions(
+        **{name: value for name, value in given.items() if value is not None}
+    ).validated()
     table = open_table(arguments)
     snapshot = table.snapshot()
     warn(snapshot.warnings)

@@ -57,17 +57,17 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Plans, and unless this is a dry run applies."""
-    # Loads pydantic and pyarrow, which `--help` must not wait for.
+    # Loads pyarrow, which `--help` must not wait for.
     from delta_maintenance.operations import drop_feature
 
-    options = drop_feature.DropFeatureOptions.from_json(
-        options_of(
+    options = drop_feature.DropFeatureOptions(
+        **options_of(
             arguments,
             feature=arguments.feature,
             truncate_history=arguments.truncate_history,
             files_per_commit=arguments.files_per_commit,
         )
-    )
+    ).validated()
     table = open_table(arguments)
     snapshot = table.snapshot()
     warn(snapshot.warnings)

@@ -79,7 +79,7 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Looks, and unless this is a dry run repairs what may be."""
-    # Loads pydantic and pyarrow, which `--help` must not wait for.
+    # Loads pyarrow, which `--help` must not wait for.
     from delta_maintenance.operations import fsck
 
     options = fsck.FsckOptions(

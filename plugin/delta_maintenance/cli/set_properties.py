@@ -55,15 +55,15 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Plans, and unless this is a dry run applies."""
-    # Loads pydantic and pyarrow, which `--help` must not wait for.
+    # Loads pyarrow, which `--help` must not wait for.
     from delta_maintenance.operations import set_properties
 
     properties = dict(arguments.properties)
     if len(properties) < len(arguments.properties):
         raise InvalidRequestError("a property is set twice", remedy="give it one value")
-    options = set_properties.SetPropertiesOptions.from_json(
-        options_of(arguments, properties=properties, remove=arguments.remove)
-    )
+    options = set_properties.SetPropertiesOptions(
+        **options_of(arguments, properties=properties, remove=tuple(arguments.remove))
+    ).validated()
     table = open_table(arguments)
     snapshot = table.snapshot()
     warn(snapshot.warnings)

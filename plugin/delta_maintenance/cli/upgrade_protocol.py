@@ -62,18 +62,18 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Plans, and unless this is a dry run applies."""
-    # Loads pydantic and pyarrow, which `--help` must not wait for.
+    # Loads pyarrow, which `--help` must not wait for.
     from delta_maintenance.operations import upgrade_protocol
 
-    options = upgrade_protocol.UpgradeProtocolOptions.from_json(
-        options_of(
+    options = upgrade_protocol.UpgradeProtocolOptions(
+        **options_of(
             arguments,
-            features=arguments.features,
+            features=tuple(arguments.features),
             reader_version=arguments.reader_version,
             writer_version=arguments.writer_version,
             convert_draft=arguments.convert_draft,
         )
-    )
+    ).validated()
     table = open_table(arguments)
     snapshot = table.snapshot()
     warn(snapshot.warnings)

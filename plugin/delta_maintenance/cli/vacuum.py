@@ -125,7 +125,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Surveys, and unless this is a dry run deletes."""
     # Before the table is opened: what comes later must not look older than it is.
     now = clock.now()
-    # Loads pydantic and pyarrow, which `--help` must not wait for.
+    # Loads pyarrow, which `--help` must not wait for.
     from delta_maintenance.operations import vacuum
     from delta_maintenance.operations.vacuum_report import write_report
 
@@ -208,7 +208,9 @@ def _options(arguments: argparse.Namespace) -> VacuumOptions:
         "other_writers": arguments.other_writers,
         "engine": arguments.engine,
     }
-    return VacuumOptions.from_json({k: value for k, value in given.items() if value is not None})
+    return VacuumOptions(
+        **{k: value for k, value in given.items() if value is not None}
+    ).validated()
 
 
 def _failure(result: VacuumResult) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, Protocol
 
@@ -165,7 +165,7 @@ def plan(
     `InvalidRequestError` for an empty name or expression; `RefusedError` for a name that is taken;
     `UnsupportedFeatureError` and `RefusedError` for a table that must not be changed.
     """
-    options = AddConstraintOptions.from_json(asdict(options))
+    options = options.validated()
     options = replace(options, name=options.name.strip(), expression=options.expression.strip())
     operation_id = options.operation_id or new_id()
     done = done_before(snapshot, operation_id=options.operation_id, since=options.operation_since)

@@ -12,12 +12,10 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Literal
-
-from pydantic import AwareDatetime, Field
 
 from delta_maintenance import clock
 from delta_maintenance.errors import (
@@ -27,7 +25,7 @@ from delta_maintenance.errors import (
     RefusedError,
 )
 from delta_maintenance.operations import checkpoint
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.record import AtLeast, Instant, Record
 from delta_maintenance.protocol import row_tracking
 from delta_maintenance.protocol.row_id_backfill import RowIdFindings
 from delta_maintenance.protocol.row_tracking import RowTrackingState
@@ -38,6 +36,7 @@ from delta_maintenance.table.earlier_commits import (
     commit_since,
 )
 from delta_maintenance.table.footers import RowCounter, count_rows
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.row_id_backfill import (
     ENABLE,
     SUPPORT,
@@ -49,7 +48,6 @@ from delta_maintenance.table.row_id_backfill import (
     sources_of,
 )
 from delta_maintenance.table.row_id_batches import audit_row_ids
-from delta_maintenance.table.sidecar_writer import Progress
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.table import Table
 
@@ -63,17 +61,17 @@ _MAX_PASSES = 3
 class BackfillRowIdsOptions(Record):
     """How to go about it."""
 
-    files_per_commit: Annotated[int, Field(ge=1)] = 22_000
+    files_per_commit: Annotated[int, AtLeast(1)] = 22_000
     """Files that one commit gives row IDs to; as many as Delta Spark's."""
     engine: Literal["auto", "local", "spark"] = "auto"
     """Who reads the footers of files whose statistics do not tell their number of rows."""
-    auto_spark_files: Annotated[int, Field(ge=0)] = 100_000
+    auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
     """With `engine="auto"`: from this many such files on, Spark does."""
     other_writers: OtherWriters | None = None
     """Who else commits to the table; has to be said of tables on S3."""
     operation_id: str | None = None
     """Of the task, to be told from others in the history; the same when it is run again."""
-    operation_since: AwareDatetime | None = None
+    operation_since: Instant | None = None
     """When the task first began: with an `operation_id`, older commits are not looked at."""
     checkpoint: bool = True
     """Whether to write a checkpoint behind the batches, so that the table opens as fast as
@@ -145,7 +143,7 @@ def plan(
     draft or suspended and the options do not say to change that, or has row IDs twice already.
     """
     # Types bind no caller.
-    options = BackfillRowIdsOptions.from_json(asdict(options or BackfillRowIdsOptions()))
+    options = (options or BackfillRowIdsOptions()).validated()
     sources = sources_of(snapshot)
     if sources.state is RowTrackingState.ENABLED:
         return _noop(snapshot, options, now, "row tracking is enabled already")

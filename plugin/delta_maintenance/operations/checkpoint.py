@@ -6,16 +6,14 @@ a failure at any point leaves the table as it was.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AwareDatetime, Field
-
 from delta_maintenance.clock import NewId, epoch_millis, new_id
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.record import AtLeast, Instant, Record
 from delta_maintenance.protocol import row_tracking
 from delta_maintenance.protocol.features import (
     Operation,
@@ -27,7 +25,8 @@ from delta_maintenance.table.action_file import ParquetStyle
 from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.checkpoint_spec import CheckpointSpec, WrittenKind, layout_of
 from delta_maintenance.table.checkpoint_writer import WrittenCheckpoint, write_checkpoint
-from delta_maintenance.table.sidecar_writer import Progress, SidecarEngine
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.sidecar_writer import SidecarEngine
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.table import Table
 
@@ -43,7 +42,7 @@ class CheckpointOptions(Record):
     """What to write."""
 
     kind: CheckpointKind = "auto"
-    actions_per_sidecar: Annotated[int, Field(ge=0)] = 50_000
+    actions_per_sidecar: Annotated[int, AtLeast(0)] = 50_000
     """Of V2 checkpoints: file actions per sidecar; 0 keeps them in the top-level file."""
     time_zone: str | None = None
     """IANA name of the zone in which partition values of type timestamp without a zone are meant.
@@ -69,9 +68,9 @@ class CheckpointPlan(Record):
     commits_since_checkpoint: int
     actions_per_sidecar: int
     time_zone: str | None
-    tombstones_from: AwareDatetime | None
+    tombstones_from: Instant | None
     """Tombstones deleted before this instant are expired and left out; None keeps all."""
-    transactions_from: AwareDatetime | None
+    transactions_from: Instant | None
     """Transactions last updated at or before this instant are left out; None keeps all."""
     notes: tuple[str, ...] = ()
     """What is passed over, left out or carried, and why."""
@@ -115,7 +114,7 @@ def plan(
     anything is touched; `InvalidRequestError` where an option has no meaning.
     """
     # Types bind no caller, and a misspelt kind must not write another one.
-    options = CheckpointOptions.from_json(asdict(options or CheckpointOptions()))
+    options = (options or CheckpointOptions()).validated()
     _zone(options.time_zone)
     _require_writable(snapshot)
     kind = _kind(snapshot, options)

@@ -8,11 +8,9 @@ on after them, so that whenever it stops, every version that is to stay opens.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
-
-from pydantic import AwareDatetime
 
 from delta_maintenance.clock import NewId, epoch_millis, new_id
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
@@ -23,7 +21,7 @@ from delta_maintenance.operations.outdated_files import (
     outdated_groups,
     unknown_names,
 )
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.record import Instant, Record
 from delta_maintenance.protocol.features import Operation, require_supported
 from delta_maintenance.protocol.log_retention import midnight_before, minute_before
 from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
@@ -51,7 +49,7 @@ from delta_maintenance.table.log_segment import (
     hinted_version,
     list_log,
 )
-from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.table import Table
 
@@ -72,7 +70,7 @@ class CleanLogOptions(Record):
     """First flag: history that the table's own retention, or the last day, covers may go."""
     no_other_writers: bool = False
     """Second flag: nobody writes to the table or reads its history meanwhile."""
-    as_of: AwareDatetime | None = None
+    as_of: Instant | None = None
     """An instant at which everything was as old as it counts: what has outlived the retention since
     then stays. For a plan that was approved a while ago."""
     to_the_minute: bool = False
@@ -154,7 +152,7 @@ def plan(
     `UnsupportedFeatureError` and `RefusedError` where the log must not be cleaned up at all;
     `CorruptTableError` where commits that are to stay are missing.
     """
-    options = CleanLogOptions.from_json(asdict(options or CleanLogOptions()))
+    options = (options or CleanLogOptions()).validated()
     return _Decision(snapshot, options, now).plan()
 
 

@@ -8,11 +8,9 @@ so a failure at any point leaves the table as it was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
-
-from pydantic import Field
 
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -21,23 +19,23 @@ from delta_maintenance.errors import (
     RefusedError,
     VersionNotFoundError,
 )
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.record import AtLeast, Record
 from delta_maintenance.protocol.features import Operation, require_supported
 from delta_maintenance.protocol.log_files import compaction_name
 from delta_maintenance.table.log_compactor import compare_compaction, write_compaction
 from delta_maintenance.table.log_segment import LOG_DIRECTORY, LogEntry, LogListing, list_log
-from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.table import Table
 
-Version = Annotated[int, Field(ge=0)]
+Version = Annotated[int, AtLeast(0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactLogOptions(Record):
     """What to compact."""
 
-    commits_per_file: Annotated[int, Field(ge=2)] = 10
+    commits_per_file: Annotated[int, AtLeast(2)] = 10
     """How many commits one compaction stands for.
 
     A reader opens one file per full window and every commit behind the last of them. Between two
@@ -136,7 +134,7 @@ def plan(
     compaction that is there. `UnsupportedFeatureError` where the table must not be written to,
     `VersionNotFoundError` where the options ask for commits that are not in the log.
     """
-    options = CompactLogOptions.from_json(asdict(options or CompactLogOptions()))
+    options = (options or CompactLogOptions()).validated()
     _require_writable(snapshot)
     listing = list_log(snapshot.store)
     first, last = _range(snapshot, listing, options)

@@ -10,7 +10,6 @@ a run that was interrupted is ended by the next one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import datetime
 
 from delta_maintenance import clock
@@ -66,7 +65,7 @@ from delta_maintenance.table.feature_traces import (
     outdated,
     state_trace,
 )
-from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.table import Table
 from delta_maintenance.table.transaction import Transaction
@@ -95,7 +94,7 @@ def plan(
     for one that is unknown; `InvalidRequestError` where an option has no meaning for it.
     """
     # Types bind no caller.
-    options = DropFeatureOptions.from_json(asdict(options))
+    options = options.validated()
     try:
         done = done_before(
             snapshot, operation_id=options.operation_id, since=options.operation_since

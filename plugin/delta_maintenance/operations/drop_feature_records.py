@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, Field
-
 from delta_maintenance.operations.clean_log import CleanLogResult
 from delta_maintenance.operations.outdated_files import FileGroup
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.record import AtLeast, Instant, Record
 from delta_maintenance.operations.table_change_records import CutOff, ProtocolVersions
 from delta_maintenance.table.commit_gates import OtherWriters
 
@@ -44,11 +42,11 @@ class DropFeatureOptions(Record):
     """Who else commits to a table on S3. A retention of history below a day takes `none`."""
     operation_id: str | None = None
     """Names what is asked for, so that the same task does it once; by default the plan's own."""
-    operation_since: AwareDatetime | None = None
+    operation_since: Instant | None = None
     """When the task first began: with an `operation_id`, older commits are not looked at."""
-    files_per_commit: Annotated[int, Field(ge=1)] = 22_000
+    files_per_commit: Annotated[int, AtLeast(1)] = 22_000
     """How many files one commit adds again without what they have of the feature."""
-    as_of: AwareDatetime | None = None
+    as_of: Instant | None = None
     """Of `truncate_history`: an instant at which everything was as old as it counts, so that what
     has outlived the retention since then stays. For a plan that was approved a while ago."""
 
@@ -71,7 +69,7 @@ class DropFeaturePlan(Record):
     table: str
     version: int
     """The latest version when the plan was made."""
-    planned_at: AwareDatetime
+    planned_at: Instant
     options: DropFeatureOptions
     operation_id: str
     way: Way | None
@@ -80,7 +78,7 @@ class DropFeaturePlan(Record):
     """In their order."""
     ends: Status
     """What comes of it if nobody interferes."""
-    ready_at: AwareDatetime | None = None
+    ready_at: Instant | None = None
     """Where it ends in `waiting`: from when on another run can drop the feature; None where
     nobody can tell."""
     protocol_before: ProtocolVersions
@@ -141,6 +139,6 @@ class DropFeatureResult(Record):
     """What became of the history, where it was truncated."""
     protocol: ProtocolVersions | None = None
     """The one without the feature, once that is dropped."""
-    ready_at: AwareDatetime | None = None
+    ready_at: Instant | None = None
     """Of `waiting`: from when on another run can drop the feature; None where nobody can tell."""
     notes: tuple[str, ...] = ()

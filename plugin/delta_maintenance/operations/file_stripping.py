@@ -20,8 +20,8 @@ from delta_maintenance.table.checkpoint_spec import layout_of
 from delta_maintenance.table.commit_outcome import Conflicted, Landed, Outcome
 from delta_maintenance.table.feature_traces import traced_files
 from delta_maintenance.table.log_follower import advance
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.row_id_batches import TouchedFiles
-from delta_maintenance.table.sidecar_writer import Progress
 from delta_maintenance.table.snapshot import Snapshot, VanishedFileError
 
 _PASSES = 4

@@ -7,7 +7,7 @@ does only what would still be proposed then.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
@@ -31,7 +31,7 @@ from delta_maintenance.operations.report import write_rows
 from delta_maintenance.table.examination import Examination, examine
 from delta_maintenance.table.file_contents import ContentsCheck
 from delta_maintenance.table.findings import KINDS, Finding, Findings
-from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.table import Table
 
 __all__ = [
@@ -92,7 +92,7 @@ def survey(
     there is none where Spark is to open the files first. `contents` opens them, if they are to be
     opened, in place of a few threads of this process.
     """
-    options = FsckOptions.from_json(asdict(options or FsckOptions()))
+    options = (options or FsckOptions()).validated()
     by_others = options.deep and contents is not None
     try:
         found = examine(

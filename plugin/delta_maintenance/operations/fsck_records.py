@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, Field
-
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.record import AtLeast, Instant, Record
 from delta_maintenance.table.commit_gates import OtherWriters
 from delta_maintenance.table.findings import Finding, Severity
 
@@ -23,7 +21,7 @@ class FsckOptions(Record):
     """Whether to open every data file's footer and every deletion vector."""
     engine: Literal["auto", "local", "spark"] = "auto"
     """Who opens them."""
-    auto_spark_files: Annotated[int, Field(ge=0)] = 100_000
+    auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
     """With `engine="auto"`: from this many data files and deletion vectors on, Spark does."""
     repair: bool = False
     """Whether `apply` may do what cannot lose anything: lead `_last_checkpoint` to a checkpoint
@@ -82,7 +80,7 @@ class FsckPlan(Record):
     table: str
     version: int
     """The newest one that the log lists, -1 where there is none."""
-    planned_at: AwareDatetime
+    planned_at: Instant
     options: FsckOptions
     engine: Literal["local", "spark"] = "local"
     """Who opens the files, or is to: a note says where they were not opened for the plan."""

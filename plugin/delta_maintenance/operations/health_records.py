@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from pydantic import AwareDatetime
-
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.record import Instant, Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,7 @@ class CommitPoint(Record):
     """One version in the pictures of a log over time."""
 
     version: int
-    timestamp: AwareDatetime
+    timestamp: Instant
     bytes: int
     """Of the commit."""
     operation: str | None
@@ -66,7 +64,7 @@ class MaintenanceSeen(Record):
     operation: str
     """As its writer calls it, such as `VACUUM END`."""
     version: int
-    timestamp: AwareDatetime
+    timestamp: Instant
     result: str | None = None
     """Its status, where it has one, such as `COMPLETED`."""
 
@@ -87,17 +85,17 @@ class TableHealth(Record):
 
     table: str
     table_id: str | None
-    measured_at: AwareDatetime
+    measured_at: Instant
     version: int
-    timestamp: AwareDatetime | None
+    timestamp: Instant | None
 
     commits_since_checkpoint: int
     bytes_since_checkpoint: int
-    oldest_commit_since_checkpoint: AwareDatetime | None
+    oldest_commit_since_checkpoint: Instant | None
     checkpoint_version: int | None
     checkpoint_kind: str | None
     """`classic`, `multi-part`, `v2-classic`, `v2-json` or `v2-parquet`."""
-    checkpoint_at: AwareDatetime | None
+    checkpoint_at: Instant | None
     checkpoint_bytes: int
     """With its sidecars."""
     files_to_open: int

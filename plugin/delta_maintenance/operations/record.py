@@ -2,26 +2,70 @@
 
 A record is a frozen dataclass. Its JSON is what a dry run prints, what an orchestrator passes from
 task to task, what a Spark job takes as its argument and what ends in a log line.
+
+Pydantic reads and writes the JSON. Loading it takes longer than many an operation, so the fields of
+Options, Plans and Results say without it what they ask of a value (`AtLeast`, `Instant`), and only
+JSON loads it, or a value that is not what its field asks for.
 """
 
 from __future__ import annotations
 
-from typing import Any, Self
-
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Self,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from delta_maintenance.errors import InvalidRequestError
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """`Annotated[int, AtLeast(1)]`: the least that a number may be."""
+
+    least: int
+
+    def allows(self, value: int) -> bool:
+        """Whether a number may be this one."""
+        return value >= self.least
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return {**handler(source), "ge": self.least}
+
+
+class _WithZone:
+    def allows(self, value: datetime) -> bool:
+        return value.utcoffset() is not None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return {**handler(source), "tz_constraint": "aware"}
+
+
+Instant = Annotated[datetime, _WithZone()]
+"""A date and time with its zone; without one it is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """Base of the dataclasses that round-trip through JSON.
 
     Durations are ISO 8601 (`P7D`), instants ISO 8601 with a zone.
     """
 
-    __slots__ = ()
     # A misspelt option must not pass for one that was left out.
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = {"extra": "forbid"}
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON object."""
@@ -31,6 +75,8 @@ class Record:
     @classmethod
     def from_json(cls, value: Any) -> Self:
         """The record of a JSON object. `InvalidRequestError` names the field that is wrong."""
+        from pydantic import ValidationError
+
         try:
             record: Self = _adapter(cls).validate_python(value)
         except ValidationError as error:
@@ -41,11 +87,44 @@ class Record:
             ) from None
         return record
 
+    def validated(self) -> Self:
+        """The record as `from_json` would have made it of these values, or its error.
+
+        For Options made in Python, where nothing has looked at the values yet.
+        """
+        hints = get_type_hints(type(self), include_extras=True)
+        if all(_fits(getattr(self, field.name), hints[field.name]) for field in fields(self)):
+            return self
+        return self.from_json(asdict(self))
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is just what a field asks for.
+
+    No is also the answer where it takes more to tell: pydantic then converts the value, or refuses
+    it and says why.
+    """
+    kind, parts = get_origin(hint) or hint, get_args(hint)
+    if kind is Annotated:
+        return _fits(value, parts[0]) and all(each.allows(value) for each in parts[1:])
+    if kind in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if kind is Literal:
+        return type(value) is str and value in parts
+    if kind is tuple and parts[1:] == (...,):
+        return type(value) is tuple and all(_fits(each, parts[0]) for each in value)
+    return kind in _PLAIN and type(value) is kind
+
+
+_PLAIN = (bool, int, str, datetime, timedelta, NoneType)
+
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
 
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
     # Building one takes longer than using it a thousand times.
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)

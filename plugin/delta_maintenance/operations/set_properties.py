@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -72,7 +72,7 @@ def plan(
     `InvalidRequestError` for names and values that cannot be; `RefusedError` and
     `UnsupportedFeatureError` where this table cannot be so.
     """
-    options = SetPropertiesOptions.from_json(asdict(options))
+    options = options.validated()
     operation_id = options.operation_id or new_id()
     done = done_before(snapshot, operation_id=options.operation_id, since=options.operation_since)
     decision = (

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from pydantic import AwareDatetime
-
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.record import Instant, Record
 from delta_maintenance.protocol.actions import DomainMetadata, Protocol
 from delta_maintenance.protocol.client_support import impacts
 from delta_maintenance.protocol.feature_enablement import TableChange
@@ -71,7 +69,7 @@ class ChangeOptions(Record):
     """Who else commits to the table; has to be said of tables on S3."""
     operation_id: str | None = None
     """Of the task: run again, it ends as done. By default a new one for each plan."""
-    operation_since: AwareDatetime | None = None
+    operation_since: Instant | None = None
     """When the task first began: with an `operation_id`, older commits are not looked at."""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from delta_maintenance import clock
@@ -85,7 +85,7 @@ def plan(
     `InvalidRequestError` for a request that names nothing or versions that do not exist;
     `UnsupportedFeatureError` and `RefusedError` where this table cannot have what is asked for.
     """
-    options = UpgradeProtocolOptions.from_json(asdict(options))
+    options = options.validated()
     operation_id = options.operation_id or new_id()
     done = done_before(snapshot, operation_id=options.operation_id, since=options.operation_since)
     decision = (

@@ -43,8 +43,8 @@ from delta_maintenance.table.data_deletion import (
 )
 from delta_maintenance.table.log_deletion import require_same_clock
 from delta_maintenance.table.log_follower import advance
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.removed_files import record_vacuumed
-from delta_maintenance.table.sidecar_writer import Progress
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.table import Table
 from delta_maintenance.table.transaction import Transaction

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -63,7 +63,7 @@ def survey(
     between. Errors: `UnsupportedFeatureError` and `RefusedError` where the table must not be
     vacuumed so, `CorruptTableError` where its files are not there.
     """
-    options = VacuumOptions.from_json(asdict(options or VacuumOptions()))
+    options = (options or VacuumOptions()).validated()
     try:
         return _Surveying(snapshot, options, now, engine, storage_options).run()
     except DeltaMaintenanceError as error:

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from pydantic import AwareDatetime
-
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.record import Instant, Record
 from delta_maintenance.table.commit_gates import OtherWriters
 
 Mode = Literal["full", "lite", "inventory"]
@@ -28,7 +26,7 @@ class VacuumOptions(Record):
     """First flag: files that the table's retention, or the last week, covers may go."""
     no_other_writers: bool = False
     """Second flag: nobody writes to the table or reads older versions of it meanwhile."""
-    as_of: AwareDatetime | None = None
+    as_of: Instant | None = None
     """An instant at which everything was as old as it counts: what has outlived its retention since
     then stays. For a plan that was approved a while ago."""
     keep_versions: tuple[int, ...] = ()
@@ -87,11 +85,11 @@ class VacuumPlan(Record):
     table: str
     version: int
     """The latest version when the plan was made."""
-    planned_at: AwareDatetime
+    planned_at: Instant
     options: VacuumOptions
     engine: Literal["local", "spark"]
     retention: timedelta
-    delete_before: AwareDatetime
+    delete_before: Instant
     """Tombstones and files of this instant or later stay."""
     files: int
     """How many will go."""

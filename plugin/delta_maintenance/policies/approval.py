@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
 
-from pydantic import AwareDatetime
-
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.record import Instant, Record
 from delta_maintenance.policies.rules import MAY_DELETE, AnyOperation
 
 _CHANGE = (
@@ -51,7 +49,7 @@ class ApprovedPlan(Record):
 
     operation: AnyOperation
     table: str
-    planned_at: AwareDatetime
+    planned_at: Instant
     comes_to: str
     """Equal for plans that would do the same to the table. Whatever commits of others leave as it
     is has no part in it, such as the version."""

@@ -37,7 +37,7 @@ from delta_maintenance.policies.rules import (
     VacuumRule,
 )
 from delta_maintenance.policies.run import RunStatus
-from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.table import Table
 
 _REASON = "asked for by hand"

@@ -29,7 +29,7 @@ from delta_maintenance.policies.limits import beyond_deletions, says_more_than_v
 from delta_maintenance.policies.policy import PolicyTable
 from delta_maintenance.policies.records import AssessedOperation, OperationOutcome
 from delta_maintenance.policies.rules import CHANGING, DELETING, AnyOperation, Limits
-from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.table import Table
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import AwareDatetime
-
 from delta_maintenance.operations.health_records import TableHealth
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.record import Instant, Record
 from delta_maintenance.policies.rules import AnyOperation
 
 
@@ -20,7 +18,7 @@ class LastRun(Record):
     """
 
     operation: AnyOperation
-    at: AwareDatetime
+    at: Instant
     """When it began."""
     version: int
     """Of the table afterwards."""
@@ -42,7 +40,7 @@ class AssessedOperation(Record):
     """`blocked`: due but for something that somebody has to change, or for the hour."""
     reason: str
     """One sentence."""
-    due_at: AwareDatetime | None = None
+    due_at: Instant | None = None
     """When it will be due, or may run, as far as time alone decides."""
     engine: Literal["local", "spark"] = "local"
     options: dict[str, Any] = field(default_factory=dict)
@@ -67,7 +65,7 @@ class Assessment(Record):
 
     name: str
     uri: str
-    assessed_at: AwareDatetime
+    assessed_at: Instant
     status: Literal["due", "nothing-due", "blocked", "failed"]
     """`blocked`: all that is due is blocked. `failed`: the table could not be looked at."""
     problem: str | None = None
@@ -78,7 +76,7 @@ class Assessment(Record):
     """Of `failed`: whether another look may succeed."""
     operations: tuple[AssessedOperation, ...] = ()
     """In the order in which they run."""
-    next_due_at: AwareDatetime | None = None
+    next_due_at: Instant | None = None
     """When to look again at the latest, as far as time alone decides."""
     health: TableHealth | None = None
     notes: tuple[str, ...] = ()
@@ -101,7 +99,7 @@ class OperationOutcome(Record):
     anything."""
     reason: str
     """One line; of what failed, with table, version, file and remedy."""
-    started_at: AwareDatetime
+    started_at: Instant
     seconds: float = 0.0
     engine: Literal["local", "spark"] = "local"
     result: dict[str, Any] | None = None
@@ -122,8 +120,8 @@ class RunResult(Record):
     uri: str
     status: Literal["done", "nothing-due", "planned", "incomplete", "failed", "stopped", "blocked"]
     """`blocked`: nothing could be run, for the hour, for want of an approval or else."""
-    started_at: AwareDatetime
-    ended_at: AwareDatetime
+    started_at: Instant
+    ended_at: Instant
     outcomes: tuple[OperationOutcome, ...] = ()
     before: Assessment | None = None
     after: Assessment | None = None

@@ -26,7 +26,7 @@ from delta_maintenance.policies.records import (
     RunResult,
 )
 from delta_maintenance.policies.rules import AnyOperation, OperationName
-from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.table import Table
 
 __all__ = ["OperationOutcome", "RunResult", "SubmitToSpark", "failed_run", "run"]

@@ -29,8 +29,8 @@ from delta_maintenance.spark.constraint_expression import MARK, needed_columns, 
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.row_reader import FILES, RowLayout, RowReader
-from delta_maintenance.table.sidecar_writer import Progress
 from delta_maintenance.table.snapshot import Snapshot
 
 _FILE = f"{MARK}_file"

@@ -22,7 +22,7 @@ from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.file_contents import check_footers, check_vectors, with_vectors
 from delta_maintenance.table.findings import FINDINGS, Findings
-from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.progress import Progress
 
 SCHEMA = "kind string, severity string, version long, path string, problem string, remedy string"
 """Findings, as executors give them."""

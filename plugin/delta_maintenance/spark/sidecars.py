@@ -26,7 +26,8 @@ from delta_maintenance.storage.base import Store
 from delta_maintenance.table.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.log_reader import LogTail
 from delta_maintenance.table.log_segment import LOG_DIRECTORY
-from delta_maintenance.table.sidecar_writer import Progress, SidecarSet, commit_times
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.sidecar_writer import SidecarSet, commit_times
 from delta_maintenance.table.snapshot import Snapshot
 
 _SAMPLED_FILES = 3

@@ -39,7 +39,8 @@ from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.data_deletion import Deletion
 from delta_maintenance.table.dead_files import Tally, emptied
 from delta_maintenance.table.file_references import REFERENCE_FIELDS, FileReferences
-from delta_maintenance.table.sidecar_writer import Progress, commit_times
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.sidecar_writer import commit_times
 from delta_maintenance.table.snapshot import Snapshot
 
 _BYTES_PER_BUCKET = 64 << 20

@@ -34,7 +34,7 @@ from delta_maintenance.table.findings import Findings
 from delta_maintenance.table.log_history import HISTORY_FIELDS, LogHistory
 from delta_maintenance.table.log_inventory import LogInventory
 from delta_maintenance.table.log_segment import LOG_DIRECTORY, CheckpointFiles
-from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.progress import Progress
 
 _EXPIRY = "delta.setTransactionRetentionDuration"
 

@@ -40,9 +40,9 @@ from delta_maintenance.table.action_file import ActionFile, Tally
 from delta_maintenance.table.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.checkpoint_verification import verify_checkpoint
 from delta_maintenance.table.log_segment import LOG_DIRECTORY
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.sidecar_writer import (
     LocalSidecars,
-    Progress,
     SidecarEngine,
     SidecarSet,
     standing,

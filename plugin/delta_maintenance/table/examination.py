@@ -25,7 +25,7 @@ from delta_maintenance.table.log_soundness import (
     check_names,
 )
 from delta_maintenance.table.mapping_soundness import check_mapping
-from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.snapshot import Snapshot, VanishedFileError
 from delta_maintenance.table.state_soundness import check_state
 from delta_maintenance.table.table import Table

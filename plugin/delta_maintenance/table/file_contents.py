@@ -22,7 +22,7 @@ from delta_maintenance.storage.paths import check_path
 from delta_maintenance.table.file_presence import as_uris
 from delta_maintenance.table.findings import Findings
 from delta_maintenance.table.footers import count_rows
-from delta_maintenance.table.sidecar_writer import Progress
+from delta_maintenance.table.progress import Progress
 
 _TOGETHER = 4096
 """Files between two reports of progress."""

@@ -33,8 +33,8 @@ from delta_maintenance.storage.base import Store
 from delta_maintenance.table.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.findings import Findings
 from delta_maintenance.table.log_segment import CheckpointFiles, LogEntry, LogListing
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read_ahead import read_ahead
-from delta_maintenance.table.sidecar_writer import Progress
 
 HISTORY_FIELDS = {
     "add": ("path", "deletionVector", *COMPARED_FIELDS),

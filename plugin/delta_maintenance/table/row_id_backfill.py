@@ -42,8 +42,8 @@ from delta_maintenance.table.commit_gates import OtherWriters, require_committab
 from delta_maintenance.table.commit_outcome import AlreadyDone, Conflicted, Landed, Outcome
 from delta_maintenance.table.footers import RowCounter
 from delta_maintenance.table.log_follower import advance
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.row_id_batches import TouchedFiles, counted, files_without_row_ids
-from delta_maintenance.table.sidecar_writer import Progress
 from delta_maintenance.table.snapshot import Snapshot, VanishedFileError
 from delta_maintenance.table.table import Table
 from delta_maintenance.table.transaction import Transaction

@@ -6,7 +6,7 @@ under names of their own; nothing refers to them before the top-level file does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -29,12 +29,10 @@ from delta_maintenance.storage.base import FileStatus, Store
 from delta_maintenance.table.action_file import ActionFile, Tally
 from delta_maintenance.table.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.checkpoint_verification import verify_sidecar
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.snapshot import Snapshot
 from delta_maintenance.table.staging import Staging, publish
 from delta_maintenance.table.standing_files import StandingFiles
-
-Progress = Callable[[str, int, int | None], None]
-"""Told what is being done, how much of it is done, and of how much, where that is known."""
 
 _PARALLEL_UPLOADS = 4
 
