@@ -13,27 +13,9 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 
 from delta_maintenance import __version__
-from delta_maintenance.cli import (
-    add_constraint,
-    assess,
-    backfill_row_ids,
-    checkpoint,
-    clean_log,
-    compact_log,
-    drop_feature,
-    files,
-    fsck,
-    health,
-    history,
-    inspect,
-    run,
-    set_properties,
-    spark_spec,
-    upgrade_protocol,
-    vacuum,
-)
 from delta_maintenance.cli.arguments import ArgumentParser
 from delta_maintenance.cli.output import logging_to_stderr, say
 from delta_maintenance.cli.process import own_the_process
@@ -43,6 +25,28 @@ _FAILED = 1
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 """What a shell reports of a program that a closed pipe ended. Not 0: the output is incomplete."""
+
+_VERBS = {
+    "inspect": "inspect",
+    "files": "files",
+    "history": "history",
+    "health": "health",
+    "checkpoint": "checkpoint",
+    "compact-log": "compact_log",
+    "clean-log": "clean_log",
+    "vacuum": "vacuum",
+    "fsck": "fsck",
+    "backfill-row-ids": "backfill_row_ids",
+    "upgrade-protocol": "upgrade_protocol",
+    "set-properties": "set_properties",
+    "add-constraint": "add_constraint",
+    "drop-feature": "drop_feature",
+    "assess": "assess",
+    "run": "run",
+    "spark-spec": "spark_spec",
+    "spark-stage": "spark_spec",
+}
+"""Each with its module in this package, in the order of the help."""
 
 _EXIT_STATUSES = """\
 exit status:
@@ -60,8 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line, by default that of the process, and returns its exit status."""
     if argv is None:
         own_the_process()
+    words = sys.argv[1:] if argv is None else argv
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = _parser(words).parse_args(words)
     except SystemExit as ended:
         # The parser has had its say: help on stdout, or what is wrong on stderr.
         return ended.code if isinstance(ended.code, int) else _FAILED
@@ -108,7 +113,8 @@ def _settle_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser() -> ArgumentParser:
+def _parser(words: Sequence[str]) -> ArgumentParser:
+    """The parser of this command line: with the one verb that it begins with, else with all."""
     parser = ArgumentParser(
         prog="delta-maintenance",
         description="Look into Delta Lake tables and keep them healthy.",
@@ -116,24 +122,8 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in (
-        inspect,
-        files,
-        history,
-        health,
-        checkpoint,
-        compact_log,
-        clean_log,
-        vacuum,
-        fsck,
-        backfill_row_ids,
-        upgrade_protocol,
-        set_properties,
-        add_constraint,
-        drop_feature,
-        assess,
-        run,
-        spark_spec,
-    ):
-        verb.add_parser(verbs)
+    asked = words[0] if words else None
+    modules = [_VERBS[asked]] if asked in _VERBS else dict.fromkeys(_VERBS.values())
+    for module in modules:
+        import_module(f"delta_maintenance.cli.{module}").add_parser(verbs)
     return parser

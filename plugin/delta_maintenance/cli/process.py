@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from importlib.abc import MetaPathFinder
 
 _MMAP_THRESHOLD = -3
 _TRIM_THRESHOLD = -1
@@ -31,7 +30,7 @@ def own_the_process() -> None:
     sys.meta_path.insert(0, _WithoutPandas())
 
 
-class _WithoutPandas(MetaPathFinder):
+class _WithoutPandas:
     """Arrow imports pandas to ask whether it has been given something of it, which it never is
     here: a fifth of a second for the answer."""
 

@@ -8,7 +8,6 @@ is in no protocol text; it has the shape that Delta Spark reads and writes.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -146,6 +145,9 @@ def canonical_form(value: Json, *, sort_whole_pairs: bool) -> str:
 
 def checksum(value: Json, *, sort_whole_pairs: bool) -> str:
     """The MD5 of the canonical form, as 32 lower-case hexadecimal digits."""
+    # Loads OpenSSL, which few tables need: most hints carry no checksum.
+    import hashlib
+
     form = canonical_form(value, sort_whole_pairs=sort_whole_pairs)
     return hashlib.md5(form.encode("ascii"), usedforsecurity=False).hexdigest()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import cache
 from typing import Literal
 
 from delta_maintenance.errors import InvalidRequestError
@@ -66,8 +67,8 @@ class LogFile:
 
 def parse_log_file_name(name: str) -> LogFile:
     """Tells what the file `name` (relative to `_delta_log`) is. Never raises."""
-    for kind, encoding, form in _FORMS:
-        match = form.fullmatch(name)
+    for kind, encoding, pattern in _PATTERNS:
+        match = _form(pattern).fullmatch(name)
         if match is None:
             continue
         groups = match.groupdict()
@@ -178,7 +179,12 @@ _PATTERNS: tuple[tuple[LogFileKind, Encoding | None, str], ...] = (
     (LogFileKind.TEMPORARY, None, rf"{_FOLDER}[0-9]{{20}}(?:\.[^/]+)?\.tmp"),
     (LogFileKind.TEMPORARY, None, rf"{_FOLDER}_commit_{_UUID_FORM}\.json\.tmp"),
 )
-_FORMS = tuple((kind, encoding, re.compile(pattern)) for kind, encoding, pattern in _PATTERNS)
+
+
+@cache
+def _form(pattern: str) -> re.Pattern[str]:
+    # Compiled once its turn comes: most logs hold commits and little else.
+    return re.compile(pattern)
 
 
 def _number(digits: str | None) -> int | None:

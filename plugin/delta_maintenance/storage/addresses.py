@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.storage.azure_options import NAMES as AZURE_NAMES
-from delta_maintenance.storage.azure_options import AzureAddress, AzureOptions
 from delta_maintenance.storage.base import Store
-from delta_maintenance.storage.gcs_options import NAMES as GCS_NAMES
-from delta_maintenance.storage.gcs_options import GCSOptions
 from delta_maintenance.storage.local import LocalStore
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.storage.s3_options import NAMES as S3_NAMES
-from delta_maintenance.storage.s3_options import S3Options
 
+# Everything else is loaded where it is asked for: no table waits for other stores.
 if TYPE_CHECKING:
+    from delta_maintenance.storage.azure_options import AzureOptions
+    from delta_maintenance.storage.gcs_options import GCSOptions
+    from delta_maintenance.storage.s3_options import S3Options
     from delta_maintenance.storage.shared_clients import SharedClients
 
 
@@ -63,6 +60,8 @@ def open_store(
         return _open_object_store(kind, kind + address[len(kind) :], storage_options, clients)
     _no_options(storage_options)
     if kind == "memory":
+        from delta_maintenance.storage.memory import MemoryStore
+
         return MemoryStore(kind + address[len(kind) :])
     return LocalStore(_path_of(address))
 
@@ -79,10 +78,16 @@ def parse_options(
     kind, _, rest = uri.partition(":")
     kind = kind.lower()
     if kind in _S3:
+        from delta_maintenance.storage.s3_options import S3Options
+
         return S3Options.parse(storage_options)
     if kind in _GCS:
+        from delta_maintenance.storage.gcs_options import GCSOptions
+
         return GCSOptions.parse(storage_options, environment)
     if kind in _AZURE:
+        from delta_maintenance.storage.azure_options import AzureAddress, AzureOptions
+
         address = AzureAddress.parse(f"{kind}:{rest}".rstrip("/"))
         return AzureOptions.parse(storage_options, address, environment)
     return None
@@ -97,9 +102,12 @@ def options_over(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str
 
 def _meanings(name: str) -> set[tuple[str, str]]:
     """What an option of this name is, by store."""
+    from delta_maintenance.storage import azure_options, gcs_options, s3_options
+
+    stores = {"s3": s3_options.NAMES, "gcs": gcs_options.NAMES, "azure": azure_options.NAMES}
     return {
         (store, meaning)
-        for store, names in (("s3", S3_NAMES), ("gcs", GCS_NAMES), ("azure", AZURE_NAMES))
+        for store, names in stores.items()
         if (meaning := names.get(name) or names.get(name.upper())) is not None
     }
 
@@ -111,7 +119,6 @@ def _open_object_store(
     clients: SharedClients | None,
 ) -> Store:
     client = clients.of(address, storage_options) if clients is not None else None
-    # Each is loaded where it is asked for: no table waits for the clients of other stores.
     if kind in _S3:
         from delta_maintenance.storage.s3 import S3Store
 

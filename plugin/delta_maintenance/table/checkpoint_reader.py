@@ -11,11 +11,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from delta_maintenance.errors import CorruptTableError, InvalidRequestError
 from delta_maintenance.protocol.actions import Sidecar
@@ -33,6 +32,9 @@ from delta_maintenance.protocol.path_audit import locations
 from delta_maintenance.storage.base import Store
 from delta_maintenance.storage.paths import check_path
 from delta_maintenance.table.log_segment import LOG_DIRECTORY, CheckpointFiles
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 FILE_COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = {"add": ADD_TYPES, "remove": REMOVE_TYPES}
 
@@ -266,6 +268,9 @@ class _ParquetFile:
     """
 
     def __init__(self, store: Store, path: str) -> None:
+        # Loads clients of object stores, which a log without a checkpoint need not wait for.
+        import pyarrow.parquet as pq
+
         self._store = store
         self.path = path
         try:
@@ -345,6 +350,8 @@ class _ParquetFile:
     def _batches(
         self, top: str, columns: list[str], within: Collection[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
+        import pyarrow.parquet as pq
+
         groups = [g for g in self._row_groups_with(top) if within is None or g in within]
         if not groups or not columns:
             return
