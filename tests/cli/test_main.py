@@ -86,6 +86,57 @@ sys.exit(f"loaded {{loaded}}" if loaded else 0)
     assert run.returncode == 0, run.stderr
 
 
+def loaded_by(*commands: list[str]) -> set[str]:
+    """The modules that are loaded once a process has run these commands to their ends.
+
+    Status 5 is one, too: what `fsck` says of a table without its data files.
+    """
+    code = f"""
+import json, sys
+from delta_maintenance.cli.main import main
+assert {{main(words) for words in {commands!r}}} <= {{0, 5}}
+print(json.dumps(list(sys.modules)))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return set(json.loads(run.stdout.splitlines()[-1]))
+
+
+def test_a_log_is_compacted_without_what_only_others_need(table: str) -> None:
+    loaded = loaded_by(["compact-log", table, "--commits-per-file", "3"])
+    assert "delta_maintenance.table.log_compactor" in loaded
+    assert not loaded & {
+        "pydantic",
+        "pyarrow.parquet",
+        "pyspark",
+        "fsspec",
+        "delta_maintenance.cli.vacuum",
+        "delta_maintenance.storage.azure_options",
+    }
+
+
+def test_only_json_loads_pydantic(table: str) -> None:
+    asked = [
+        ["inspect", table],
+        ["history", table],
+        ["health", table],
+        ["fsck", table],
+        *(
+            [verb, table, *words, "--dry-run"]
+            for verb, *words in (
+                ["checkpoint"],
+                ["clean-log"],
+                ["vacuum", "--ignore-missing-files"],
+                ["backfill-row-ids"],
+                ["upgrade-protocol", "--feature", "v2Checkpoint"],
+                ["add-constraint", "positive", "id > 0"],
+            )
+        ),
+    ]
+    assert "pydantic" not in loaded_by(*asked)
+    assert "pydantic" in loaded_by(["compact-log", table, "--json"])
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -9,7 +9,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from delta_maintenance import clock
-from delta_maintenance.cli.output import Progress, count_text, instant_text, printable, size_text
+from delta_maintenance.cli.output import (
+    Progress,
+    count_text,
+    instant_text,
+    print_fields,
+    printable,
+    size_text,
+)
 
 
 class Terminal(io.StringIO):
@@ -31,6 +38,16 @@ def test_text_of_a_table_is_shown_on_one_line_without_control_characters(
     text: str, shown: str
 ) -> None:
     assert printable(text) == shown
+
+
+def test_a_title_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    print_fields("s3://lake/[bold]events:eyes:", {"version": 1})
+    assert "s3://lake/[bold]events:eyes:" in capsys.readouterr().out
+
+
+def test_an_instant_is_shown_as_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_fields("", {"from": datetime(2026, 1, 31, 12, tzinfo=UTC), "to": None})
+    assert "from  2026-01-31T12:00:00Z" in capsys.readouterr().out
 
 
 def test_numbers_and_instants_for_people() -> None:

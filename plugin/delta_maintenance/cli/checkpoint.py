@@ -103,17 +103,12 @@ def run(arguments: argparse.Namespace) -> None:
 def _print(
     title: str, record: CheckpointPlan | CheckpointResult, arguments: argparse.Namespace
 ) -> None:
-    document = record.to_json()
     if arguments.json:
-        print_json(document)
+        print_json(record.to_json())
         return
     # A field that says nothing beyond its default is left out for people.
-    defaults = {field.name: field.default for field in dataclasses.fields(record)}
+    values = ((field, getattr(record, field.name)) for field in dataclasses.fields(record))
     print_fields(
         title,
-        {
-            name.replace("_", " "): value
-            for name, value in document.items()
-            if value != defaults[name]
-        },
+        {field.name.replace("_", " "): value for field, value in values if value != field.default},
     )

@@ -34,6 +34,7 @@ def print_fields(title: str, fields: Mapping[str, object]) -> None:
     """A titled list of names and values, for people. Empty values are left out."""
     from rich.panel import Panel
     from rich.table import Table
+    from rich.text import Text
 
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style="bold")
@@ -41,7 +42,9 @@ def print_fields(title: str, fields: Mapping[str, object]) -> None:
     for name, value in fields.items():
         if value not in (None, "", (), [], {}):
             grid.add_row(name, _cell(value))
-    _console().print(Panel(grid, title=printable(title), title_align="left", expand=False))
+    # As plain text it would be read as markup, and it may be the address of a table.
+    heading = Text(printable(title))
+    _console().print(Panel(grid, title=heading, title_align="left", expand=False))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -194,6 +197,8 @@ def _cell(value: object) -> str:
         return "\n".join(f"{printable(str(key))}={_cell(item)}" for key, item in value.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, int):
         return f"{value:,}"
     return "" if value is None else printable(str(value))
