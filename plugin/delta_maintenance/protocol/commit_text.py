@@ -234,9 +234,7 @@ def parse_other_lines(
 def parse_line(line: bytes) -> dict[str, Any]:
     """One line as its actions. `CorruptTableError` for what is no JSON object or repeats a key."""
     try:
-        value = json.loads(
-            line, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant
-        )
+        value = _DECODER.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
         if b"\\ud" in line.lower():
             # Half a surrogate pair is no character; Python would let it pass.
             json.dumps(value, ensure_ascii=False).encode()
@@ -266,12 +264,13 @@ def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
         return FileBlock(start, end, ())
     # Every line of the block has to start like one of a file action.
     text = np.frombuffer(data, np.uint8, end - start, start)
-    lines = np.flatnonzero(text == _NEWLINE) + (start + 1)
+    lines = (text == _NEWLINE).nonzero()[0] + (start + 1)
     words: npt.NDArray[np.uint64] = np.ndarray(
         (len(data) - 7,), np.dtype("<u8"), data, strides=(1,)
     )
-    starts = words[np.append(start, lines[:-1])]
-    last_lines = np.append(np.flatnonzero(starts[1:] != starts[:-1]), len(lines) - 1)
+    starts = np.empty(len(lines), np.uint64)
+    starts[0], starts[1:] = words[start], words[lines[:-1]]
+    last_lines = [*(starts[1:] != starts[:-1]).nonzero()[0].tolist(), len(lines) - 1]
     heads = starts[last_lines].tolist()
     if not _ACTION_OF_WORD.keys() >= set(heads):
         return None
@@ -279,8 +278,8 @@ def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
         return None
     if len(heads) > _MOST_RUNS:
         return FileBlock(start, end, ((end, len(lines), None),))
-    ends, numbers = lines[last_lines].tolist(), [-1, *last_lines.tolist()]
-    counts = [number - before for before, number in pairwise(numbers)]
+    ends = lines[last_lines].tolist()
+    counts = [number - before for before, number in pairwise([-1, *last_lines])]
     actions = [_ACTION_OF_WORD[head] for head in heads]
     return FileBlock(start, end, tuple(zip(ends, counts, actions, strict=True)))
 
@@ -328,3 +327,7 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
+
+
+# Making one takes longer than reading a line.
+_DECODER = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)

@@ -181,12 +181,12 @@ def read_lines(
     ends = _line_ends(data)
     starts = np.append(0, ends[:-1])
     texts = _texts(data, np.append(0, ends))
-    _require_utf8(texts, files)
     source = np.searchsorted(np.cumsum(files.sizes), ends)
     if plain:
         heads = read_heads(data, starts)
         rows = heads.rows
     else:
+        _require_utf8(texts, files)
         rows = np.flatnonzero(to_bools(pc.match_substring_regex(texts, _PLAIN)))
         heads = read_heads(data, starts[rows])
     is_other = np.ones(len(starts), bool)

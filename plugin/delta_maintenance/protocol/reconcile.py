@@ -113,15 +113,18 @@ class FileReplay:
             order, ordered = order[~repeats], ordered[~repeats]
         perhaps = np.flatnonzero(self._marks[ordered % len(self._marks)])
         standing = np.ones(len(order), bool)
+        hits, remembered = [perhaps[:0]], [perhaps[:0]]
         for level_hashes, level_positions in self._levels:
             at = np.searchsorted(level_hashes, ordered[perhaps])
             at[at == len(level_hashes)] = 0
             found = level_hashes[at] == ordered[perhaps]
-            if found.any():
-                hit = perhaps[found]
-                if not self._same_as_remembered(keys, order[hit], level_positions[at[found]]):
-                    return self._switch_to_exact(keys, newest_first, remember)
-                standing[hit] = False
+            hits.append(perhaps[found])
+            remembered.append(level_positions[at[found]])
+        hit = np.concatenate(hits)
+        if len(hit):
+            if not self._same_as_remembered(keys, order[hit], np.concatenate(remembered)):
+                return self._switch_to_exact(keys, newest_first, remember)
+            standing[hit] = False
         order, ordered = order[standing], ordered[standing]
         if remember:
             self._remember(keys, order, ordered)
