@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 from tests.properties.test_routes import PATHS, VECTORS, files
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol import file_action_lines
-from delta_maintenance.protocol.file_action_lines import LogTexts, read_lines
+from delta_maintenance.protocol import file_action_lines, log_texts
+from delta_maintenance.protocol.file_action_lines import (
+    FileActionLines,
+    SingleLines,
+    read_lines,
+)
 from delta_maintenance.protocol.key_hash import hash_texts
+from delta_maintenance.protocol.log_texts import LogTexts, cut, recognise
 from delta_maintenance.testing.actions import (
     Action,
     add,
@@ -40,9 +45,15 @@ STYLES: list[dict[str, Any]] = [
 ]
 
 
+def read_files(
+    *named: tuple[str, bytes],
+) -> tuple[FileActionLines, list[SingleLines]]:
+    return read_lines(recognise(LogTexts.of(*named)))
+
+
 def read(*texts: str) -> dict[tuple[str, str], Any]:
     """What stands on the lines, by kind and key; the texts are files."""
-    lines, _ = read_lines(LogTexts.of(*((f"f{n}", text.encode()) for n, text in enumerate(texts))))
+    lines, _ = read_files(*((f"f{n}", text.encode()) for n, text in enumerate(texts)))
     found = {}
     *rows, end = b"".join(lines.texts()).decode().split("\n")
     assert end == ""
@@ -108,11 +119,11 @@ def test_only_lines_of_one_action_with_an_evident_path_count_as_plain(data: st.D
         )
     )
     line = PLAIN[:at] + piece + PLAIN[at + cut :] + "\n"
-    if re.fullmatch(file_action_lines._PLAIN, line, re.ASCII):
+    if re.fullmatch(log_texts.PLAIN, line, re.ASCII):
         value = json.loads(line, object_pairs_hook=list)
         ((name, fields),) = value
         assert name == "add" and [key for key, _ in fields].count("path") == 1
-        (key,) = read_lines(LogTexts.of(("f", line.encode())))[0].keys.array().to_pylist()
+        (key,) = read_files(("f", line.encode()))[0].keys.array().to_pylist()
         assert key == dict(fields)["path"]
 
 
@@ -124,7 +135,7 @@ def test_any_choice_of_lines_is_written_in_order_whatever_is_copied_together(
         json.dumps(add(f"{n:03}" * length, dataChange=bool(n % 3)), separators=(",", ":")) + "\n"
         for n, (_, length) in enumerate(parts)
     ]
-    lines, _ = read_lines(LogTexts.of(("f", "".join(["{}\n", *texts]).encode())))
+    lines, _ = read_files(("f", "".join(["{}\n", *texts]).encode()))
     chosen = lines.filter(np.array([take for take, _ in parts], bool))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(file_action_lines, "_TEXT_BYTES", room)
@@ -137,13 +148,41 @@ def test_any_choice_of_lines_is_written_in_order_whatever_is_copied_together(
     assert chosen.keys.array().to_pylist() == [json.loads(text)["add"]["path"] for text in expected]
 
 
+@given(lines(), st.integers(0, 400))
+def test_files_say_the_same_in_any_room(made: list[tuple[Action, str]], size: int) -> None:
+    named = [(f"f{n}", line.encode()) for n, (_, line) in enumerate(made)]
+    room = bytearray(b"\n" * size)
+    alone, inside = LogTexts.of(*named), LogTexts.of(*named, room=room)
+    assert bytes(inside.data) == bytes(alone.data)
+    assert (inside.names, inside.sizes) == (alone.names, alone.sizes)
+    assert isinstance(inside.data, memoryview) == (len(alone.data) <= size) and len(room) == size
+    found, expected = (read_lines(recognise(texts))[0] for texts in (inside, alone))
+    assert list(found.texts()) == list(expected.texts())
+    assert found.keys.array() == expected.keys.array()
+
+
+def test_lines_known_to_be_plain_say_the_same_without_being_recognised() -> None:
+    others = [commit_info(), txn("app", 1), cdc("c"), metadata()]
+    actions = [add("a" * 100), remove("b"), *others, add("c%20d", dv=None)]
+    text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+    files = LogTexts.of(("f", text.encode()))
+    (found, singles), (expected, others_too) = (
+        read_lines(look(files)) for look in (cut, recognise)
+    )
+    assert expected.plain and found.plain
+    assert list(found.texts()) == list(expected.texts())
+    assert found.keys.array() == expected.keys.array()
+    assert found.is_remove.tolist() == expected.is_remove.tolist() == [False, True, False]
+    assert [single.texts for single in singles] == [single.texts for single in others_too]
+
+
 def test_the_usual_forms_of_writers_are_plain() -> None:
     actions = [
         add("a", stats='{"numRecords":1}', tags={}, baseRowId=3, defaultRowCommitVersion=0),
         remove("b", extendedFileMetadata=True, partitionValues={"p": None}, size=-1, stats=None),
     ]
     text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
-    assert read_lines(LogTexts.of(("f", text.encode())))[0].plain
+    assert read_files(("f", text.encode()))[0].plain
 
 
 @pytest.mark.conformance("COMP-06")
@@ -167,14 +206,14 @@ def test_data_change_inside_an_unknown_field_is_left_alone() -> None:
 
 def test_digits_that_no_column_could_hold_are_carried() -> None:
     line = json.dumps(add("a", exact=0)).replace('"exact": 0', '"exact": 0.10000000000000000000001')
-    lines, _ = read_lines(LogTexts.of(("f", line.encode())))
+    lines, _ = read_files(("f", line.encode()))
     assert b"0.10000000000000000000001" in b"".join(lines.texts())
 
 
 @pytest.mark.conformance("COMP-06")
 def test_single_actions_are_carried_as_they_stand() -> None:
     text = '{"metaData": {"id":"x", "big": 1e400}}\n' + json.dumps(commit_info() | txn("app", 1))
-    _, (singles,) = read_lines(LogTexts.of(("f", text.encode())))
+    _, (singles,) = read_files(("f", text.encode()))
     assert dict(singles.texts) == {
         ("metaData", ""): b'{"metaData": {"id":"x", "big": 1e400}}\n',
         ("txn", "app"): b'{"txn":{"appId":"app","version":1}}\n',
@@ -193,14 +232,14 @@ def test_single_actions_are_carried_as_they_stand() -> None:
 def test_damage_is_named_with_file_and_line(text: str, line: int) -> None:
     good = ("good", PLAIN.encode())
     with pytest.raises(CorruptTableError) as failure:
-        read_lines(LogTexts.of(good, ("bad", text.encode("latin-1"))))
+        read_files(good, ("bad", text.encode("latin-1")))
     assert failure.value.file == "bad" and f"line {line}" in failure.value.problem
 
 
 def test_an_empty_file_is_damage() -> None:
     for data in (b"", b" \n\n"):
         with pytest.raises(CorruptTableError, match="empty"):
-            read_lines(LogTexts.of(("f", data)))
+            read_files(("f", data))
 
 
 def test_vectors_tell_files_of_one_path_apart() -> None:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import VerificationError
-from delta_maintenance.protocol.file_action_lines import LogTexts
 from delta_maintenance.protocol.line_heads import PADDING
 from delta_maintenance.protocol.log_compaction import RangeContent, content_of
 from delta_maintenance.protocol.log_files import compaction_name
+from delta_maintenance.protocol.log_texts import TextLines
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table import log_compactor
 from delta_maintenance.table.log_compactor import write_compaction
@@ -101,8 +101,8 @@ def test_content_is_compared_where_the_bytes_agree(
     table.commit([add("a"), txn("app", 1)])
     table.commit([add("b")])
 
-    def other(text: LogTexts, *, plain: bool) -> RangeContent:
-        content = content_of(text, plain=plain)
+    def other(text: TextLines) -> RangeContent:
+        content = content_of(text)
         match checked:
             case "keys":
                 content.keys += 1

@@ -2,8 +2,7 @@
 
 Whoever moves actions from one file of the log to another (log compaction) need not take them apart
 and put them together again: a line that is carried as it stands loses no field and no digit of one,
-whoever wrote it. Nearly all lines are written in one plain form, which a regular expression
-recognises from end to end several times faster than JSON can be parsed; the rest are parsed.
+whoever wrote it. Nearly all are in the plain form (`log_texts`); the rest are parsed.
 """
 
 from __future__ import annotations
@@ -32,33 +31,10 @@ from delta_maintenance.protocol.file_action_json import FileLines, MapKeys, pars
 from delta_maintenance.protocol.file_actions import logical_file_keys
 from delta_maintenance.protocol.key_hash import Hashes, hash_between
 from delta_maintenance.protocol.line_heads import PADDING, read_heads
+from delta_maintenance.protocol.log_texts import LogTexts, TextLines, line_ends, texts_of
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class LogTexts:
-    """Files of the log, or some whole lines of them, one behind the other."""
-
-    names: tuple[str, ...]
-    """Relative to the table root, for messages."""
-    sizes: tuple[int, ...]
-    """Bytes of each, its last newline among them."""
-    data: bytes | memoryview
-    """All of them, and the `PADDING` behind."""
-
-    @classmethod
-    def of(cls, *files: tuple[str, bytes]) -> Self:
-        """Files by name. A newline that is missing at the end of one is added."""
-        texts = [text if text.endswith(b"\n") else text + b"\n" for _, text in files]
-        names = tuple(name for name, _ in files)
-        return cls(names, tuple(map(len, texts)), b"".join([*texts, PADDING]))
-
-    def text(self, index: int) -> bytes:
-        """One of the files."""
-        start = sum(self.sizes[:index])
-        return bytes(self.data[start : start + self.sizes[index]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,74 +144,49 @@ class SingleLines:
     several, its application id or domain."""
 
 
-def read_lines(
-    files: LogTexts, *, plain: bool = False
-) -> tuple[FileActionLines, list[SingleLines]]:
-    """The lines of some files of the log, those of change data files and `commitInfo` left out.
+def read_lines(lines: TextLines) -> tuple[FileActionLines, list[SingleLines]]:
+    """What the lines say, those of change data files and `commitInfo` left out.
 
-    File actions come in no particular order, other actions by file. `plain` says that all file
-    actions are known to be in the plain form, so that only their beginnings are looked at.
-    `CorruptTableError` names the file and the line that nobody could read.
+    File actions come in no particular order, other actions by file. `CorruptTableError` names the
+    file and the line that nobody could read.
     """
-    data = files.data
-    ends = _line_ends(data)
-    starts = np.append(0, ends[:-1])
-    texts = _texts(data, np.append(0, ends))
-    source = np.searchsorted(np.cumsum(files.sizes), ends)
-    if plain:
-        heads = read_heads(data, starts)
+    files, starts, source = lines.files, lines.starts, lines.source
+    if lines.plain is None:
+        heads = read_heads(files.data, starts)
         rows = heads.rows
     else:
-        _require_utf8(texts, files)
-        rows = np.flatnonzero(to_bools(pc.match_substring_regex(texts, _PLAIN)))
-        heads = read_heads(data, starts[rows])
+        rows = lines.plain
+        heads = read_heads(files.data, starts[rows])
     is_other = np.ones(len(starts), bool)
     is_other[rows] = False
     singles: list[SingleLines] = []
     odd: list[int] = []
     plain_lines = np.bincount(source[rows], minlength=len(files.names)).tolist()
-    for index, lines in enumerate(_other_lines(texts, is_other, source, len(files.names))):
+    for index, others in enumerate(_other_lines(lines, is_other)):
         # One without any line is for `split` to complain of.
-        found = _singles(files.names[index], lines) if lines or plain_lines[index] else None
+        found = _singles(files.names[index], others) if others or plain_lines[index] else None
         if found is None:
             odd.append(index)
         singles.append(found or SingleLines(SingleActions(), ()))
     meant = ~heads.is_cdc & ~np.isin(source[rows], odd)
     rows = rows[meant]
     regular = FileActionLines(
-        data,
+        files.data,
         starts[rows],
-        ends[rows],
-        Keys(data, heads.path_starts[meant], heads.path_ends[meant]),
+        lines.ends[rows],
+        Keys(files.data, heads.path_starts[meant], heads.path_ends[meant]),
         heads.is_remove[meant],
         source[rows],
         plain=True,
     )
     if not odd:
         return regular, singles
-    parsed, others = _parsed_lines(files, odd)
-    for index, found in zip(odd, others, strict=True):
+    parsed, beside = _parsed_lines(files, odd)
+    for index, found in zip(odd, beside, strict=True):
         singles[index] = found
     return _beside(regular, parsed), singles
 
 
-_TEXT = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"'
-_ENTRY = rf"{_TEXT}:(?:{_TEXT}|null)"
-_FIELDS = {
-    "size|modificationTime|deletionTimestamp|baseRowId|defaultRowCommitVersion": (
-        r"-?(?:0|[1-9][0-9]*)"
-    ),
-    "dataChange|extendedFileMetadata": r"(?:true|false)",
-    "partitionValues|tags": rf"(?:\{{(?:{_ENTRY}(?:,{_ENTRY})*)?\}}|null)",
-    "stats|clusteringProvider": rf"(?:{_TEXT}|null)",
-}
-_FIELD = "|".join(f'"(?:{names})":{value}' for names, value in _FIELDS.items())
-# The path first and without escapes, then known fields but for deletion vectors: such a line is one
-# JSON object with one action in it, and its path is its logical file.
-_PLAIN = r'^\{"(?:add|remove|cdc)":\{"path":"[^"\\\x00-\x1f]+"' rf"(?:,(?:{_FIELD}))*\}}\}}\n$"
-
-_CACHED_BYTES = 256 << 10
-"""Looked at in one go: what is found out of them fits into the processor's cache, too."""
 _TEXT_BYTES = 64 << 10
 """Roughly, of what is written in one go: it is still in the cache, and its room is used again."""
 _FILE_MARKS = (b'{"add":{', b'{"remove":{', b'{"cdc":{')
@@ -245,38 +196,14 @@ _KEYED = {"txn": "appId", "domainMetadata": "domain"}
 _STATE = ("protocol", "metaData", *_KEYED)
 
 
-def _line_ends(data: bytes | memoryview) -> Ints:
-    text = np.frombuffer(data, np.uint8)
-    ends = [
-        np.flatnonzero(text[start : start + _CACHED_BYTES] == ord("\n")) + (start + 1)
-        for start in range(0, len(text), _CACHED_BYTES)
-    ]
-    return np.concatenate([np.zeros(0, np.int64), *ends])
-
-
-def _texts(data: bytes | memoryview, offsets: Ints) -> pa.LargeStringArray:
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
-
-
-def _require_utf8(texts: pa.LargeStringArray, files: LogTexts) -> None:
-    try:
-        texts.validate(full=True)
-    except pa.ArrowInvalid:
-        for index, name in enumerate(files.names):
-            split(name, files.text(index))
-        raise
-
-
-def _other_lines(
-    texts: pa.LargeStringArray, mask: Bools, source: Ints, count: int
-) -> list[list[tuple[int, bytes]]]:
+def _other_lines(lines: TextLines, mask: Bools) -> list[list[tuple[int, bytes]]]:
     """By file the lines of a mask that are not blank, each with its number in its file."""
+    count = len(lines.files.names)
     others: list[list[tuple[int, bytes]]] = [[] for _ in range(count)]
-    first_row = np.searchsorted(source, np.arange(count)).tolist()
+    first_row = np.searchsorted(lines.source, np.arange(count)).tolist()
     rows = np.flatnonzero(mask)
-    lines = texts.cast(pa.large_binary()).take(integers(rows)).to_pylist()
-    for row, index, line in zip(rows.tolist(), source[rows].tolist(), lines, strict=True):
+    texts = lines.texts.cast(pa.large_binary()).take(integers(rows)).to_pylist()
+    for row, index, line in zip(rows.tolist(), lines.source[rows].tolist(), texts, strict=True):
         if line.strip():
             others[index].append((row - first_row[index] + 1, line))
     return others
@@ -332,7 +259,7 @@ def _parsed_lines(
         sources, keys=MapKeys(partition_columns=frozenset()), fields=_PARSED_FIELDS
     )
     data = b"".join(source.joined() for source in sources)
-    texts = _texts(data, np.append(0, _line_ends(data)))
+    texts = texts_of(data, np.append(0, line_ends(data)))
     texts = texts.take(integers(np.concatenate([parsed.add_line, parsed.remove_line])))
     is_remove = np.repeat([False, True], [len(parsed.add_line), len(parsed.remove_line)])
     tables = (parsed.adds, parsed.removes)
@@ -390,7 +317,7 @@ def _without_data_change(
 
 def _beside(plain: FileActionLines, parsed: FileActionLines) -> FileActionLines:
     data = b"".join([*plain.texts(), parsed.data])
-    ends = _line_ends(data)
+    ends = line_ends(data)
     return FileActionLines(
         data,
         np.append(0, ends[:-1]),

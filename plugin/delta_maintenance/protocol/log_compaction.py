@@ -18,11 +18,11 @@ from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.commit_text import parse_line
 from delta_maintenance.protocol.file_action_lines import (
     FileActionLines,
-    LogTexts,
     SingleLines,
     read_lines,
 )
 from delta_maintenance.protocol.key_hash import Hashes
+from delta_maintenance.protocol.log_texts import TextLines
 from delta_maintenance.protocol.reconcile import FileReplay
 
 
@@ -70,15 +70,15 @@ class RangeReplay:
         self._single_texts: dict[tuple[str, str], bytes] = {}
         self._replay = FileReplay()
 
-    def offer(
-        self, files: Sequence[str], lines: FileActionLines, singles: Sequence[SingleLines]
-    ) -> FileActionLines:
+    def offer(self, batch: TextLines) -> FileActionLines:
         """The file actions that stand, of files that are older than all before, newest first.
 
-        Takes the names of these files, and what `read_lines` made of them. `RefusedError` where a
-        file holds two actions for one key, so that nobody can tell which of them stands, or an
-        action that would be lost.
+        `CorruptTableError` where a line cannot be read. `RefusedError` where a file holds two
+        actions for one key, so that nobody can tell which of them stands, or an action that would
+        be lost.
         """
+        files = batch.files.names
+        lines, singles = read_lines(batch)
         for file, found in zip(files, singles, strict=True):
             _require_carried(file, found)
             for key, text in found.texts:
@@ -101,10 +101,10 @@ class RangeReplay:
         yield from self._single_texts.values()
 
 
-def content_of(text: LogTexts, *, plain: bool) -> RangeContent:
-    """What reconciled lines come to. `plain` says that all file actions are in the plain form."""
+def content_of(text: TextLines) -> RangeContent:
+    """What reconciled lines come to."""
     content = RangeContent()
-    lines, singles = read_lines(text, plain=plain)
+    lines, singles = read_lines(text)
     content.count(lines, lines.keys.hashes())
     content.singles = {key: _value(line) for found in singles for key, line in found.texts}
     return content

@@ -7,21 +7,16 @@ do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import RawIOBase
 from typing import BinaryIO, cast
 from zlib import crc32
 
 from delta_maintenance.errors import CorruptTableError, RefusedError, VerificationError
-from delta_maintenance.protocol.file_action_lines import (
-    FileActionLines,
-    LogTexts,
-    SingleLines,
-    read_lines,
-)
 from delta_maintenance.protocol.line_heads import PADDING
 from delta_maintenance.protocol.log_compaction import RangeContent, RangeReplay, content_of
+from delta_maintenance.protocol.log_texts import LogTexts, TextLines, cut, recognise
 from delta_maintenance.storage.base import Store
 from delta_maintenance.table.log_segment import LOG_DIRECTORY, LogEntry
 from delta_maintenance.table.parallel import in_parallel
@@ -30,6 +25,8 @@ from delta_maintenance.table.staging import require_whole
 
 _BATCH_BYTES = 3_000_000
 """Read at a time. Less of it, and threads are handed more than they do; more needs more memory."""
+_ROOM_BYTES = _BATCH_BYTES * 5 // 4
+"""The last commit of a batch seldom takes it further than that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +71,13 @@ def write_compaction(
 def compare_compaction(store: Store, commits: Sequence[LogEntry], name: str) -> str | None:
     """Why the compaction that is there does not do what its commits do; None where it does."""
     expected, found = RangeReplay(), RangeReplay()
-    for parsed in _parsed(_commit_batches(store, commits)):
-        expected.offer(*parsed)
+    for lines in _commit_lines(store, commits):
+        expected.offer(lines)
     path = f"{LOG_DIRECTORY}/{name}"
     try:
         with store.open(path) as file:
             for block in _blocks(file, path):
-                found.offer(block.names, *read_lines(block))
+                found.offer(recognise(block))
     except (CorruptTableError, RefusedError) as error:
         return error.problem
     if found.superseded:
@@ -105,10 +102,10 @@ class _Written:
 
 def _write(store: Store, commits: Sequence[LogEntry], file: BinaryIO) -> _Written:
     replay, checksum, plain = RangeReplay(), 0, True
-    for parsed in _parsed(_commit_batches(store, commits)):
-        lines = replay.offer(*parsed)
-        plain &= lines.plain
-        for text in lines.texts():
+    for lines in _commit_lines(store, commits):
+        standing = replay.offer(lines)
+        plain &= standing.plain
+        for text in standing.texts():
             file.write(text)
             checksum = crc32(text, checksum)
     for text in replay.single_texts():
@@ -123,7 +120,7 @@ def _difference_of_copy(file: BinaryIO, path: str, written: _Written) -> str | N
     for block in _blocks(file, path):
         checksum = crc32(block.data[: -len(PADDING)], checksum)
         try:
-            found.add(content_of(block, plain=written.plain))
+            found.add(content_of(cut(block) if written.plain else recognise(block)))
         except CorruptTableError as error:
             return error.problem
     if checksum != written.checksum:
@@ -177,22 +174,34 @@ def _piece(buffer: bytearray, end: int, path: str) -> LogTexts:
     return LogTexts((path,), (end,), memoryview(buffer)[: end + len(PADDING)])
 
 
-def _parsed(
-    batches: Iterable[LogTexts],
-) -> Iterator[tuple[tuple[str, ...], FileActionLines, list[SingleLines]]]:
-    # One thread: what is parsed makes the caller as much work again.
-    return in_parallel(lambda batch: (batch.names, *read_lines(batch)), batches, threads=1)
+def _commit_lines(store: Store, commits: Sequence[LogEntry]) -> Iterator[TextLines]:
+    """The lines of commits from the newest to the oldest, some commits at a time.
+
+    Each batch is gone when the next one is asked for.
+    """
+    rooms: list[bytearray] = []
+
+    def work(batch: tuple[bytearray, LogTexts]) -> tuple[bytearray, TextLines]:
+        return batch[0], recognise(batch[1])
+
+    for room, lines in in_parallel(work, _commit_batches(store, commits, rooms)):
+        yield lines
+        rooms.append(room)
 
 
-def _commit_batches(store: Store, commits: Sequence[LogEntry]) -> Iterator[LogTexts]:
+def _commit_batches(
+    store: Store, commits: Sequence[LogEntry], rooms: list[bytearray]
+) -> Iterator[tuple[bytearray, LogTexts]]:
+    """Batches of commits, each in one of the rooms, or in a new one where they are all in use."""
     batch: list[tuple[str, bytes]] = []
     size = 0
     for entry, data in read_ahead(store, commits, lambda entry: store.read(entry.path)):
         batch.append((entry.path, data))
         size += len(data)
         if size >= _BATCH_BYTES:
-            joined = LogTexts.of(*batch)
+            room = rooms.pop() if rooms else bytearray(_ROOM_BYTES)
+            joined = LogTexts.of(*batch, room=room)
             batch, size = [], 0
-            yield joined
+            yield room, joined
     if batch:
-        yield LogTexts.of(*batch)
+        yield bytearray(), LogTexts.of(*batch)

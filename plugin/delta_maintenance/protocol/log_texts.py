@@ -1,0 +1,139 @@
+"""Files of the log cut into lines, and which of these lines are file actions in the plain form.
+
+Nearly all lines of file actions are written in one plain form, which a regular expression
+recognises from end to end several times faster than JSON can be parsed. What is done here takes
+Arrow and NumPy long, and lets other threads of Python on meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.arrays import to_bools
+from delta_maintenance.protocol.commit_text import split
+from delta_maintenance.protocol.line_heads import PADDING
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LogTexts:
+    """Files of the log, or some whole lines of them, one behind the other."""
+
+    names: tuple[str, ...]
+    """Relative to the table root, for messages."""
+    sizes: tuple[int, ...]
+    """Bytes of each, its last newline among them."""
+    data: bytes | memoryview
+    """All of them, and the `PADDING` behind."""
+
+    @classmethod
+    def of(cls, *files: tuple[str, bytes], room: bytearray | None = None) -> Self:
+        """Files by name. A newline that is missing at the end of one is added.
+
+        They are put into `room` if they fit there; it is theirs as long as they are looked at.
+        """
+        texts = [text if text.endswith(b"\n") else text + b"\n" for _, text in files]
+        names, sizes = tuple(name for name, _ in files), tuple(map(len, texts))
+        texts.append(PADDING)
+        size = sum(sizes) + len(PADDING)
+        if room is None or len(room) < size:
+            return cls(names, sizes, b"".join(texts))
+        at = 0
+        for text in texts:
+            room[at : at + len(text)] = text
+            at += len(text)
+        return cls(names, sizes, memoryview(room)[:size])
+
+    def text(self, index: int) -> bytes:
+        """One of the files."""
+        start = sum(self.sizes[:index])
+        return bytes(self.data[start : start + self.sizes[index]])
+
+
+@dataclass(frozen=True, slots=True)
+class TextLines:
+    """The lines of some files of the log."""
+
+    files: LogTexts
+    texts: pa.LargeStringArray
+    """Every line with its newline; not a copy."""
+    ends: Ints
+    """Behind the newline of each."""
+    source: Ints
+    """Which of the files each comes from, counted from 0."""
+    plain: Ints | None
+    """Which are file actions in the plain form, ascending. None: all that begin like one."""
+
+    @property
+    def starts(self) -> Ints:
+        """Where each line begins."""
+        return np.append(0, self.ends)[:-1]
+
+
+def cut(files: LogTexts) -> TextLines:
+    """The lines, of which all that begin like file actions are known to be in the plain form."""
+    ends = line_ends(files.data)
+    source = np.searchsorted(np.cumsum(files.sizes), ends)
+    return TextLines(files, texts_of(files.data, np.append(0, ends)), ends, source, None)
+
+
+def recognise(files: LogTexts) -> TextLines:
+    """The lines, each looked at from end to end.
+
+    `CorruptTableError` names the file and the line that is not UTF-8.
+    """
+    lines = cut(files)
+    _require_utf8(lines.texts, files)
+    plain = np.flatnonzero(to_bools(pc.match_substring_regex(lines.texts, PLAIN)))
+    return TextLines(files, lines.texts, lines.ends, lines.source, plain)
+
+
+def line_ends(data: bytes | memoryview) -> Ints:
+    """Behind each newline."""
+    text = np.frombuffer(data, np.uint8)
+    ends = [
+        np.flatnonzero(text[start : start + _CACHED_BYTES] == ord("\n")) + (start + 1)
+        for start in range(0, len(text), _CACHED_BYTES)
+    ]
+    return np.concatenate([np.zeros(0, np.int64), *ends])
+
+
+def texts_of(data: bytes | memoryview, offsets: Ints) -> pa.LargeStringArray:
+    """Adjacent pieces of a text, by where each begins and where the last one ends; not a copy."""
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
+
+
+_TEXT = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"'
+_ENTRY = rf"{_TEXT}:(?:{_TEXT}|null)"
+_FIELDS = {
+    "size|modificationTime|deletionTimestamp|baseRowId|defaultRowCommitVersion": (
+        r"-?(?:0|[1-9][0-9]*)"
+    ),
+    "dataChange|extendedFileMetadata": r"(?:true|false)",
+    "partitionValues|tags": rf"(?:\{{(?:{_ENTRY}(?:,{_ENTRY})*)?\}}|null)",
+    "stats|clusteringProvider": rf"(?:{_TEXT}|null)",
+}
+_FIELD = "|".join(f'"(?:{names})":{value}' for names, value in _FIELDS.items())
+# The path first and without escapes, then known fields but for deletion vectors: such a line is one
+# JSON object with one action in it, and its path is its logical file.
+PLAIN = r'^\{"(?:add|remove|cdc)":\{"path":"[^"\\\x00-\x1f]+"' rf"(?:,(?:{_FIELD}))*\}}\}}\n$"
+
+_CACHED_BYTES = 256 << 10
+"""Looked at in one go: what is found out of them fits into the processor's cache, too."""
+
+
+def _require_utf8(texts: pa.LargeStringArray, files: LogTexts) -> None:
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        for index, name in enumerate(files.names):
+            split(name, files.text(index))
+        raise
