@@ -20,7 +20,7 @@ from delta_maintenance.protocol.file_action_lines import (
     read_lines,
 )
 from delta_maintenance.protocol.key_hash import hash_texts
-from delta_maintenance.protocol.log_texts import LogTexts, cut, recognise
+from delta_maintenance.protocol.log_texts import LogTexts, Room, cut, recognise
 from delta_maintenance.testing.actions import (
     Action,
     add,
@@ -148,14 +148,26 @@ def test_any_choice_of_lines_is_written_in_order_whatever_is_copied_together(
     assert chosen.keys.array().to_pylist() == [json.loads(text)["add"]["path"] for text in expected]
 
 
-@given(lines(), st.integers(0, 400))
-def test_files_say_the_same_in_any_room(made: list[tuple[Action, str]], size: int) -> None:
-    named = [(f"f{n}", line.encode()) for n, (_, line) in enumerate(made)]
-    room = bytearray(b"\n" * size)
-    alone, inside = LogTexts.of(*named), LogTexts.of(*named, room=room)
+@given(lines(), st.integers(0, 900))
+def test_files_say_the_same_in_a_room_that_others_had(
+    made: list[tuple[Action, str]], size: int
+) -> None:
+    named = [
+        (f"f{n}", f"{line}\n{line}"[-len(line) - n % 2 :].encode())
+        for n, (_, line) in enumerate(made)
+    ]
+    room = Room(size)
+    room.add("before", b"\n" * size)
+    room.clear()
+    put = [room.add(name, text) for name, text in named]
+    inside = room.texts()
+    alone = LogTexts.of(*(file for file, there in zip(named, put, strict=True) if there))
     assert bytes(inside.data) == bytes(alone.data)
     assert (inside.names, inside.sizes) == (alone.names, alone.sizes)
-    assert isinstance(inside.data, memoryview) == (len(alone.data) <= size) and len(room) == size
+    # Only what does not fit beside others is left out.
+    assert put[:1] == [True] * len(put[:1])
+    for there, (_, text) in zip(put, named, strict=True):
+        assert there or sum(alone.sizes) + len(text) + 1 > size
     found, expected = (read_lines(recognise(texts))[0] for texts in (inside, alone))
     assert list(found.texts()) == list(expected.texts())
     assert found.keys.array() == expected.keys.array()

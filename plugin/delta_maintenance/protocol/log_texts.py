@@ -34,27 +34,59 @@ class LogTexts:
     """All of them, and the `PADDING` behind."""
 
     @classmethod
-    def of(cls, *files: tuple[str, bytes], room: bytearray | None = None) -> Self:
-        """Files by name. A newline that is missing at the end of one is added.
-
-        They are put into `room` if they fit there; it is theirs as long as they are looked at.
-        """
+    def of(cls, *files: tuple[str, bytes]) -> Self:
+        """Files by name. A newline that is missing at the end of one is added."""
         texts = [text if text.endswith(b"\n") else text + b"\n" for _, text in files]
-        names, sizes = tuple(name for name, _ in files), tuple(map(len, texts))
-        texts.append(PADDING)
-        size = sum(sizes) + len(PADDING)
-        if room is None or len(room) < size:
-            return cls(names, sizes, b"".join(texts))
-        at = 0
-        for text in texts:
-            room[at : at + len(text)] = text
-            at += len(text)
-        return cls(names, sizes, memoryview(room)[:size])
+        names = tuple(name for name, _ in files)
+        return cls(names, tuple(map(len, texts)), b"".join([*texts, PADDING]))
 
     def text(self, index: int) -> bytes:
         """One of the files."""
         start = sum(self.sizes[:index])
         return bytes(self.data[start : start + self.sizes[index]])
+
+
+class Room:
+    """Room for files of the log, to be filled again and again.
+
+    The system takes longer to find fresh room than a file takes to be copied.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._data = bytearray(size + len(PADDING))
+        self.clear()
+
+    def clear(self) -> None:
+        """Makes room; whoever still has the texts finds others in their place."""
+        self._names: list[str] = []
+        self._sizes: list[int] = []
+        self._end = 0
+
+    def add(self, name: str, text: bytes) -> bool:
+        """Takes in a file, with the newline that is missing at its end.
+
+        False where there is no room beside those that are here; a first one gets what it needs.
+        """
+        start, end = self._end, self._end + len(text)
+        missing = not text.endswith(b"\n")
+        needed = end + missing + len(PADDING)
+        if needed > len(self._data):
+            if self._names:
+                return False
+            self._data = bytearray(needed)
+        self._data[start:end] = text
+        if missing:
+            self._data[end : end + 1] = b"\n"
+        self._end = end + missing
+        self._names.append(name)
+        self._sizes.append(self._end - start)
+        return True
+
+    def texts(self) -> LogTexts:
+        """The files that are here."""
+        end = self._end + len(PADDING)
+        self._data[self._end : end] = PADDING
+        return LogTexts(tuple(self._names), tuple(self._sizes), memoryview(self._data)[:end])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from zlib import crc32
 from delta_maintenance.errors import CorruptTableError, RefusedError, VerificationError
 from delta_maintenance.protocol.line_heads import PADDING
 from delta_maintenance.protocol.log_compaction import RangeContent, RangeReplay, content_of
-from delta_maintenance.protocol.log_texts import LogTexts, TextLines, cut, recognise
+from delta_maintenance.protocol.log_texts import LogTexts, Room, TextLines, cut, recognise
 from delta_maintenance.storage.base import Store
 from delta_maintenance.table.log_segment import LOG_DIRECTORY, LogEntry
 from delta_maintenance.table.parallel import in_parallel
@@ -25,8 +25,6 @@ from delta_maintenance.table.staging import require_whole
 
 _BATCH_BYTES = 3_000_000
 """Read at a time. Less of it, and threads are handed more than they do; more needs more memory."""
-_ROOM_BYTES = _BATCH_BYTES * 5 // 4
-"""The last commit of a batch seldom takes it further than that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,29 +177,22 @@ def _commit_lines(store: Store, commits: Sequence[LogEntry]) -> Iterator[TextLin
 
     Each batch is gone when the next one is asked for.
     """
-    rooms: list[bytearray] = []
-
-    def work(batch: tuple[bytearray, LogTexts]) -> tuple[bytearray, TextLines]:
-        return batch[0], recognise(batch[1])
-
-    for room, lines in in_parallel(work, _commit_batches(store, commits, rooms)):
+    rooms: list[Room] = []
+    batches = in_parallel(
+        lambda room: (room, recognise(room.texts())), _filled(store, commits, rooms)
+    )
+    for room, lines in batches:
         yield lines
+        room.clear()
         rooms.append(room)
 
 
-def _commit_batches(
-    store: Store, commits: Sequence[LogEntry], rooms: list[bytearray]
-) -> Iterator[tuple[bytearray, LogTexts]]:
-    """Batches of commits, each in one of the rooms, or in a new one where they are all in use."""
-    batch: list[tuple[str, bytes]] = []
-    size = 0
+def _filled(store: Store, commits: Sequence[LogEntry], rooms: list[Room]) -> Iterator[Room]:
+    """Rooms full of commits: those given, new ones where all are in use."""
+    room = Room(_BATCH_BYTES)
     for entry, data in read_ahead(store, commits, lambda entry: store.read(entry.path)):
-        batch.append((entry.path, data))
-        size += len(data)
-        if size >= _BATCH_BYTES:
-            room = rooms.pop() if rooms else bytearray(_ROOM_BYTES)
-            joined = LogTexts.of(*batch, room=room)
-            batch, size = [], 0
-            yield room, joined
-    if batch:
-        yield bytearray(), LogTexts.of(*batch)
+        if not room.add(entry.path, data):
+            yield room
+            room = rooms.pop() if rooms else Room(_BATCH_BYTES)
+            room.add(entry.path, data)
+    yield room
