@@ -325,12 +325,14 @@ def test_every_difference_of_an_existing_compaction_is_found(change: Any, proble
     assert window.status == "differs" and problem in str(window.reason)
 
 
-def test_commits_that_are_cleaned_up_meanwhile_are_no_failure() -> None:
+@pytest.mark.parametrize("at_hand", [False, True])
+def test_commits_that_are_cleaned_up_meanwhile_are_no_failure(at_hand: bool) -> None:
     table = build(6)
     planned = plan(table, commits_per_file=3)
+    snapshot = table.open().snapshot() if at_hand else None
     table.checkpoint(5)
     table.drop(commit_name(1))
-    result = compact_log.apply(table.open(), planned)
+    result = compact_log.apply(table.open(), planned, snapshot=snapshot)
     assert [window.status for window in result.windows] == ["gone", "written"]
     assert result.status == "written"
 

@@ -239,6 +239,9 @@ def test_single_actions_are_carried_as_they_stand() -> None:
         (json.dumps(metadata()) + "\n" + PLAIN + '\n{"txn":{}}', 3),
         (PLAIN + "\n\n" + '{"commitInfo":', 3),
         (PLAIN.replace("p=1", "p=\xff"), 1),
+        # Half a surrogate pair, which the regular expression takes for a character.
+        (PLAIN.replace("p=1", "p=\xed\xa0\x80"), 1),
+        (PLAIN + "\n" + PLAIN.replace("numRecords", "\xed\xbf\xbf"), 2),
     ],
 )
 def test_damage_is_named_with_file_and_line(text: str, line: int) -> None:

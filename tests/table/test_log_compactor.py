@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import VerificationError
@@ -115,3 +115,26 @@ def test_content_is_compared_where_the_bytes_agree(
     monkeypatch.setattr(log_compactor, "content_of", other)
     with pytest.raises(VerificationError, match="reads back differently"):
         write_compaction(table.store, list(list_log(table.store).commits.values()), NAME)
+
+
+@given(st.data())
+@settings(max_examples=40)
+def test_batches_of_any_size_come_to_the_same(data: st.DataObject) -> None:
+    """Their room is used again while others are under way."""
+    table = TableBuilder()
+    paths = st.sampled_from([f"{name * 7}.parquet" for name in "abcdefgh"])
+    for version in range(data.draw(st.integers(4, 30))):
+        files = data.draw(st.lists(paths, unique=True, max_size=4))
+        kinds = [data.draw(st.sampled_from([add, remove])) for _ in files]
+        table.commit([txn("app", version), *(k(f) for k, f in zip(kinds, files, strict=True))])
+    commits = list(list_log(table.store).commits.values())
+    path = f"{LOG_DIRECTORY}/{compaction_name(0, len(commits) - 1)}"
+    found = []
+    for room in (log_compactor._BATCH_BYTES, data.draw(st.integers(1, 1500))):
+        table.store.delete(path)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(log_compactor, "_BATCH_BYTES", room)
+            written = write_compaction(table.store, commits, path.rpartition("/")[2])
+        assert written is not None
+        found.append((written, sorted(table.store.read(path).splitlines())))
+    assert found[0] == found[1]
