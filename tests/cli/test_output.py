@@ -40,9 +40,27 @@ def test_text_of_a_table_is_shown_on_one_line_without_control_characters(
     assert printable(text) == shown
 
 
-def test_a_title_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_a_title_is_no_markup(monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO]) -> None:
+    out = stream()
+    monkeypatch.setattr(sys, "stdout", out)
     print_fields("s3://lake/[bold]events:eyes:", {"version": 1})
-    assert "s3://lake/[bold]events:eyes:" in capsys.readouterr().out
+    assert "s3://lake/[bold]events:eyes:" in out.getvalue()
+    assert out.isatty() == ("╭" in out.getvalue())
+
+
+def test_a_value_stays_on_its_line_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = "part=1/" * 60
+    print_fields("t", {"path": path, "reasons": ("one", "two"), "none": None, "size": 12345})
+    assert capsys.readouterr().out.splitlines() == [
+        "t",
+        f"  path     {path}",
+        "  reasons  one",
+        "           two",
+        "  size     12,345",
+    ]
 
 
 def test_an_instant_is_shown_as_in_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,20 +31,23 @@ def print_json(document: Any) -> None:
 
 
 def print_fields(title: str, fields: Mapping[str, object]) -> None:
-    """A titled list of names and values, for people. Empty values are left out."""
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
+    """A titled list of names and values, for people. Empty values are left out.
 
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True, style="bold")
-    grid.add_column(overflow="fold")
-    for name, value in fields.items():
-        if value not in (None, "", (), [], {}):
-            grid.add_row(name, _cell(value))
-    # As plain text it would be read as markup, and it may be the address of a table.
-    heading = Text(printable(title))
-    _console().print(Panel(grid, title=heading, title_align="left", expand=False))
+    A terminal gets a frame; elsewhere a line is as long as what it says, for `grep` and for logs.
+    """
+    cells = {
+        name: _cell(value) for name, value in fields.items() if value not in (None, "", (), [], {})
+    }
+    if sys.stdout.isatty():
+        _print_panel(printable(title), cells)
+        return
+    width = max(map(len, cells), default=0)
+    lines = [printable(title)]
+    for name, cell in cells.items():
+        first, *others = cell.split("\n")
+        lines.append(f"  {name:<{width}}  {first}")
+        lines += [f"  {'':<{width}}  {line}" for line in others]
+    print("\n".join(lines))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -174,6 +177,20 @@ class _SayHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = record.levelname.lower()
         say(f"{level}: {record.getMessage()}")
+
+
+def _print_panel(title: str, cells: Mapping[str, str]) -> None:
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style="bold")
+    grid.add_column(overflow="fold")
+    for name, cell in cells.items():
+        grid.add_row(name, cell)
+    # As plain text it would be read as markup, and it may be the address of a table.
+    _console().print(Panel(grid, title=Text(title), title_align="left", expand=False))
 
 
 def _console(*, stderr: bool = False) -> Console:
