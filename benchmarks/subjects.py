@@ -20,12 +20,26 @@ def checkpoint_deltalake(table: str) -> dict[str, object]:
     return {"version": opened.version()}
 
 
+def compact_ours(table: str, commits: str) -> dict[str, object]:
+    from delta_maintenance import clock, open_table
+    from delta_maintenance.operations import compact_log
+
+    started = time.perf_counter()
+    opened = open_table(table)
+    snapshot = opened.snapshot()
+    options = compact_log.CompactLogOptions(commits_per_file=int(commits))
+    plan = compact_log.plan(snapshot, options, now=clock.now())
+    compact_log.apply(opened, plan, snapshot=snapshot)
+    return {"version": snapshot.version, "seconds": time.perf_counter() - started}
+
+
 def compact_deltalake(table: str) -> dict[str, object]:
     from deltalake import DeltaTable
 
+    started = time.perf_counter()
     opened = DeltaTable(table)
     opened.compact_logs(0, opened.version())
-    return {"version": opened.version()}
+    return {"version": opened.version(), "seconds": time.perf_counter() - started}
 
 
 def open_ours(table: str) -> dict[str, object]:
@@ -91,6 +105,7 @@ def _import_airflow() -> None:
 
 _SUBJECTS: dict[str, Callable[..., dict[str, object]]] = {
     "checkpoint-deltalake": checkpoint_deltalake,
+    "compact-ours": compact_ours,
     "compact-deltalake": compact_deltalake,
     "open-ours": open_ours,
     "open-deltalake": open_deltalake,
