@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, RefusedError
-from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator, Prepared
+from delta_maintenance_airflow.operators.base import Prepared
+from delta_maintenance_airflow.operators.spark_base import DeltaSparkOperator
 
 if TYPE_CHECKING:
     from delta_maintenance import Table
@@ -15,16 +16,16 @@ if TYPE_CHECKING:
     from delta_maintenance_airflow.progress import LoggedProgress
 
 
-class DeltaLogCompactionOperator(DeltaMaintenanceOperator):
+class DeltaLogCompactionOperator(DeltaSparkOperator):
     """Puts the commits after the newest checkpoint into fewer files, for readers to read instead.
 
     Adds no version and deletes nothing. Each compaction is read back and compared before any reader
     can see it; running the task twice, or two at a time, does no harm.
 
     `status` is `written`, `already-there` or `nothing-to-do`. A task that finds a compaction which
-    does something else than its commits fails. Takes the parameters of `DeltaMaintenanceOperator`.
+    does something else than its commits fails. Takes the parameters of `DeltaSparkOperator`.
     `options` are fields of `CompactLogOptions`: `commits_per_file`, `first_version`,
-    `last_version`, `partial`.
+    `last_version`, `partial`, `auto_spark_bytes`.
     """
 
     operation = "compact-log"
@@ -33,6 +34,11 @@ class DeltaLogCompactionOperator(DeltaMaintenanceOperator):
         from delta_maintenance.operations import compact_log
 
         return compact_log.CompactLogOptions.from_json(given)
+
+    def read_result(self, value: Mapping[str, Any]) -> CompactLogResult:
+        from delta_maintenance.operations import compact_log
+
+        return compact_log.CompactLogResult.from_json(value)
 
     def prepare(
         self, table: Table, options: CompactLogOptions, progress: LoggedProgress

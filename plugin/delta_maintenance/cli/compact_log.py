@@ -7,8 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
-from delta_maintenance.cli.arguments import Verbs, add_verb, at_least, open_table
+from delta_maintenance.cli.arguments import Verbs, add_engine, add_verb, at_least, open_table
 from delta_maintenance.cli.output import Progress, count_text, print_fields, print_json, warn
+from delta_maintenance.cli.spark_launcher import run_spark_job
 from delta_maintenance.errors import DeltaMaintenanceError
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="only say what would be written, and why"
     )
+    add_engine(parser)
     parser.set_defaults(run=run)
 
 
@@ -66,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     given = {
         name: getattr(arguments, name)
-        for name in ("commits_per_file", "first_version", "last_version", "partial")
+        for name in ("commits_per_file", "first_version", "last_version", "partial", "engine")
     }
     options = compact_log.CompactLogOptions(
         **{name: value for name, value in given.items() if value is not None}
@@ -78,8 +80,15 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         _print_plan(plan, arguments)
         return
-    with Progress() as progress:
-        result = compact_log.apply(table, plan, progress=progress, snapshot=snapshot)
+    if plan.engine == "spark" and not plan.is_noop:
+        # The job plans anew, and so that it covers no version that came since.
+        job = {"options": {**options.to_json(), "engine": "spark", "last_version": plan.version}}
+        result = compact_log.CompactLogResult.from_json(
+            run_spark_job("compact-log", job, arguments)
+        )
+    else:
+        with Progress() as progress:
+            result = compact_log.apply(table, plan, progress=progress, snapshot=snapshot)
     _print_result(result, arguments)
     if result.failures:
         first = result.failures[0]
@@ -102,6 +111,7 @@ def _print_plan(plan: CompactLogPlan, arguments: argparse.Namespace) -> None:
             "windows": [f"{w.first_version} to {w.last_version}" for w in plan.windows],
             "reason": plan.reason,
             "log bytes": plan.log_bytes,
+            "engine": plan.engine,
             "notes": plan.notes,
         },
     )

@@ -10,7 +10,7 @@ from typing import Any
 from delta_maintenance.cli.arguments import Verbs, add_verb, key_value
 from delta_maintenance.cli.output import print_json
 
-_OPERATIONS = ("checkpoint", "backfill-row-ids", "add-constraint", "fsck", "vacuum")
+_OPERATIONS = ("checkpoint", "compact-log", "backfill-row-ids", "add-constraint", "fsck", "vacuum")
 _PLATFORMS = (
     "livy",
     "emr-serverless",

@@ -22,7 +22,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations.record import AtLeast, Record
 from delta_maintenance.protocol.features import Operation, require_supported
 from delta_maintenance.protocol.log_files import compaction_name
-from delta_maintenance.table.log_compactor import compare_compaction, write_compaction
+from delta_maintenance.table.log_compactor import RangeEngine, compare_compaction, write_compaction
 from delta_maintenance.table.log_segment import LOG_DIRECTORY, LogEntry, LogListing, list_log
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.snapshot import Snapshot
@@ -49,6 +49,10 @@ class CompactLogOptions(Record):
     partial: bool = False
     """Whether the last window may be smaller than asked for. The next run then begins behind it,
     for compactions never overlap."""
+    engine: Literal["auto", "local", "spark"] = "auto"
+    auto_spark_bytes: int = 8 << 30
+    """With `engine="auto"`: from this many bytes of commits in one window on, the work goes to
+    Spark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,7 @@ class CompactLogPlan(Record):
     """One sentence: why these windows, or why none."""
     log_bytes: int
     """Of all commits to be read."""
+    engine: Literal["local", "spark"] = "local"
     notes: tuple[str, ...] = ()
     """What is left alone, and why."""
 
@@ -117,6 +122,7 @@ class CompactLogResult(Record):
     """`failed`: at least one window is refused or differs; the others are as they say."""
     windows: tuple[CompactedWindow, ...] = ()
     bytes_written: int = 0
+    engine: Literal["local", "spark"] = "local"
     notes: tuple[str, ...] = ()
 
     @property
@@ -139,10 +145,11 @@ def plan(
     listing = list_log(snapshot.store)
     first, last = _range(snapshot, listing, options)
     windows, notes = _windows(listing, options, first, last)
+    engine, why = _engine(options, windows)
     if windows:
         reason = (
             f"{len(windows)} windows of up to {options.commits_per_file} commits "
-            f"from version {first} on are complete and not compacted yet"
+            f"from version {first} on are complete and not compacted yet{why}"
         )
     else:
         reason = (
@@ -156,6 +163,7 @@ def plan(
         windows=windows,
         reason=reason,
         log_bytes=sum(window.log_bytes for window in windows),
+        engine=engine,
         notes=(*notes, *snapshot.warnings),
     )
 
@@ -164,13 +172,15 @@ def apply(
     table: Table,
     plan: CompactLogPlan,
     *,
+    engine: RangeEngine | None = None,
     progress: Progress | None = None,
     snapshot: Snapshot | None = None,
 ) -> CompactLogResult:
     """Writes the planned compactions. Running it twice, or two at a time, does no harm.
 
-    `snapshot` is the one that the plan was made from, where it is still at hand: that saves opening
-    it again. Where all windows are refused, the first error is raised; otherwise the Result has
+    `engine` reads the commits of a plan for Spark; a plan for this process needs none. `snapshot`
+    is the one that the plan was made from, where it is still at hand: that saves opening it again.
+    Where all windows are refused, the first error is raised; otherwise the Result has
     them. Whatever keeps the store from answering is raised in any case.
     """
     if plan.is_noop:
@@ -178,7 +188,14 @@ def apply(
             table=plan.table,
             version=plan.version,
             status="nothing-to-do",
+            engine=plan.engine,
             notes=(plan.reason, *plan.notes),
+        )
+    if plan.engine == "spark" and engine is None:
+        raise InvalidRequestError(
+            "the plan is for Spark, and there is no session here",
+            table=plan.table,
+            remedy="submit the Spark job, or plan with the local engine",
         )
     _require_writable(snapshot or table.snapshot())
     commits = _commits(table, plan, snapshot)
@@ -186,7 +203,7 @@ def apply(
     errors: list[DeltaMaintenanceError] = []
     for window in plan.windows:
         try:
-            done.append(_compact(table, window, commits))
+            done.append(_compact(table, window, commits, engine))
         except (RefusedError, CorruptTableError) as error:
             errors.append(error)
             done.append(_outcome(window, "refused", reason=str(error)))
@@ -202,6 +219,7 @@ def apply(
         status=_status(done),
         windows=tuple(done),
         bytes_written=sum(window.bytes_written for window in done),
+        engine=plan.engine,
         notes=plan.notes,
     )
 
@@ -274,6 +292,18 @@ def _windows(
     return tuple(windows), tuple(notes)
 
 
+def _engine(
+    options: CompactLogOptions, windows: Sequence[CompactionWindow]
+) -> tuple[Literal["local", "spark"], str]:
+    """Who is to read the commits, and what to say of it."""
+    largest = max((window.log_bytes for window in windows), default=0)
+    if options.engine == "spark":
+        return "spark", "; Spark was asked for"
+    if options.engine == "auto" and largest >= options.auto_spark_bytes:
+        return "spark", f"; {largest} bytes of commits are more than one process should reconcile"
+    return "local", ""
+
+
 def _free(
     listing: LogListing, first: int, last: int, notes: list[str]
 ) -> Iterator[tuple[int, int]]:
@@ -293,14 +323,17 @@ def _free(
 
 
 def _compact(
-    table: Table, window: CompactionWindow, listed: Mapping[int, LogEntry]
+    table: Table,
+    window: CompactionWindow,
+    listed: Mapping[int, LogEntry],
+    engine: RangeEngine | None,
 ) -> CompactedWindow:
     name = compaction_name(window.first_version, window.last_version)
     path = f"{LOG_DIRECTORY}/{name}"
     try:
         commits = [listed[v] for v in range(window.first_version, window.last_version + 1)]
         try:
-            written = write_compaction(table.store, commits, name)
+            written = write_compaction(table.store, commits, name, engine=engine)
         except FileExistsError:
             problem = compare_compaction(table.store, commits, name)
             status: WindowStatus = "differs" if problem else "already-there"

@@ -334,6 +334,7 @@ def _compact_log(context: Context, options: Mapping[str, Any], now: datetime) ->
     return Planned(
         plan=plan,
         is_noop=plan.is_noop,
+        for_spark=plan.engine == "spark",
         apply=partial(
             compact_log.apply, context.table, plan, snapshot=snapshot, progress=context.progress
         ),

@@ -209,7 +209,13 @@ def _compact_log(look: Look) -> AssessedOperation | None:
         return None
     if _is_due(look, "checkpoint"):
         return not_due("compact-log", "the checkpoint that is due leaves nothing to compact")
-    options = compact_log.CompactLogOptions(commits_per_file=rule.commits_per_file)
+    options = compact_log.CompactLogOptions.from_json(
+        given(
+            commits_per_file=rule.commits_per_file,
+            engine=look.rules.engine.prefer,
+            auto_spark_bytes=look.rules.engine.spark_log_bytes,
+        )
+    )
     plan = compact_log.plan(look.snapshot, options, now=look.now)
     last = look.last_run("compact-log")
     # Windows in which nothing stands, or whose commits contradict each other, stay as they are.
@@ -223,6 +229,7 @@ def _compact_log(look: Look) -> AssessedOperation | None:
         operation="compact-log",
         status="due",
         reason=plan.reason,
+        engine=plan.engine,
         options=options.to_json(),
         commits_to_replay=replayed,
         commits_to_replay_after=replayed - commits + len(windows),

@@ -9,10 +9,11 @@ checkpoints hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.commit_text import parse_line
@@ -24,6 +25,8 @@ from delta_maintenance.protocol.file_action_lines import (
 from delta_maintenance.protocol.key_hash import Hashes
 from delta_maintenance.protocol.log_texts import TextLines
 from delta_maintenance.protocol.reconcile import FileReplay
+
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)
@@ -38,12 +41,12 @@ class RangeContent:
     """The newest of every other action, without nulls, by its name and what tells it from others
     of that name."""
 
-    def count(self, lines: FileActionLines, hashes: Hashes) -> None:
-        """Takes in file actions, with the hashes of their keys."""
-        removes = int(lines.is_remove.sum())
+    def count(self, hashes: Hashes, is_remove: Bools) -> None:
+        """Takes in file actions, by the hashes of their keys."""
+        removes = int(is_remove.sum())
         self.removes += removes
-        self.adds += len(lines.is_remove) - removes
-        weights = np.where(lines.is_remove, np.uint64(3), np.uint64(1))
+        self.adds += len(is_remove) - removes
+        weights = np.where(is_remove, np.uint64(3), np.uint64(1))
         total = np.add.reduce(hashes * weights, dtype=np.uint64)
         self.keys = (self.keys + int(total)) % 2**64
 
@@ -67,7 +70,8 @@ class RangeReplay:
         self.content = RangeContent()
         self.superseded = 0
         """File actions that did not stand."""
-        self._single_texts: dict[tuple[str, str], bytes] = {}
+        self.single_texts: dict[tuple[str, str], bytes] = {}
+        """The newest of every other action, as a line each."""
         self._replay = FileReplay()
 
     def offer(self, batch: TextLines) -> FileActionLines:
@@ -82,9 +86,9 @@ class RangeReplay:
         for file, found in zip(files, singles, strict=True):
             _require_carried(file, found)
             for key, text in found.texts:
-                if key not in self._single_texts:
-                    self._single_texts[key] = text
-                    self.content.singles[key] = _value(text)
+                if key not in self.single_texts:
+                    self.single_texts[key] = text
+                    self.content.singles[key] = single_value(text)
         order = np.argsort(lines.source, kind="stable")
         stands = np.zeros(len(order), bool)
         hashes = lines.keys.hashes()
@@ -93,21 +97,22 @@ class RangeReplay:
             _require_single(lines, hashes, stands, files)
             self.superseded += int((~stands).sum())
         standing = lines.filter(stands)
-        self.content.count(standing, hashes[stands])
+        self.content.count(hashes[stands], standing.is_remove)
         return standing
-
-    def single_texts(self) -> Iterator[bytes]:
-        """The newest of every other action, a line each."""
-        yield from self._single_texts.values()
 
 
 def content_of(text: TextLines) -> RangeContent:
     """What reconciled lines come to."""
     content = RangeContent()
     lines, singles = read_lines(text)
-    content.count(lines, lines.keys.hashes())
-    content.singles = {key: _value(line) for found in singles for key, line in found.texts}
+    content.count(lines.keys.hashes(), lines.is_remove)
+    content.singles = {key: single_value(line) for found in singles for key, line in found.texts}
     return content
+
+
+def single_value(line: bytes) -> object:
+    """What the line of any other action says, for `RangeContent.singles`."""
+    return _without_nulls(parse_line(line))
 
 
 def _require_carried(name: str, found: SingleLines) -> None:
@@ -138,10 +143,6 @@ def _require_single(
         row = int(suspects[order[repeats[0]]])
         path = lines.keys.array()[row].as_py().rpartition("\0")[2]
         raise _refused(files[int(lines.source[row])], f"the file holds two actions for {path}")
-
-
-def _value(text: bytes) -> object:
-    return _without_nulls(parse_line(text))
 
 
 def _without_nulls(value: object) -> object:

@@ -25,8 +25,16 @@ from pyspark.sql import SparkSession
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations import add_constraint, backfill_row_ids, checkpoint, fsck, vacuum
+from delta_maintenance.operations import (
+    add_constraint,
+    backfill_row_ids,
+    checkpoint,
+    compact_log,
+    fsck,
+    vacuum,
+)
 from delta_maintenance.operations.vacuum_report import write_report
+from delta_maintenance.spark.compact_log import SparkRange
 from delta_maintenance.spark.connect import is_connected, ship_library
 from delta_maintenance.spark.constraint_check import SparkConstraintCheck
 from delta_maintenance.spark.footers import SparkFooters
@@ -110,6 +118,22 @@ def _checkpoint(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, A
     ).to_json()
 
 
+def _compact_log(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
+    options = compact_log.CompactLogOptions.from_json({"engine": "spark", **spec.options})
+    table = open_table(address, spec.storage_options)
+    snapshot = table.snapshot()
+    plan = compact_log.plan(snapshot, options, now=clock.now())
+    _say(f"{plan.table}, version {plan.version}: {plan.reason}")
+    engine = SparkRange(spark, address, spec.storage_options, progress=_progress)
+    return compact_log.apply(
+        table,
+        plan,
+        engine=engine if plan.engine == "spark" else None,
+        progress=_progress,
+        snapshot=snapshot,
+    ).to_json()
+
+
 def _backfill_row_ids(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
     options = backfill_row_ids.BackfillRowIdsOptions.from_json({"engine": "spark", **spec.options})
     table = open_table(address, spec.storage_options)
@@ -187,6 +211,7 @@ def _vacuum(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
 
 _OPERATIONS: Mapping[str, Callable[[JobSpec, str, SparkSession], dict[str, Any]]] = {
     "checkpoint": _checkpoint,
+    "compact-log": _compact_log,
     "backfill-row-ids": _backfill_row_ids,
     "add-constraint": _add_constraint,
     "fsck": _fsck,

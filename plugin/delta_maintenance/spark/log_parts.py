@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions
 
 from delta_maintenance.spark.log_shares import LogPart
 from delta_maintenance.table.log_segment import LogEntry
@@ -13,6 +13,7 @@ from delta_maintenance.table.snapshot import Snapshot
 
 LOG_BYTES_PER_TASK = 32 << 20
 _LOG_FILES_PER_TASK = 2000
+_LABELS_TRIED = 32
 _ARROW_BYTES_PER_TASK = 128 << 20
 _ROWS_PER_BATCH = ("spark.sql.execution.arrow.maxRecordsPerBatch", "16")
 
@@ -21,27 +22,17 @@ def log_parts(
     snapshot: Snapshot, *, log_bytes_per_task: int = LOG_BYTES_PER_TASK
 ) -> tuple[list[LogPart], int]:
     """The files that make up a version, the newest part first, and how many parts are its tail."""
-    tail = _tail_parts(snapshot.segment.tail, log_bytes_per_task)
+    tail: list[LogPart] = [*adjacent_parts(snapshot.segment.tail, log_bytes_per_task)]
     checkpoint = snapshot.checkpoint
     parts = [*tail, *(checkpoint.parts(_ARROW_BYTES_PER_TASK) if checkpoint is not None else ())]
     return parts, len(tail)
 
 
-@contextmanager
-def small_batches(spark: SparkSession) -> Iterator[None]:
-    """Keeps Spark from handing thousands of payloads to Python at once."""
-    name, value = _ROWS_PER_BATCH
-    before = str(spark.conf.get(name))
-    spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        spark.conf.set(name, before)
-
-
-def _tail_parts(entries: Sequence[LogEntry], log_bytes_per_task: int) -> list[LogPart]:
-    """Adjacent files together, the newest part first."""
-    parts: list[LogPart] = []
+def adjacent_parts(
+    entries: Sequence[LogEntry], log_bytes_per_task: int
+) -> list[tuple[LogEntry, ...]]:
+    """Files by ascending version, adjacent ones together, the newest part first."""
+    parts: list[tuple[LogEntry, ...]] = []
     together: list[LogEntry] = []
     size = 0
     for entry in reversed(entries):
@@ -55,3 +46,29 @@ def _tail_parts(entries: Sequence[LogEntry], log_bytes_per_task: int) -> list[Lo
     if together:
         parts.append(tuple(reversed(together)))
     return parts
+
+
+def share_labels(spark: SparkSession, shares: int) -> tuple[int, ...]:
+    """A number for each share, chosen so that Spark's hash sends each to a task of its own.
+
+    Left to chance, some tasks would get several shares and others none.
+    """
+    if shares == 1:
+        return (0,)
+    task = functions.expr(f"pmod(hash(label), {shares})")
+    numbers = spark.range(0, shares * _LABELS_TRIED, 1, 1).selectExpr("int(id) AS label")
+    found = numbers.groupBy(task).agg(functions.min("label").alias("label")).collect()
+    labels = [row.label for row in found]
+    return (*labels, *range(-1, len(labels) - shares - 1, -1))
+
+
+@contextmanager
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Keeps Spark from handing thousands of payloads to Python at once."""
+    name, value = _ROWS_PER_BATCH
+    before = str(spark.conf.get(name))
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)

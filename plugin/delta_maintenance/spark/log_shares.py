@@ -9,7 +9,7 @@ schema in Spark.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
 from delta_maintenance.protocol.checkpoint import FileActionLayout
 from delta_maintenance.protocol.file_action_json import MapKeys
 from delta_maintenance.protocol.file_actions import ADD_TYPES, REMOVE_TYPES, empty
-from delta_maintenance.protocol.key_hash import hash_texts
+from delta_maintenance.protocol.key_hash import Hashes, hash_texts
 from delta_maintenance.protocol.path_audit import locations
 from delta_maintenance.protocol.reconcile import FileReplay
 from delta_maintenance.storage import open_store
@@ -131,7 +131,7 @@ class LogReading:
                 raise
             yield from self._notices(error, number)
         except FileNotFoundError as error:
-            yield from self._notices(_gone(error), number)
+            yield from self._notices(gone(error), number)
 
     def _files(self, store: Store, part: LogPart) -> Iterator[StandingFiles]:
         keys = MapKeys(partition_columns=self.partition_columns)
@@ -148,19 +148,26 @@ class LogReading:
             return
         paths = pa.concat_arrays(batch["path"].chunks)
         hashes = hash_texts(locations(paths, root=self.address.uri))
-        share = (hashes % np.uint64(len(self.labels))).astype(np.int64)
-        order = np.argsort(share, kind="stable")
-        batch = batch.combine_chunks().take(pa.array(order))
-        ends = np.cumsum(np.bincount(share, minlength=len(self.labels)))
-        for label, start, end in zip(self.labels, [0, *ends[:-1]], ends, strict=True):
-            for at in range(start, end, _ROWS_PER_PAYLOAD):
-                rows = batch.slice(at, min(_ROWS_PER_PAYLOAD, end - at))
-                yield ShareRow(label, number, kind, to_payload(rows))
+        yield from shared_out(batch, hashes, self.labels, kind=kind, age=number)
 
     def _notices(self, notice: Notice, number: int) -> Iterator[ShareRow]:
         payload = pickle.dumps(notice)
         for label in self.labels:
             yield ShareRow(label, number - len(self.parts), "notice", payload)
+
+
+def shared_out(
+    batch: pa.Table, hashes: Hashes, labels: Sequence[int], *, kind: str, age: int
+) -> Iterator[ShareRow]:
+    """The rows of a batch, each in the share that its hash tells."""
+    share = (hashes % np.uint64(len(labels))).astype(np.int64)
+    order = np.argsort(share, kind="stable")
+    batch = batch.combine_chunks().take(pa.array(order))
+    ends = np.cumsum(np.bincount(share, minlength=len(labels)))
+    for label, start, end in zip(labels, [0, *ends[:-1]], ends, strict=True):
+        for at in range(start, end, _ROWS_PER_PAYLOAD):
+            rows = batch.slice(at, min(_ROWS_PER_PAYLOAD, end - at))
+            yield ShareRow(label, age, kind, to_payload(rows))
 
 
 def share_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[ShareRow]:
@@ -187,6 +194,16 @@ def in_batches(rows: Iterable[ShareRow]) -> Iterator[pa.RecordBatch]:
         yield _batch(waiting)
 
 
+def gone(error: FileNotFoundError) -> CorruptTableError:
+    """What an executor has to tell of a file that it was sent for."""
+    return CorruptTableError(
+        "a file of the log cannot be found by an executor",
+        file=str(error),
+        remedy="keep the table where every executor reaches it; "
+        "if it is, look for another process that is deleting files of this log",
+    )
+
+
 def _batch(rows: list[ShareRow]) -> pa.RecordBatch:
     columns = [
         pa.array([getattr(row, field.name) for row in rows], field.type) for field in _ARROW_SCHEMA
@@ -206,12 +223,3 @@ def to_payload(rows: pa.Table) -> bytes:
 def _schema(batch: pa.Table) -> pa.Schema:
     # Columns of a batch without rows are left to chance by the JSON reader.
     return batch.schema if batch.num_rows else pa.schema([])
-
-
-def _gone(error: FileNotFoundError) -> CorruptTableError:
-    return CorruptTableError(
-        "a file of the log cannot be found by an executor",
-        file=str(error),
-        remedy="keep the table where every executor reaches it; "
-        "if it is, look for another process that is deleting files of this log",
-    )

@@ -10,7 +10,7 @@ import os
 import pickle
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import SparkSession, functions
+from pyspark.sql import SparkSession
 
 from delta_maintenance.clock import NewId
 from delta_maintenance.clock import new_id as random_id
@@ -18,7 +18,12 @@ from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.protocol.checkpoint import UnknownFieldsError
 from delta_maintenance.protocol.log_files import SIDECAR_DIRECTORY
 from delta_maintenance.spark import log_shares, share_writer
-from delta_maintenance.spark.log_parts import LOG_BYTES_PER_TASK, log_parts, small_batches
+from delta_maintenance.spark.log_parts import (
+    LOG_BYTES_PER_TASK,
+    log_parts,
+    share_labels,
+    small_batches,
+)
 from delta_maintenance.spark.log_shares import LogReading, TableAddress
 from delta_maintenance.spark.share_writer import Report, ShareWriting, gravest
 from delta_maintenance.spark.storage_access import executor_options
@@ -33,7 +38,6 @@ from delta_maintenance.table.snapshot import Snapshot
 _SAMPLED_FILES = 3
 # A share gets some actions more or less than others, which should not cost it a second sidecar.
 _FILL = 0.95
-_LABELS_TRIED = 32
 
 
 class SparkSidecars:
@@ -78,7 +82,7 @@ class SparkSidecars:
         parts, tail = log_parts(snapshot, log_bytes_per_task=self._log_bytes_per_task)
         if not parts:
             return SidecarSet(reports=(), expired_tombstones=0)
-        labels = self._labels(_share_count(snapshot, spec))
+        labels = share_labels(self._spark, _share_count(snapshot, spec))
         reading = LogReading(
             address=self._address,
             parts=tuple(pickle.dumps(part) for part in parts),
@@ -111,19 +115,6 @@ class SparkSidecars:
                 .collect()
             )
         return [pickle.loads(row.report) for row in rows]
-
-    def _labels(self, shares: int) -> tuple[int, ...]:
-        """A number for each share, chosen so that Spark's hash sends each to a task of its own.
-
-        Left to chance, some tasks would get several shares and others none.
-        """
-        if shares == 1:
-            return (0,)
-        task = functions.expr(f"pmod(hash(label), {shares})")
-        numbers = self._spark.range(0, shares * _LABELS_TRIED, 1, 1).selectExpr("int(id) AS label")
-        found = numbers.groupBy(task).agg(functions.min("label").alias("label")).collect()
-        labels = [row.label for row in found]
-        return (*labels, *range(-1, len(labels) - shares - 1, -1))
 
     def _tell(self, what: str, done: int, total: int) -> None:
         if self._progress is not None:

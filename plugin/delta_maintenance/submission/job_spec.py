@@ -18,7 +18,9 @@ from delta_maintenance.operations.record import Record
 APPLICATION = Path(__file__).resolve().parent.parent / "spark" / "job.py"
 """The one file to submit, whatever the operation."""
 
-Operation = Literal["checkpoint", "backfill-row-ids", "add-constraint", "fsck", "vacuum"]
+Operation = Literal[
+    "checkpoint", "compact-log", "backfill-row-ids", "add-constraint", "fsck", "vacuum"
+]
 OPERATIONS: tuple[str, ...] = get_args(Operation)
 
 
@@ -59,12 +61,14 @@ class JobSpec(Record):
             add_constraint,
             backfill_row_ids,
             checkpoint,
+            compact_log,
             fsck,
             vacuum,
         )
 
         kinds: Mapping[str, type[Record]] = {
             "checkpoint": checkpoint.CheckpointOptions,
+            "compact-log": compact_log.CompactLogOptions,
             "backfill-row-ids": backfill_row_ids.BackfillRowIdsOptions,
             "add-constraint": add_constraint.AddConstraintOptions,
             "fsck": fsck.FsckOptions,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import RawIOBase
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
 from zlib import crc32
 
 from delta_maintenance.errors import CorruptTableError, RefusedError, VerificationError
@@ -36,11 +36,36 @@ class WrittenCompaction:
     content: RangeContent
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconciledRange:
+    """What was written of a range, for whoever reads it back."""
+
+    content: RangeContent
+    """What the commits come to, which the file is to say."""
+    size: int
+    """Bytes."""
+    checksum: int
+    """Of these bytes."""
+    plain: bool
+    """All file actions are in the plain form, so that nobody has to recognise them again."""
+
+
+class RangeEngine(Protocol):
+    """Reconciles the commits of a range and writes what stands of them."""
+
+    def write_range(self, commits: Sequence[LogEntry], file: BinaryIO) -> ReconciledRange:
+        """Takes commits by ascending version, and writes lines in any order.
+
+        Raises the errors of `write_compaction`.
+        """
+
+
 def write_compaction(
-    store: Store, commits: Sequence[LogEntry], name: str
+    store: Store, commits: Sequence[LogEntry], name: str, *, engine: RangeEngine | None = None
 ) -> WrittenCompaction | None:
     """Writes the compaction `name` of some commits, given by ascending version.
 
+    `engine` reads and reconciles them in place of this process, which reads the result back.
     None where no action of theirs stands: readers take an empty file for a damaged one.
     `FileExistsError` where somebody else's file is there: it was not touched. `FileNotFoundError`
     where a commit is gone. `RefusedError` and `CorruptTableError` where a commit cannot be
@@ -50,7 +75,8 @@ def write_compaction(
     path = f"{LOG_DIRECTORY}/{name}"
     try:
         with store.create(path) as file:
-            written = _write(store, commits, file)
+            engine = engine or _ThisProcess(store)
+            written = engine.write_range(commits, file)
             if not written.content.actions:
                 raise _NothingStandsError
             problem = _difference_of_copy(file, path, written)
@@ -69,7 +95,7 @@ def write_compaction(
 def compare_compaction(store: Store, commits: Sequence[LogEntry], name: str) -> str | None:
     """Why the compaction that is there does not do what its commits do; None where it does."""
     expected, found = RangeReplay(), RangeReplay()
-    for lines in _commit_lines(store, commits):
+    for lines in commit_lines(store, commits):
         expected.offer(lines)
     path = f"{LOG_DIRECTORY}/{name}"
     try:
@@ -83,36 +109,61 @@ def compare_compaction(store: Store, commits: Sequence[LogEntry], name: str) -> 
     return _difference(found.content, expected.content)
 
 
+def commit_lines(store: Store, commits: Sequence[LogEntry]) -> Iterator[TextLines]:
+    """The lines of commits from the newest to the oldest, some commits at a time.
+
+    Each batch is gone when the next one is asked for.
+    """
+    rooms: list[Room] = []
+    batches = in_parallel(
+        lambda room: (room, recognise(room.texts())), _filled(store, commits, rooms)
+    )
+    for room, lines in batches:
+        yield lines
+        room.clear()
+        rooms.append(room)
+
+
+class RangeWriter:
+    """Writes the lines of a range, and keeps account of them."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._checksum = 0
+
+    def write(self, text: bytes) -> None:
+        """Some whole lines."""
+        self._file.write(text)
+        self._checksum = crc32(text, self._checksum)
+
+    def written(self, content: RangeContent, *, plain: bool) -> ReconciledRange:
+        """What there is now, which comes to `content`."""
+        return ReconciledRange(
+            content=content, size=self._file.tell(), checksum=self._checksum, plain=plain
+        )
+
+
 class _NothingStandsError(Exception):
     """Keeps an empty file from being published."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
-    content: RangeContent
-    """What the commits come to, which the file is to say."""
-    size: int
-    checksum: int
-    """Of the bytes that were written."""
-    plain: bool
-    """All file actions are in the plain form, so that nobody has to recognise them again."""
+class _ThisProcess:
+    store: Store
+
+    def write_range(self, commits: Sequence[LogEntry], file: BinaryIO) -> ReconciledRange:
+        replay, writer, plain = RangeReplay(), RangeWriter(file), True
+        for lines in commit_lines(self.store, commits):
+            standing = replay.offer(lines)
+            plain &= standing.plain
+            for text in standing.texts():
+                writer.write(text)
+        for text in replay.single_texts.values():
+            writer.write(text)
+        return writer.written(replay.content, plain=plain)
 
 
-def _write(store: Store, commits: Sequence[LogEntry], file: BinaryIO) -> _Written:
-    replay, checksum, plain = RangeReplay(), 0, True
-    for lines in _commit_lines(store, commits):
-        standing = replay.offer(lines)
-        plain &= standing.plain
-        for text in standing.texts():
-            file.write(text)
-            checksum = crc32(text, checksum)
-    for text in replay.single_texts():
-        file.write(text)
-        checksum = crc32(text, checksum)
-    return _Written(replay.content, file.tell(), checksum, plain)
-
-
-def _difference_of_copy(file: BinaryIO, path: str, written: _Written) -> str | None:
+def _difference_of_copy(file: BinaryIO, path: str, written: ReconciledRange) -> str | None:
     found, checksum = RangeContent(), 0
     file.seek(0)
     for block in _blocks(file, path):
@@ -170,21 +221,6 @@ def _blocks(file: BinaryIO, path: str) -> Iterator[LogTexts]:
 def _piece(buffer: bytearray, end: int, path: str) -> LogTexts:
     buffer[end : end + len(PADDING)] = PADDING
     return LogTexts((path,), (end,), memoryview(buffer)[: end + len(PADDING)])
-
-
-def _commit_lines(store: Store, commits: Sequence[LogEntry]) -> Iterator[TextLines]:
-    """The lines of commits from the newest to the oldest, some commits at a time.
-
-    Each batch is gone when the next one is asked for.
-    """
-    rooms: list[Room] = []
-    batches = in_parallel(
-        lambda room: (room, recognise(room.texts())), _filled(store, commits, rooms)
-    )
-    for room, lines in batches:
-        yield lines
-        room.clear()
-        rooms.append(room)
 
 
 def _filled(store: Store, commits: Sequence[LogEntry], rooms: list[Room]) -> Iterator[Room]:

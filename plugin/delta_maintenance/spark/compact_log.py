@@ -1,0 +1,98 @@
+"""A range of commits reconciled by a cluster, for one log compaction.
+
+Plain PySpark with Python workers, as for sidecars. Reading tasks take some of the commits each and
+divide what stands of them into shares by logical file; each share is reconciled by one task. The
+driver puts the shares one behind the other into the file, of which it holds one at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from typing import BinaryIO
+
+from pyspark.sql import SparkSession
+
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.protocol.log_compaction import RangeContent
+from delta_maintenance.spark import log_ranges, log_shares
+from delta_maintenance.spark.log_parts import (
+    LOG_BYTES_PER_TASK,
+    adjacent_parts,
+    share_labels,
+    small_batches,
+)
+from delta_maintenance.spark.log_ranges import RangePiece, RangeReading, reconcile_shares
+from delta_maintenance.spark.log_shares import TableAddress
+from delta_maintenance.spark.share_writer import gravest
+from delta_maintenance.spark.storage_access import executor_options
+from delta_maintenance.table.log_compactor import RangeWriter, ReconciledRange
+from delta_maintenance.table.log_segment import LogEntry
+from delta_maintenance.table.progress import Progress
+
+
+class SparkRange:
+    """A `RangeEngine` on a Spark session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table_uri: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        progress: Progress | None = None,
+        log_bytes_per_task: int = LOG_BYTES_PER_TASK,
+    ) -> None:
+        """The storage options are completed from the driver's environment: see
+        `executor_options`. `RefusedError` for a table that executors cannot reach."""
+        if table_uri.lower().startswith("memory:"):
+            raise RefusedError(
+                "a table in the memory of this process cannot be reached by executors",
+                remedy="use the local engine",
+            )
+        self._spark = spark
+        options = executor_options(table_uri, storage_options, os.environ)
+        self._address = TableAddress(uri=table_uri, storage_options=options)
+        self._progress = progress
+        self._log_bytes_per_task = log_bytes_per_task
+
+    def write_range(self, commits: Sequence[LogEntry], file: BinaryIO) -> ReconciledRange:
+        """See `RangeEngine`."""
+        parts = adjacent_parts(commits, self._log_bytes_per_task)
+        size = sum(entry.status.size for entry in commits)
+        # What is read together is about what is written together.
+        shares = min(len(parts), max(1, math.ceil(size / self._log_bytes_per_task)))
+        reading = RangeReading(
+            address=self._address,
+            parts=tuple(pickle.dumps(part) for part in parts),
+            labels=share_labels(self._spark, shares),
+        )
+        writer, content, plain = RangeWriter(file), RangeContent(), True
+        errors: list[DeltaMaintenanceError] = []
+        for piece in self._pieces(reading):
+            if isinstance(piece, DeltaMaintenanceError):
+                errors.append(piece)
+                continue
+            writer.write(piece.text)
+            content.add(piece.content)
+            plain &= piece.plain
+            if self._progress is not None:
+                self._progress("actions", content.actions, None)
+        if errors:
+            raise gravest(errors)
+        return writer.written(content, plain=plain)
+
+    def _pieces(self, reading: RangeReading) -> Iterator[RangePiece | DeltaMaintenanceError]:
+        parts, shares = len(reading.parts), len(reading.labels)
+        with small_batches(self._spark):
+            rows = (
+                self._spark.range(0, parts, 1, parts)
+                .mapInArrow(reading.read, log_shares.SCHEMA)
+                .repartition(shares, "label")
+                .sortWithinPartitions("label", "age")
+                .mapInArrow(reconcile_shares, log_ranges.SCHEMA)
+            )
+            for row in rows.toLocalIterator(prefetchPartitions=True):
+                yield pickle.loads(row.piece)

@@ -1,0 +1,141 @@
+"""What executors do for a log compaction: reconcile some commits, then a share of the files.
+
+Lines travel as they stand, as in the local engine: whoever wrote them, no field and no digit of one
+is lost.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.protocol.arrays import booleans, to_bools
+from delta_maintenance.protocol.file_action_lines import FileActionLines
+from delta_maintenance.protocol.key_hash import hash_texts
+from delta_maintenance.protocol.log_compaction import RangeContent, RangeReplay, single_value
+from delta_maintenance.protocol.log_texts import line_ends, texts_of
+from delta_maintenance.protocol.reconcile import FileReplay
+from delta_maintenance.spark.log_shares import (
+    ShareRow,
+    TableAddress,
+    gone,
+    in_batches,
+    share_rows,
+    shared_out,
+)
+from delta_maintenance.storage.base import Store
+from delta_maintenance.table.log_compactor import commit_lines
+
+SCHEMA = "piece binary"
+"""A pickled `RangePiece`, or the error that kept it from being made."""
+
+_ARROW_SCHEMA = pa.schema([("piece", pa.binary())])
+_PLAIN, _OTHERS, _SINGLES, _NOTICE = "plain", "others", "singles", "notice"
+"""Kinds of rows: lines in the plain form, others, single actions, an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangePiece:
+    """Some lines of a compaction."""
+
+    text: bytes
+    content: RangeContent
+    """What they come to."""
+    plain: bool
+    """All their file actions are in the plain form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeReading:
+    """What a task has to know to read a part of the commits. It travels to executors."""
+
+    address: TableAddress
+    parts: tuple[bytes, ...]
+    """Adjacent commits by ascending version, the newest part first; pickled one by one, since a
+    task needs one of them."""
+    labels: tuple[int, ...]
+    """One for each share."""
+
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """From the numbers of parts to rows of `log_shares.SCHEMA`.
+
+        Errors that may pass are raised, so that Spark tries again; the first share is told the
+        others.
+        """
+        with self.address.store() as store:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from in_batches(self._rows(store, number))
+
+    def _rows(self, store: Store, number: int) -> Iterator[ShareRow]:
+        replay = RangeReplay()
+        try:
+            for lines in commit_lines(store, pickle.loads(self.parts[number])):
+                yield from self._shares(replay.offer(lines), number)
+        except DeltaMaintenanceError as error:
+            if error.retryable:
+                raise
+            yield self._notice(error, number)
+        except FileNotFoundError as error:
+            yield self._notice(gone(error), number)
+        singles = pickle.dumps(replay.single_texts)
+        yield ShareRow(self.labels[0], number, _SINGLES, singles)
+
+    def _shares(self, standing: FileActionLines, number: int) -> Iterator[ShareRow]:
+        text = b"".join(standing.texts())
+        if not text:
+            return
+        keys = standing.keys.array()
+        lines = texts_of(text, np.append(0, line_ends(text)))
+        batch = pa.table({"line": lines, "key": keys, "is_remove": booleans(standing.is_remove)})
+        kind = _PLAIN if standing.plain else _OTHERS
+        yield from shared_out(batch, hash_texts(keys), self.labels, kind=kind, age=number)
+
+    def _notice(self, error: DeltaMaintenanceError, number: int) -> ShareRow:
+        # Before everything else of the share.
+        return ShareRow(self.labels[0], number - len(self.parts), _NOTICE, pickle.dumps(error))
+
+
+def reconcile_shares(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """From rows of `log_shares.SCHEMA`, sorted by label and age, to rows of `SCHEMA`."""
+    for _, share in groupby(share_rows(batches), key=lambda row: row.label):
+        for piece in _pieces(share):
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([pickle.dumps(piece)])], schema=_ARROW_SCHEMA
+            )
+
+
+def _pieces(share: Iterator[ShareRow]) -> Iterator[RangePiece | DeltaMaintenanceError]:
+    replay = FileReplay()
+    singles: dict[tuple[str, str], bytes] = {}
+    for row in share:
+        if row.kind == _NOTICE:
+            yield pickle.loads(row.payload)
+        elif row.kind == _SINGLES:
+            singles = pickle.loads(row.payload) | singles
+        else:
+            yield from _standing(row, replay)
+    if singles:
+        content = RangeContent(singles={key: single_value(line) for key, line in singles.items()})
+        yield RangePiece(text=b"".join(singles.values()), content=content, plain=True)
+
+
+def _standing(row: ShareRow, replay: FileReplay) -> Iterator[RangePiece]:
+    batch = pa.ipc.open_stream(row.payload).read_all().combine_chunks()
+    keys, is_remove = batch["key"].chunk(0), to_bools(batch["is_remove"].chunk(0))
+    hashes = hash_texts(keys)
+    stands = np.zeros(len(keys), bool)
+    stands[replay.offer(keys, order=np.arange(len(keys)), hashes=hashes)] = True
+    if not stands.any():
+        return
+    content = RangeContent()
+    content.count(hashes[stands], is_remove[stands])
+    lines = batch["line"].chunk(0).filter(booleans(stands))
+    text = b"".join(lines.cast(pa.large_binary()).to_pylist())
+    yield RangePiece(text=text, content=content, plain=row.kind == _PLAIN)
