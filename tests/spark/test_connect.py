@@ -99,8 +99,10 @@ def test_every_operation_does_on_a_server_what_it_does_here(
     sound.store.put("no-parquet", b"x" * len(DATA))
     counted(tmp_path / "backfill", 0, 1, 2, 3)
     counted(tmp_path / "constraint", 3, 4)
+    compact = counted(tmp_path / "compact", 1, 2)
+    compact.commit([log.remove("f0"), log.add("f3")])
 
-    vacuumed, examined, filled, constrained = run_all(
+    vacuumed, examined, filled, constrained, compacted = run_all(
         server,
         {"operation": "vacuum", "table": str(tmp_path / "vacuum")},
         {"operation": "fsck", "table": str(tmp_path / "fsck"), "options": {"deep": True}},
@@ -114,6 +116,11 @@ def test_every_operation_does_on_a_server_what_it_does_here(
             "table": str(tmp_path / "constraint"),
             "options": {"name": "natural", "expression": "id >= 0"},
         },
+        {
+            "operation": "compact-log",
+            "table": str(tmp_path / "compact"),
+            "options": {"commits_per_file": 2},
+        },
     )
 
     assert (vacuumed["status"], vacuumed["deleted"]) == ("vacuumed", 2)
@@ -126,6 +133,8 @@ def test_every_operation_does_on_a_server_what_it_does_here(
     assert there["unreadable-data-file"] == 1
     assert (filled["status"], filled["high_water_mark"]) == ("enabled", 5)
     assert constrained["status"] == "committed"
+    assert (compacted["status"], compacted["engine"]) == ("written", "spark")
+    assert [(w["num_adds"], w["num_removes"]) for w in compacted["windows"]] == [(2, 1)]
     assert (constrained["checked"]["rows"], constrained["checked"]["violations"]) == (7, 0)
 
 
