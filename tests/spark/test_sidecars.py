@@ -27,6 +27,7 @@ from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
 from delta_maintenance.protocol.log_files import commit_name
 from delta_maintenance.spark import sidecars
+from delta_maintenance.spark.log_parts import share_labels
 from delta_maintenance.spark.share_writer import Report
 from delta_maintenance.spark.sidecars import SparkSidecars
 from delta_maintenance.table.table import Table
@@ -290,9 +291,8 @@ def test_a_table_in_memory_is_refused(spark: SparkSession) -> None:
 
 
 def test_labels_keep_shares_apart(spark: SparkSession) -> None:
-    engine = SparkSidecars(spark, "/nowhere")
     for shares in (1, 2, 7, 60):
-        labels = engine._labels(shares)
+        labels = share_labels(spark, shares)
         assert len(set(labels)) == shares
         frame = spark.createDataFrame([(label,) for label in labels], "label int")
         tasks = frame.repartition(shares, "label").selectExpr("spark_partition_id() AS task")
