@@ -28,6 +28,7 @@ from delta_maintenance_airflow.compat import AirflowException, AirflowFailExcept
 from delta_maintenance_airflow.links import SparkUILink
 from delta_maintenance_airflow.operators.add_constraint import DeltaAddConstraintOperator
 from delta_maintenance_airflow.operators.checkpoint import DeltaCheckpointOperator
+from delta_maintenance_airflow.operators.compact_log import DeltaLogCompactionOperator
 from delta_maintenance_airflow.operators.vacuum import DeltaVacuumOperator
 from delta_maintenance_airflow.spark_output import JobOutput
 from delta_maintenance_airflow.spark_submission import SparkSubmission
@@ -171,6 +172,27 @@ def test_the_link_is_there_while_the_job_runs(
     assert link.get_link(operator(), ti_key=None) == "http://driver:4040"  # type: ignore[arg-type]
     kept.clear()
     assert link.get_link(operator(), ti_key=None) == ""  # type: ignore[arg-type]
+
+
+def test_compactions_of_large_ranges_are_submitted_and_judged_as_others_are(
+    spark: FakeSpark, task_context: dict[str, Any]
+) -> None:
+    window = {"first_version": 1, "last_version": 20, "status": "written", "num_adds": 7}
+    result = {**RESULT, "windows": [window], "bytes_written": 5}
+    del result["kind"]
+    spark.acts(reports({"status": "done", "result": result}))
+    outcome = operator(DeltaLogCompactionOperator, options={"commits_per_file": 20}).execute(
+        task_context
+    )
+    assert (outcome["operation"], outcome["status"], outcome["engine"]) == (
+        "compact-log",
+        "written",
+        "spark",
+    )
+    window |= {"status": "differs", "reason": "it has 1 adds"}
+    spark.acts(reports({"status": "done", "result": {**result, "status": "failed"}}))
+    with pytest.raises(AirflowFailException, match="could not be compacted.*it has 1 adds"):
+        operator(DeltaLogCompactionOperator, options={"commits_per_file": 30}).execute(task_context)
 
 
 def test_a_link_that_cannot_be_kept_is_no_reason_to_fail(
