@@ -46,10 +46,12 @@ def dying(call, of, at):
             of.append(call)
             if len(of) == at and at % 2:
                 os.kill(os.getpid(), signal.SIGKILL)
-            answer = call(*arguments, **options)
-            if len(of) == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return answer
+            try:
+                return call(*arguments, **options)
+            finally:
+                # Also behind a call that fails, as where there is nothing to unlink.
+                if len(of) == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
     return run
 
 lock = threading.Lock()
