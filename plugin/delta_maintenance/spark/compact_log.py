@@ -24,13 +24,16 @@ from delta_maintenance.spark.log_parts import (
     share_labels,
     small_batches,
 )
-from delta_maintenance.spark.log_ranges import RangePiece, RangeReading, reconcile_shares
+from delta_maintenance.spark.log_ranges import RangePiece, RangeReading, reconcile_shares, unpacked
 from delta_maintenance.spark.log_shares import TableAddress
 from delta_maintenance.spark.share_writer import gravest
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.table.log_compactor import RangeWriter, ReconciledRange
 from delta_maintenance.table.log_segment import LogEntry
 from delta_maintenance.table.progress import Progress
+
+_TOLD_ACTIONS = 100_000
+"""Between two lines of progress."""
 
 
 class SparkRange:
@@ -71,6 +74,7 @@ class SparkRange:
         )
         writer, content, plain = RangeWriter(file), RangeContent(), True
         errors: list[DeltaMaintenanceError] = []
+        told = 0
         for piece in self._pieces(reading):
             if isinstance(piece, DeltaMaintenanceError):
                 errors.append(piece)
@@ -78,8 +82,9 @@ class SparkRange:
             writer.write(piece.text)
             content.add(piece.content)
             plain &= piece.plain
-            if self._progress is not None:
-                self._progress("actions", content.actions, None)
+            if self._progress is not None and content.actions >= told + _TOLD_ACTIONS:
+                told = content.actions
+                self._progress("actions", told, None)
         if errors:
             raise gravest(errors)
         return writer.written(content, plain=plain)
@@ -94,5 +99,5 @@ class SparkRange:
                 .sortWithinPartitions("label", "age")
                 .mapInArrow(reconcile_shares, log_ranges.SCHEMA)
             )
-            for row in rows.toLocalIterator(prefetchPartitions=True):
-                yield pickle.loads(row.piece)
+            for row in rows.toLocalIterator():
+                yield unpacked(row.piece)

@@ -33,7 +33,7 @@ from delta_maintenance.storage.base import Store
 from delta_maintenance.table.log_compactor import commit_lines
 
 SCHEMA = "piece binary"
-"""A pickled `RangePiece`, or the error that kept it from being made."""
+"""A packed `RangePiece`, or the error that kept it from being made."""
 
 _ARROW_SCHEMA = pa.schema([("piece", pa.binary())])
 _PLAIN, _OTHERS, _SINGLES, _NOTICE = "plain", "others", "singles", "notice"
@@ -106,9 +106,24 @@ def reconcile_shares(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
     """From rows of `log_shares.SCHEMA`, sorted by label and age, to rows of `SCHEMA`."""
     for _, share in groupby(share_rows(batches), key=lambda row: row.label):
         for piece in _pieces(share):
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([pickle.dumps(piece)])], schema=_ARROW_SCHEMA
-            )
+            yield pa.RecordBatch.from_arrays([pa.array([_packed(piece)])], schema=_ARROW_SCHEMA)
+
+
+def unpacked(row: bytes) -> RangePiece | DeltaMaintenanceError:
+    """What is in a row of `SCHEMA`."""
+    piece: RangePiece | DeltaMaintenanceError
+    with pa.input_stream(pa.py_buffer(row), compression="zstd") as stream:
+        piece = pickle.loads(stream.read())
+    return piece
+
+
+def _packed(piece: RangePiece | DeltaMaintenanceError) -> bytes:
+    # The driver's JVM holds a whole share of them, some of it twice.
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(pickle.dumps(piece))
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
 
 
 def _pieces(share: Iterator[ShareRow]) -> Iterator[RangePiece | DeltaMaintenanceError]:
