@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from delta_maintenance.cli import compact_log
 from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.operations.clean_log import CleanLogPlan, CleanLogResult
 from delta_maintenance.operations.compact_log import (
@@ -47,6 +48,27 @@ def test_a_dry_run_of_compact_log_prints_the_plan(cli: Any, builder: TableBuilde
     assert outcome.status == 0 and [w.last_version for w in plan.windows] == [1]
     assert set(outcome.document) == {field.name for field in fields(CompactLogPlan)}
     assert "0 to 1" in cli(*words).out and builder.names() == before
+
+
+def test_a_range_for_spark_is_submitted_and_covers_nothing_that_came_since(
+    cli: Any, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def run(operation: str, job: Any, arguments: Any) -> dict[str, Any]:
+        asked.append((operation, job))
+        return CompactLogResult(table="t", version=9, status="written", engine="spark").to_json()
+
+    monkeypatch.setattr(compact_log, "run_spark_job", run)
+    latest, before = builder.open().snapshot().version, builder.names()
+    words = ("compact-log", builder.store.root, "--commits-per-file", 2, "--engine", "spark")
+    outcome = cli(*words, "--json")
+    assert outcome.status == 0 and outcome.document["engine"] == "spark"
+    ((operation, job),) = asked
+    options = CompactLogOptions.from_json(job["options"])
+    assert operation == "compact-log" and builder.names() == before
+    assert (options.engine, options.commits_per_file, options.last_version) == ("spark", 2, latest)
+    assert cli(*words, "--dry-run").status == 0 and len(asked) == 1
 
 
 def test_compact_log_takes_a_range_and_prints_the_result(cli: Any, builder: TableBuilder) -> None:

@@ -347,6 +347,10 @@ def test_the_options_of_what_is_due_are_those_of_the_operation_with_what_the_pol
     assert options["vacuum"].log_commits and options["vacuum"].allow_large_delete
     assert options["vacuum"].other_writers == "conditional_put"
     assert due["fsck"].engine == "spark", "twelve files are more than seven"
+    engine = {"spark_log_bytes": "1 B"}
+    large = only(assessed(grown(12), compact_log=True, engine=engine))
+    assert (large.engine, large.options["auto_spark_bytes"]) == ("spark", 1)
+    assert only(assessed(grown(12), compact_log=True)).engine == "local"
     careful = only(assessed(grown(12), vacuum=True)).options
     assert not careful["allow_large_delete"], "unless more than half may go"
     assert not options["vacuum"].allow_short_retention and not options["vacuum"].no_other_writers

@@ -178,4 +178,4 @@ def test_a_plan_for_spark_is_not_carried_out_without_it() -> None:
     with pytest.raises(DeltaMaintenanceError, match="no session here"):
         compact_log.apply(table.open(), large)
     with pytest.raises(RefusedError, match="executors"):
-        SparkRange(None, "memory:t")  # type: ignore[arg-type]
+        SparkRange(None, "memory:t")  # type: ignore[arg-type]  # refused before any session

@@ -61,7 +61,7 @@ class DamagingStore(MemoryStore):
                 file.write(data.replace(*self.damage, 1))
                 return seek(offset, whence)
 
-            file.seek = after_damage  # type: ignore[method-assign]
+            file.seek = after_damage  # type: ignore[method-assign]  # one file only
             yield file
 
 

@@ -8,7 +8,6 @@ Arrow and NumPy long, and lets other threads of Python on meanwhile.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +32,13 @@ class LogTexts:
     data: bytes | memoryview
     """All of them, and the `PADDING` behind."""
 
-    @classmethod
-    def of(cls, *files: tuple[str, bytes]) -> Self:
+    @staticmethod
+    def of(*files: tuple[str, bytes]) -> LogTexts:
         """Files by name. A newline that is missing at the end of one is added."""
-        texts = [text if text.endswith(b"\n") else text + b"\n" for _, text in files]
-        names = tuple(name for name, _ in files)
-        return cls(names, tuple(map(len, texts)), b"".join([*texts, PADDING]))
+        room = Room(sum(len(text) + 1 for _, text in files))
+        for name, text in files:
+            room.add(name, text)
+        return room.texts()
 
     def text(self, index: int) -> bytes:
         """One of the files."""

@@ -15,13 +15,14 @@ from typing import BinaryIO
 
 from pyspark.sql import SparkSession
 
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.log_compaction import RangeContent
-from delta_maintenance.spark import log_ranges, log_shares
+from delta_maintenance.spark import log_ranges
 from delta_maintenance.spark.log_parts import (
     LOG_BYTES_PER_TASK,
     adjacent_parts,
     share_labels,
+    shares,
     small_batches,
 )
 from delta_maintenance.spark.log_ranges import RangePiece, RangeReading, reconcile_shares, unpacked
@@ -50,11 +51,6 @@ class SparkRange:
     ) -> None:
         """The storage options are completed from the driver's environment: see
         `executor_options`. `RefusedError` for a table that executors cannot reach."""
-        if table_uri.lower().startswith("memory:"):
-            raise RefusedError(
-                "a table in the memory of this process cannot be reached by executors",
-                remedy="use the local engine",
-            )
         self._spark = spark
         options = executor_options(table_uri, storage_options, os.environ)
         self._address = TableAddress(uri=table_uri, storage_options=options)
@@ -66,11 +62,11 @@ class SparkRange:
         parts = adjacent_parts(commits, self._log_bytes_per_task)
         size = sum(entry.status.size for entry in commits)
         # What is read together is about what is written together.
-        shares = min(len(parts), max(1, math.ceil(size / self._log_bytes_per_task)))
+        count = min(len(parts), max(1, math.ceil(size / self._log_bytes_per_task)))
         reading = RangeReading(
             address=self._address,
             parts=tuple(pickle.dumps(part) for part in parts),
-            labels=share_labels(self._spark, shares),
+            labels=share_labels(self._spark, count),
         )
         writer, content, plain = RangeWriter(file), RangeContent(), True
         errors: list[DeltaMaintenanceError] = []
@@ -90,14 +86,9 @@ class SparkRange:
         return writer.written(content, plain=plain)
 
     def _pieces(self, reading: RangeReading) -> Iterator[RangePiece | DeltaMaintenanceError]:
-        parts, shares = len(reading.parts), len(reading.labels)
         with small_batches(self._spark):
-            rows = (
-                self._spark.range(0, parts, 1, parts)
-                .mapInArrow(reading.read, log_shares.SCHEMA)
-                .repartition(shares, "label")
-                .sortWithinPartitions("label", "age")
-                .mapInArrow(reconcile_shares, log_ranges.SCHEMA)
+            divided = shares(
+                self._spark, reading.read, parts=len(reading.parts), labels=reading.labels
             )
-            for row in rows.toLocalIterator():
+            for row in divided.mapInArrow(reconcile_shares, log_ranges.SCHEMA).toLocalIterator():
                 yield unpacked(row.piece)

@@ -94,11 +94,6 @@ class SparkConstraintCheck:
     ) -> None:
         """The storage options are completed from the driver's environment: see
         `executor_options`. `RefusedError` for a table that executors cannot reach."""
-        if table_uri.lower().startswith("memory:"):
-            raise RefusedError(
-                "a table in the memory of this process cannot be reached by executors",
-                remedy="copy it to a store that they reach",
-            )
         self._spark = spark
         self._uri = table_uri
         self._storage_options = executor_options(table_uri, storage_options, os.environ)

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from delta_maintenance.errors import RefusedError
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.footers import RowCounts, count_rows
@@ -63,11 +62,6 @@ class SparkFooters:
     ) -> None:
         """The storage options are completed from the driver's environment: see
         `executor_options`. `RefusedError` for a table that executors cannot reach."""
-        if table_uri.lower().startswith("memory:"):
-            raise RefusedError(
-                "a table in the memory of this process cannot be reached by executors",
-                remedy="use the local engine",
-            )
         options = executor_options(table_uri, storage_options, os.environ)
         self._spark = spark
         self._reading = FooterReading(uri=table_uri, storage_options=options)

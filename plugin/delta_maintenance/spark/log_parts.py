@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from pyspark.sql import SparkSession, functions
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, functions
 
-from delta_maintenance.spark.log_shares import LogPart
+from delta_maintenance.spark.log_shares import SCHEMA, LogPart
 from delta_maintenance.table.log_segment import LogEntry
 from delta_maintenance.table.snapshot import Snapshot
+
+_Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 LOG_BYTES_PER_TASK = 32 << 20
 _LOG_FILES_PER_TASK = 2000
@@ -60,6 +63,16 @@ def share_labels(spark: SparkSession, shares: int) -> tuple[int, ...]:
     found = numbers.groupBy(task).agg(functions.min("label").alias("label")).collect()
     labels = [row.label for row in found]
     return (*labels, *range(-1, len(labels) - shares - 1, -1))
+
+
+def shares(spark: SparkSession, read: _Task, *, parts: int, labels: Sequence[int]) -> DataFrame:
+    """What `read` makes of each part by its number, one task for each share, in order of age."""
+    return (
+        spark.range(0, parts, 1, parts)
+        .mapInArrow(read, SCHEMA)
+        .repartition(len(labels), "label")
+        .sortWithinPartitions("label", "age")
+    )
 
 
 @contextmanager

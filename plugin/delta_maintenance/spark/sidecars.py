@@ -14,14 +14,15 @@ from pyspark.sql import SparkSession
 
 from delta_maintenance.clock import NewId
 from delta_maintenance.clock import new_id as random_id
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.checkpoint import UnknownFieldsError
 from delta_maintenance.protocol.log_files import SIDECAR_DIRECTORY
-from delta_maintenance.spark import log_shares, share_writer
+from delta_maintenance.spark import share_writer
 from delta_maintenance.spark.log_parts import (
     LOG_BYTES_PER_TASK,
     log_parts,
     share_labels,
+    shares,
     small_batches,
 )
 from delta_maintenance.spark.log_shares import LogReading, TableAddress
@@ -74,11 +75,6 @@ class SparkSidecars:
 
         `UnknownFieldsError` where statistics take more columns than the layout has.
         """
-        if self._address.uri.lower().startswith("memory:"):
-            raise RefusedError(
-                "a table in the memory of this process cannot be reached by executors",
-                remedy="use the local engine",
-            )
         parts, tail = log_parts(snapshot, log_bytes_per_task=self._log_bytes_per_task)
         if not parts:
             return SidecarSet(reports=(), expired_tombstones=0)
@@ -104,13 +100,9 @@ class SparkSidecars:
         return written
 
     def _run(self, reading: LogReading, writing: ShareWriting) -> list[Report]:
-        parts, shares = len(reading.parts), len(reading.labels)
         with small_batches(self._spark):
             rows = (
-                self._spark.range(0, parts, 1, parts)
-                .mapInArrow(reading.read, log_shares.SCHEMA)
-                .repartition(shares, "label")
-                .sortWithinPartitions("label", "age")
+                shares(self._spark, reading.read, parts=len(reading.parts), labels=reading.labels)
                 .mapInArrow(writing.write, share_writer.SCHEMA)
                 .collect()
             )

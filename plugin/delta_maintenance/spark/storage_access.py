@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from delta_maintenance.errors import RefusedError
+
 _KEY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _TOKEN = "AWS_SESSION_TOKEN"
 
@@ -16,7 +18,13 @@ def executor_options(
     Executors have an environment of their own: on a cluster, that of the machine which started the
     worker. Options win over the environment, and nothing is added to a choice of credentials that
     they make. A role or profile is not looked up: whoever relies on it gives executors the same.
+    `RefusedError` for a table that executors cannot reach.
     """
+    if uri.lower().startswith("memory:"):
+        raise RefusedError(
+            "a table in the memory of this process cannot be reached by executors",
+            remedy="copy it to a store that they reach, or use the local engine where there is one",
+        )
     given = dict(storage_options or {})
     # Loads what speaks to object stores, which a driver of local tables does without.
     from delta_maintenance.storage.addresses import parse_options

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.vacuum_engine import Found, Request
 from delta_maintenance.protocol.checkpoint import FileActionLayout
 from delta_maintenance.protocol.vacuum_rules import Reason
@@ -73,11 +73,6 @@ class SparkVacuum:
 
     def find(self, request: Request) -> Found:
         """See `VacuumEngine`. What was found stays on the cluster until the session ends."""
-        if self._address.uri.lower().startswith("memory:"):
-            raise RefusedError(
-                "a table in the memory of this process cannot be reached by executors",
-                remedy="use the local engine",
-            )
         while True:
             try:
                 return self._find(request)
