@@ -32,7 +32,7 @@ from telling import console, timed
 from throwaway_airflow import ROOT, Airflow
 
 import delta_maintenance
-from delta_maintenance.table.snapshot import Snapshot
+from delta_maintenance.table.read.snapshot import Snapshot
 
 HOME = ROOT / ".demo"
 TABLE = HOME / "telemetry"

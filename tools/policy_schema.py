@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 
-from delta_maintenance.policies.policy import json_schema
+from delta_maintenance.policies.definition.policy import json_schema
 
 if __name__ == "__main__":
     sys.stdout.write(json.dumps(json_schema(), indent=2, ensure_ascii=True) + "\n")

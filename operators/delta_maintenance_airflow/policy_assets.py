@@ -12,7 +12,7 @@ from delta_maintenance_airflow.settings import policy_path, poll_interval
 from delta_maintenance_airflow.triggers.commit_event import DeltaCommitEventTrigger
 
 if TYPE_CHECKING:
-    from delta_maintenance.policies.policy import PolicyTable
+    from delta_maintenance.policies.definition.policy import PolicyTable
 
 
 def watched_assets(
@@ -25,7 +25,7 @@ def watched_assets(
     `[delta_maintenance] poll_interval`.
     """
     # Only a Dag that watches waits for this.
-    from delta_maintenance.policies.policy import load_policy
+    from delta_maintenance.policies.definition.policy import load_policy
 
     path = policy or policy_path()
     if path is None:
@@ -39,7 +39,7 @@ def changed_tables(events: Mapping[Any, Sequence[Any]], policy: str | None = Non
     """The tables that a run was woken for, for `DeltaPolicyRunOperator`: name, address, and the
     problem where the watcher cannot look at one. `events` are the run's triggering asset events.
     """
-    from delta_maintenance.policies.policy import load_policy
+    from delta_maintenance.policies.definition.policy import load_policy
 
     path = policy or policy_path()
     names = {table.uri: table.name for table in load_policy(path).named_tables} if path else {}

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from delta_maintenance_airflow.compat import AirflowFailException
 from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.settings import policy_path
-from delta_maintenance_airflow.spark_submission import SparkSubmission
+from delta_maintenance_airflow.spark.submission import SparkSubmission
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from delta_maintenance.policies.policy import Policy, PolicyTable
-    from delta_maintenance.policies.records import AssessedOperation
+    from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+    from delta_maintenance.policies.models import AssessedOperation
     from delta_maintenance.policies.run import SubmitToSpark
 
 
@@ -35,7 +35,7 @@ class PolicyWork:
     def policy(self) -> Policy:
         """The document."""
         # Loads pydantic models, which the parsing of Dags must not wait for.
-        from delta_maintenance.policies.policy import Policy, load_policy
+        from delta_maintenance.policies.definition.policy import Policy, load_policy
 
         path = self.path or policy_path()
         if path is None and self.may_lack:

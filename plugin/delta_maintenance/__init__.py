@@ -5,19 +5,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from delta_maintenance import renamed_modules
+from delta_maintenance.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from delta_maintenance.table.table import Table, open_table
+    from delta_maintenance.table.read.table import Table, open_table
 
 __version__ = "0.1.0"
 __all__ = ["Table", "__version__", "open_table"]
 
+__getattr__ = lazy_names(__name__, {"Table": "table.read.table", "open_table": "table.read.table"})
 
-def __getattr__(name: str) -> Any:
-    # Loading pyarrow takes a moment, which an orchestrator that parses its DAGs must not pay.
-    if name in ("Table", "open_table"):
-        from delta_maintenance.table import table
-
-        return getattr(table, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+renamed_modules.install()

@@ -21,13 +21,13 @@ from urllib.parse import quote
 import pytest
 from airflow.sdk._shared.secrets_masker import redact
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from emulators.s3_server import S3Server, serve_s3
 from watching import State, eventually, run, running
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.watch import WaitCondition
 from delta_maintenance.storage import open_store
 from delta_maintenance.testing.actions import add, features, metadata, remove
-from delta_maintenance.testing.s3_server import S3Server, serve_s3
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.hooks import DeltaHook

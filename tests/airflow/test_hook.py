@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 from airflow.sdk._shared.secrets_masker import redact
+from emulators.s3_server import S3Server, serve_s3
 from watching import run
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.testing.s3_server import S3Server, serve_s3
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.hooks import DeltaHook
 from delta_maintenance_airflow.operators import DeltaVacuumOperator

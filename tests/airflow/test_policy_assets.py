@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import yaml
 from airflow.sdk._shared.secrets_masker import redact
+from emulators.s3_server import S3Server, serve_s3
 from watching import WRITE, State, eventually, run, running
 
-from delta_maintenance.policies.policy import load_policy
+from delta_maintenance.policies.definition.policy import load_policy
 from delta_maintenance.storage import open_store
 from delta_maintenance.testing.actions import metadata, protocol
-from delta_maintenance.testing.s3_server import S3Server, serve_s3
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.hooks import policy as policy_hook
 from delta_maintenance_airflow.hooks.policy import PolicyHook
@@ -240,7 +240,7 @@ def test_a_policy_is_read_once_for_all_of_its_tables(
         read.append(file)
         return load_policy(file)
 
-    monkeypatch.setattr("delta_maintenance.policies.policy.load_policy", counted)
+    monkeypatch.setattr("delta_maintenance.policies.definition.policy.load_policy", counted)
     for _ in range(3):
         policy_hook._storage_rule(path, uri)
     assert read == [path]

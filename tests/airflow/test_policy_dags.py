@@ -20,11 +20,11 @@ from worn_tables import FEATURE, fingerprint, worn_table
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import add_constraint
 from delta_maintenance.policies.assessments import AssessmentEntry
+from delta_maintenance.policies.definition.rules import BY_HAND, OPERATIONS
 from delta_maintenance.policies.leases import Leases
-from delta_maintenance.policies.rules import BY_HAND, OPERATIONS
 from delta_maintenance.testing.actions import add, features, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
-from delta_maintenance_airflow.spark_submission import SparkSubmission
+from delta_maintenance_airflow.spark.submission import SparkSubmission
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 

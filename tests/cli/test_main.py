@@ -104,14 +104,14 @@ print(json.dumps(list(sys.modules)))
 
 def test_a_log_is_compacted_without_what_only_others_need(table: str) -> None:
     loaded = loaded_by(["compact-log", table, "--commits-per-file", "3"])
-    assert "delta_maintenance.table.log_compactor" in loaded
+    assert "delta_maintenance.table.write.log_compactor" in loaded
     assert not loaded & {
         "pydantic",
         "pyarrow.parquet",
         "pyspark",
         "fsspec",
-        "delta_maintenance.cli.vacuum",
-        "delta_maintenance.storage.azure_options",
+        "delta_maintenance.cli.verbs.vacuum",
+        "delta_maintenance.storage.azure.options",
     }
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from vacuum_tables import Folder, days_ago
 
-from delta_maintenance.cli import run as run_verb
+from delta_maintenance.cli.verbs import run as run_verb
 from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.operations.health import TableHealth
 from delta_maintenance.policies import assess as assess_module
 from delta_maintenance.policies import run as run_module
 from delta_maintenance.policies.assessments import AssessmentStore
-from delta_maintenance.policies.records import Assessment, RunResult
-from delta_maintenance.policies.rules import OPERATIONS
+from delta_maintenance.policies.definition.rules import OPERATIONS
+from delta_maintenance.policies.models import Assessment, RunResult
 from delta_maintenance.testing.actions import add, commit_info, remove
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from emulators.s3_server import S3Server, serve_s3
 
 from delta_maintenance.storage import open_store
 from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.s3_server import S3Server, serve_s3
 from delta_maintenance.testing.table_builder import TableBuilder
 
 ADDRESS = "s3://lake/warehouse/orders"

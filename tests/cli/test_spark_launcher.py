@@ -22,7 +22,7 @@ from delta_maintenance.operations import fsck
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
 from delta_maintenance.operations.fsck import FindingCount, FsckOptions, FsckResult
 from delta_maintenance.storage.addresses import parse_options
-from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_spec import APPLICATION, JobSpec
 from delta_maintenance.submission.spark_submit import find_spark_home
 
@@ -175,7 +175,7 @@ def test_a_deep_fsck_of_many_files_is_a_job_and_its_findings_are_those_of_the_co
     result = FsckResult(table=table, version=3, status="corrupt", counts=(count,))
     spark.answers({"status": "done", "result": result.to_json()})
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(fsck, "_most_files", lambda options: 1)
+    monkeypatch.setattr(fsck.operation, "_most_files", lambda options: 1)
     words = ("fsck", "table", "--deep", "--engine", engine)
 
     dry = cli(*words, "--dry-run", "--json")

@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from delta_maintenance.errors import StorageError
-from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.testing.actions import add, commit_info, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import TableBuilder
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 import delta_maintenance_dagster
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.policies.rules import Rules
+from delta_maintenance.policies.definition.rules import Rules
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import (
     DeltaMaintenanceComponent,

@@ -11,8 +11,8 @@ import dagster as dg
 import pytest
 
 from delta_maintenance.policies.assess import assess_table
-from delta_maintenance.policies.policy import Policy
-from delta_maintenance.policies.records import Assessment
+from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.policies.models import Assessment
 from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import DeltaTable, HealthThresholds

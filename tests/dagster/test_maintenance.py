@@ -11,8 +11,8 @@ import dagster as dg
 import pytest
 
 from delta_maintenance.errors import StorageAccessError, StorageError
-from delta_maintenance.policies.policy import Policy
-from delta_maintenance.table.table import Table
+from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, features
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import DeltaTable, build_definitions, memory

@@ -18,7 +18,7 @@ import dagster as dg
 import pytest
 
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.policies.rules import SparkRule
+from delta_maintenance.policies.definition.rules import SparkRule
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.table_builder import TableBuilder

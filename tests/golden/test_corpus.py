@@ -19,7 +19,7 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from delta_maintenance.table.snapshot import Snapshot
+from delta_maintenance.table.read.snapshot import Snapshot
 
 CORPUS = Path(
     os.environ.get("DELTA_MAINTENANCE_CORPUS", Path(__file__).parents[3] / "shared" / "tables")

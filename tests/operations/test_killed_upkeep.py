@@ -20,9 +20,9 @@ from vacuum_tables import Folder
 from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import clean_log, compact_log, fsck, vacuum
-from delta_maintenance.protocol.log_files import commit_name
-from delta_maintenance.storage.local import LocalStore
-from delta_maintenance.table.table import Table
+from delta_maintenance.protocol.delta_log.file_names import commit_name
+from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
 
 KILLS = 7
@@ -112,7 +112,7 @@ def build(root: Path, now: datetime, *, checkpoints: bool) -> Folder:
 @pytest.fixture(scope="module")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     """Runs an operation in a process that dies at one of its calls, or tells how many there are."""
-    helpers = Path(__file__).parent.parent / "plugins"
+    helpers = Path(__file__).parent.parent / "support"
     told = tmp_path_factory.mktemp("told") / "calls"
     with subprocess.Popen(
         [sys.executable, "-c", NURSERY, str(Path(__file__).parent)],

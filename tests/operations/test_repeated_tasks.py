@@ -20,7 +20,7 @@ from delta_maintenance.operations import (
     upgrade_protocol,
 )
 from delta_maintenance.operations.add_constraint import CheckedRows
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 

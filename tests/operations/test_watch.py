@@ -25,8 +25,8 @@ from delta_maintenance.operations.watch import (
     WaitProgress,
     current_properties,
 )
-from delta_maintenance.protocol.log_files import commit_name
-from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.protocol.delta_log.file_names import commit_name
+from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.testing.actions import (
     add,
     commit_info,

@@ -20,8 +20,8 @@ from delta_maintenance.operations.add_constraint import (
     CheckedRows,
 )
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
-from delta_maintenance.table.row_reader import FILES, RowLayout, RowReader
-from delta_maintenance.table.snapshot import Snapshot
+from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
+from delta_maintenance.table.read.snapshot import Snapshot
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

@@ -19,9 +19,9 @@ from delta_maintenance.operations.backfill_row_ids import (
     BackfillRowIdsOptions,
     BackfillRowIdsResult,
 )
-from delta_maintenance.storage.base import Put
-from delta_maintenance.storage.local import LocalStore
-from delta_maintenance.table.table import Table
+from delta_maintenance.storage.core.base import Put
+from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.table.read.table import Table
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

@@ -19,7 +19,7 @@ from delta_maintenance import open_table
 from delta_maintenance.clock import new_id
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
-from delta_maintenance.protocol.log_files import LogFileKind, parse_log_file_name
+from delta_maintenance.protocol.delta_log.file_names import LogFileKind, parse_log_file_name
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

@@ -15,15 +15,15 @@ from py4j.protocol import Py4JJavaError
 from delta_maintenance import open_table
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.fsck import FsckOptions
-from delta_maintenance.protocol.log_files import checksum_name
-from delta_maintenance.protocol.version_checksum import (
+from delta_maintenance.operations.fsck.examination import examine
+from delta_maintenance.protocol.delta_log.file_names import checksum_name
+from delta_maintenance.protocol.delta_log.version_checksum import (
     VersionChecksum,
     parse_checksum,
     render_checksum,
 )
-from delta_maintenance.table.commit_outcome import Landed
-from delta_maintenance.table.examination import examine
-from delta_maintenance.table.transaction import Transaction
+from delta_maintenance.table.commit.outcome import Landed
+from delta_maintenance.table.commit.transaction import Transaction
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

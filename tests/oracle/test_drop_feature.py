@@ -15,7 +15,7 @@ from droppable_tables import comparable
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import drop_feature
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
-from delta_maintenance.table.table import Table
+from delta_maintenance.table.read.table import Table
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

@@ -15,7 +15,7 @@ from delta_spark_tables import copy
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.vacuum import VacuumOptions
-from delta_maintenance.table.table import Table
+from delta_maintenance.table.read.table import Table
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 

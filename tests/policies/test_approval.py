@@ -14,10 +14,10 @@ from worn_tables import fingerprint, worn_table
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.policies.approval import ApprovedPlan
-from delta_maintenance.policies.by_hand import run_operation
-from delta_maintenance.policies.policy import Policy, PolicyTable
-from delta_maintenance.policies.records import RunResult
-from delta_maintenance.policies.rules import OperationName
+from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.definition.rules import OperationName
+from delta_maintenance.policies.models import RunResult
+from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.testing.actions import add, remove
 from delta_maintenance.testing.table_builder import TableBuilder
 

@@ -12,13 +12,13 @@ from vacuum_tables import NOW, Folder, days_ago
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import checkpoint, clean_log, compact_log, fsck, vacuum
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.vacuum.removed_in_log import record_vacuumed
 from delta_maintenance.policies.assess import assess, assess_table
-from delta_maintenance.policies.records import Assessment, LastRun
-from delta_maintenance.policies.rules import OPERATIONS, OperationName
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.removed_files import record_vacuumed
-from delta_maintenance.table.table import Table
+from delta_maintenance.policies.definition.rules import OPERATIONS, OperationName
+from delta_maintenance.policies.models import Assessment, LastRun
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, commit_info, features, metadata, remove
 
 DAY = timedelta(days=1)

@@ -24,7 +24,7 @@ from delta_maintenance.policies.assessments import (
     AssessmentStore,
     UnreadableEntry,
 )
-from delta_maintenance.policies.records import LastRun
+from delta_maintenance.policies.models import LastRun
 from delta_maintenance.storage import FileStatus, Store
 
 

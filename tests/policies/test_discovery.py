@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError, StorageError
 from delta_maintenance.policies import discovery
+from delta_maintenance.policies.definition.patterns import Pattern
+from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.definition.rules import StorageRule
 from delta_maintenance.policies.discovery import discover
-from delta_maintenance.policies.patterns import Pattern
-from delta_maintenance.policies.policy import Policy, PolicyTable
-from delta_maintenance.policies.rules import StorageRule
 from delta_maintenance.storage import Store, open_store
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage.memory.store import MemoryStore
 
 FOLDERS = (
     "a/x",

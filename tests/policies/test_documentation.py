@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from vacuum_tables import Folder
 
-from delta_maintenance.policies.policy import load_policy
-from delta_maintenance.policies.rules import Rules
+from delta_maintenance.policies.definition.policy import load_policy
+from delta_maintenance.policies.definition.rules import Rules
 from delta_maintenance.testing.actions import add
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()

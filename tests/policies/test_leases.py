@@ -9,7 +9,7 @@ import pytest
 
 from delta_maintenance.errors import BusyError
 from delta_maintenance.policies.leases import LIFE, Leases
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage.memory.store import MemoryStore
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

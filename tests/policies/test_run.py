@@ -17,9 +17,9 @@ from delta_maintenance.errors import CommitConflictError, StorageError
 from delta_maintenance.operations import checkpoint, clean_log, vacuum
 from delta_maintenance.policies import run as run_module
 from delta_maintenance.policies.assess import assess
-from delta_maintenance.policies.policy import PolicyTable
-from delta_maintenance.policies.records import AssessedOperation, RunResult
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.policies.models import AssessedOperation, RunResult
+from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import add, features, metadata, remove
 
 STATS = '{"numRecords":1}'

@@ -15,7 +15,7 @@ from tests.properties.test_routes import build, histories, layouts
 
 from delta_maintenance.operations import compact_log
 from delta_maintenance.operations.compact_log import CompactLogOptions
-from delta_maintenance.table.table import Table
+from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action
 from delta_maintenance.testing.table_builder import TableBuilder
 

@@ -26,7 +26,7 @@ from delta_maintenance.operations.backfill_row_ids import (
     BackfillRowIdsOptions,
     BackfillRowIdsResult,
 )
-from delta_maintenance.table.table import Table
+from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
 

@@ -16,8 +16,8 @@ from delta_maintenance.errors import (
     StorageError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.storage.base import FileStatus, Put
-from delta_maintenance.table.snapshot import VanishedFileError
+from delta_maintenance.storage.core.base import FileStatus, Put
+from delta_maintenance.table.read.snapshot import VanishedFileError
 from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash
 from delta_maintenance.testing.interleaving import Schedule, ScheduledStore
 

@@ -22,8 +22,8 @@ from delta_maintenance.operations import (
     upgrade_protocol,
     vacuum,
 )
-from delta_maintenance.storage.base import Store
-from delta_maintenance.table.table import Table
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.fault_store import FaultStore
 
 _FEATURES = (

@@ -13,12 +13,12 @@ from tests.properties.model import State
 from tests.simulation.actors import Actor
 from tests.simulation.world import Z85, Effect, World, files_of, has, vector_path
 
-from delta_maintenance.protocol.staged_actions import removes_of, staged_adds
-from delta_maintenance.storage.base import Store
-from delta_maintenance.table.commit_outcome import Landed
-from delta_maintenance.table.snapshot import Snapshot
-from delta_maintenance.table.table import Table
-from delta_maintenance.table.transaction import Transaction
+from delta_maintenance.protocol.commit.staged import removes_of, staged_adds
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.commit.outcome import Landed
+from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, add, dv_id
 from delta_maintenance.testing.table_builder import parquet_bytes
 

@@ -29,7 +29,7 @@ from delta_maintenance.operations.add_constraint import (
     CheckedRows,
     ViolatingFile,
 )
-from delta_maintenance.protocol.deletion_vectors import encode_bitmap, z85_encode
+from delta_maintenance.protocol.actions.deletion_vectors import encode_bitmap, z85_encode
 from delta_maintenance.spark import job
 from delta_maintenance.spark.constraint_check import SparkConstraintCheck
 from delta_maintenance.spark.constraint_expression import needed_columns

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from emulators.s3_server import S3Server, serve_s3
 from sidecar_rows import sidecar_rows
 from spark_processes import Cluster
 from vacuum_tables import Folder
@@ -27,7 +28,6 @@ from delta_maintenance.submission.job_report import JobReport
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.submission.library import library_zip
 from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
-from delta_maintenance.testing.s3_server import S3Server, serve_s3
 from delta_maintenance.testing.table_builder import TableBuilder
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]

@@ -20,7 +20,7 @@ from vacuum_tables import Folder
 from delta_maintenance import clock
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.checkpoint import CheckpointResult
-from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_report import JobReport
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder

@@ -16,10 +16,10 @@ from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions
-from delta_maintenance.protocol.features import supported_features
-from delta_maintenance.protocol.log_files import commit_name
+from delta_maintenance.protocol.delta_log.file_names import commit_name
+from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.spark.sidecars import SparkSidecars
-from delta_maintenance.table.snapshot import Snapshot
+from delta_maintenance.table.read.snapshot import Snapshot
 
 pytestmark = pytest.mark.spark
 

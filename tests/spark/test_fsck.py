@@ -16,12 +16,12 @@ from sound_tables import DATA, SoundTable
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.fsck import FsckOptions, FsckResult
+from delta_maintenance.operations.fsck.check_contents import check_footers
+from delta_maintenance.operations.fsck.findings import FINDINGS, Findings
 from delta_maintenance.spark import job
 from delta_maintenance.spark.fsck import FileReading, SparkContents
-from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_spec import JobSpec
-from delta_maintenance.table.file_contents import check_footers
-from delta_maintenance.table.findings import FINDINGS, Findings
 from delta_maintenance.testing.table_builder import EPOCH_MS
 
 pytestmark = pytest.mark.spark

@@ -12,9 +12,9 @@ pytest.register_assert_rewrite(
     "delta_maintenance.testing.store_contract", "delta_maintenance.testing.fault_contract"
 )
 
-from delta_maintenance.testing.azure_server import AzureServer, serve_azure  # noqa: E402
-from delta_maintenance.testing.gcs_server import GCSServer, serve_gcs  # noqa: E402
-from delta_maintenance.testing.s3_server import S3Server, serve_s3  # noqa: E402
+from emulators.azure_server import AzureServer, serve_azure  # noqa: E402
+from emulators.gcs_server import GCSServer, serve_gcs  # noqa: E402
+from emulators.s3_server import S3Server, serve_s3  # noqa: E402
 
 # The contracts ship with the library, where nobody has registered this mark.
 CONFORMANCE = {

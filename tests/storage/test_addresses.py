@@ -5,16 +5,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from emulators.s3_server import S3Server
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage import Put, open_store
 from delta_maintenance.storage.addresses import options_over
-from delta_maintenance.storage.azure import AzureStore
-from delta_maintenance.storage.gcs import GCSStore
-from delta_maintenance.storage.local import LocalStore
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.storage.s3 import S3Store
-from delta_maintenance.testing.s3_server import S3Server
+from delta_maintenance.storage.azure.store import AzureStore
+from delta_maintenance.storage.gcs.store import GCSStore
+from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.s3.store import S3Store
 
 
 @pytest.mark.parametrize("name", ["t", "a b", "50%", "a%20b", "x::y", "what?", "a#b", "über"])

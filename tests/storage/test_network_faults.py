@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from emulators.azure_server import ACCOUNT, AzureServer
+from emulators.gcs_server import GCSServer
+from emulators.s3_server import S3Server
 
-from delta_maintenance.storage.azure import AzureStore
-from delta_maintenance.storage.azure_client import AzureClient
-from delta_maintenance.storage.azure_options import AzureAddress, AzureOptions
-from delta_maintenance.storage.base import Store
-from delta_maintenance.storage.gcs import GCSStore
-from delta_maintenance.storage.gcs_client import GCSClient
-from delta_maintenance.storage.gcs_options import GCSOptions
-from delta_maintenance.storage.http_session import HttpSession
-from delta_maintenance.storage.s3 import S3Store
-from delta_maintenance.storage.s3_client import S3Client
-from delta_maintenance.storage.s3_options import S3Options
-from delta_maintenance.testing.azure_server import ACCOUNT, AzureServer
+from delta_maintenance.storage.azure.client import AzureClient
+from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
+from delta_maintenance.storage.azure.store import AzureStore
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.http_session import HttpSession
+from delta_maintenance.storage.gcs.client import GCSClient
+from delta_maintenance.storage.gcs.options import GCSOptions
+from delta_maintenance.storage.gcs.store import GCSStore
+from delta_maintenance.storage.s3.client import S3Client
+from delta_maintenance.storage.s3.options import S3Options
+from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.testing.fault_contract import PATIENCE, FaultContract
 from delta_maintenance.testing.fault_proxy import FaultProxy, serve_faults
-from delta_maintenance.testing.gcs_server import GCSServer
-from delta_maintenance.testing.s3_server import S3Server
 
 MIB = 1 << 20
 

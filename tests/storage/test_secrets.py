@@ -13,8 +13,9 @@ from urllib.parse import unquote
 import pytest
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.storage import conditional_put, open_store, request_failure
-from delta_maintenance.storage.base import Store
+from delta_maintenance.storage import open_store
+from delta_maintenance.storage.core import conditional_put, request_failure
+from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.shared_clients import SharedClients
 from delta_maintenance.testing.loopback import Hangup, Reply, Request, serve
 

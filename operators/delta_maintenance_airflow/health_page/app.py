@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
-from delta_maintenance.policies.rules import BY_HAND, DELETING, MAY_DELETE, OPERATIONS
+from delta_maintenance.policies.definition.rules import BY_HAND, DELETING, MAY_DELETE, OPERATIONS
 from delta_maintenance_airflow import __version__, settings
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.health_page import formats, rows

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.policies.policy import Policy, TableEntry, load_policy
+from delta_maintenance.policies.definition.policy import Policy, TableEntry, load_policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-from delta_maintenance.operations.health_records import TableHealth
+from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.policies.assessments import AssessmentEntry, UnreadableEntry
-from delta_maintenance.policies.records import Assessment, RunResult
-from delta_maintenance.policies.rules import OPERATIONS
+from delta_maintenance.policies.definition.rules import OPERATIONS
+from delta_maintenance.policies.models import Assessment, RunResult
 from delta_maintenance_airflow.health_page.known_tables import KnownTable, KnownTables
 
 Status = Literal["failed", "unreadable", "blocked", "due", "never-assessed", "nothing-due"]

@@ -13,8 +13,8 @@ from delta_maintenance_airflow.hooks.delta import DeltaHook
 from delta_maintenance_airflow.hooks.storage_options import secrets_in, without_credentials
 
 if TYPE_CHECKING:
-    from delta_maintenance.policies.policy import Policy
-    from delta_maintenance.policies.rules import StorageRule
+    from delta_maintenance.policies.definition.policy import Policy
+    from delta_maintenance.policies.definition.rules import StorageRule
     from delta_maintenance.storage import Store
 
 
@@ -70,7 +70,7 @@ class WayByPolicy:
 
 def _storage_rule(path: str, table_uri: str) -> StorageRule:
     # Loads pydantic models, which the parsing of Dags must not wait for.
-    from delta_maintenance.policies.policy import load_policy
+    from delta_maintenance.policies.definition.policy import load_policy
 
     try:
         status = os.stat(path)
@@ -90,6 +90,6 @@ _ONE_AT_A_TIME = threading.Lock()
 @lru_cache(maxsize=8)
 def _read(path: str, modified_ns: int, size: int) -> Policy:
     """The policy in a file of this age and size: hundreds of tables are opened at once."""
-    from delta_maintenance.policies.policy import load_policy
+    from delta_maintenance.policies.definition.policy import load_policy
 
     return load_policy(path)

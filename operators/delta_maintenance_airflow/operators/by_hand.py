@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from delta_maintenance.errors import BusyError
     from delta_maintenance.policies.assessments import AssessmentEntry
-    from delta_maintenance.policies.policy import PolicyTable
-    from delta_maintenance.policies.records import RunResult
+    from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.models import RunResult
 
 _PLAN_LENGTH = 4_000
 
@@ -98,7 +98,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         self, table: PolicyTable, context: Context, known: AssessmentEntry | None
     ) -> RunResult:
         from delta_maintenance.policies.approval import ApprovedPlan
-        from delta_maintenance.policies.by_hand import run_operation
+        from delta_maintenance.policies.on_demand import run_operation
 
         self._table = table
         given = {name: value for name, value in (self.options or {}).items() if value not in _EMPTY}
@@ -147,7 +147,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
 
     def _needs_approval(self, result: RunResult) -> bool:
         from delta_maintenance.policies.approval import asks_for_approval
-        from delta_maintenance.policies.rules import DELETING
+        from delta_maintenance.policies.definition.rules import DELETING
 
         outcome = result.outcomes[-1]
         if outcome.operation in self._table.rules.approval or outcome.result is None:

@@ -39,7 +39,7 @@ class DeltaLogCleanupOperator(DeltaReportingOperator):
 
     def prepare(self, table: Table, options: CleanLogOptions, progress: LoggedProgress) -> Prepared:
         from delta_maintenance.operations import clean_log
-        from delta_maintenance.operations.clean_log_report import write_report
+        from delta_maintenance.operations.clean_log.report import write_report
 
         plan = clean_log.plan(table.snapshot(), options, now=clock.now())
         if (report := self.new_report()) is not None:

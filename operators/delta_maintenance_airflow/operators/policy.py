@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
-    from delta_maintenance.policies.policy import PolicyTable
-    from delta_maintenance.policies.records import Assessment, OperationOutcome, RunResult
-    from delta_maintenance_airflow.spark_submission import SparkSubmission
+    from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
+    from delta_maintenance_airflow.spark.submission import SparkSubmission
 
 _AT_ONCE = 8
 """Tables that one task looks at together: nearly all of it is waiting for the store."""
@@ -257,7 +257,7 @@ def _assessed(work: PolicyWork, told: Mapping[str, str], store: AssessmentStore)
 def _looked_at(work: PolicyWork, told: Mapping[str, str], store: AssessmentStore) -> Assessment:
     from delta_maintenance import clock
     from delta_maintenance.policies.assess import assess_table
-    from delta_maintenance.policies.records import Assessment
+    from delta_maintenance.policies.models import Assessment
 
     uri = told["uri"]
     name = told.get("name") or uri
@@ -280,7 +280,7 @@ def _looked_at(work: PolicyWork, told: Mapping[str, str], store: AssessmentStore
 
 
 def _nothing(result: RunResult) -> Assessment:
-    from delta_maintenance.policies.records import Assessment
+    from delta_maintenance.policies.models import Assessment
 
     return Assessment(
         name=result.name,

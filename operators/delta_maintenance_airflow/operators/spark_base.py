@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from delta_maintenance_airflow.links import SparkUILink
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator, Prepared
-from delta_maintenance_airflow.spark_submission import SparkSubmission
+from delta_maintenance_airflow.spark.submission import SparkSubmission
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -60,7 +60,7 @@ class DeltaVacuumOperator(DeltaReportingOperator, DeltaSparkOperator):
         # Before the table is opened: what comes later must not look older than it is.
         now = clock.now()
         from delta_maintenance.operations import vacuum
-        from delta_maintenance.operations.vacuum_report import write_report
+        from delta_maintenance.operations.vacuum.report import write_report
 
         snapshot = table.snapshot()
         if vacuum.engine_for(snapshot, options) == "spark":

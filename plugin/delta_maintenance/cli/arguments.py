@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 if TYPE_CHECKING:
-    from delta_maintenance.table.snapshot import Snapshot
-    from delta_maintenance.table.table import Table
+    from delta_maintenance.table.read.snapshot import Snapshot
+    from delta_maintenance.table.read.table import Table
 
 _TABLE_HELP = "path or URI of the table's root: a local path, file:, s3:, gs:, abfss: or az:"
 _STORAGE_HELP = """\

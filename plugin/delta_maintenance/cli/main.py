@@ -125,5 +125,5 @@ def _parser(words: Sequence[str]) -> ArgumentParser:
     asked = words[0] if words else None
     modules = [_VERBS[asked]] if asked in _VERBS else dict.fromkeys(_VERBS.values())
     for module in modules:
-        import_module(f"delta_maintenance.cli.{module}").add_parser(verbs)
+        import_module(f"delta_maintenance.cli.verbs.{module}").add_parser(verbs)
     return parser

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from delta_maintenance.operations.health import TableHealth
-    from delta_maintenance.policies.policy import PolicyTable
-    from delta_maintenance.policies.records import Assessment, LastRun, RunResult
-    from delta_maintenance.policies.rules import StorageRule
-    from delta_maintenance.table.table import Table
+    from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.definition.rules import StorageRule
+    from delta_maintenance.policies.models import Assessment, LastRun, RunResult
+    from delta_maintenance.table.read.table import Table
 
 
 def add_policy_verb(
@@ -56,8 +56,8 @@ class PolicyTables:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         from delta_maintenance.policies.assessments import AssessmentStore
+        from delta_maintenance.policies.definition.policy import load_policy
         from delta_maintenance.policies.discovery import discover
-        from delta_maintenance.policies.policy import load_policy
 
         self._given = dict(arguments.storage_options)
         self._state = AssessmentStore(arguments.state) if arguments.state is not None else None

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from delta_maintenance.protocol.log_files import LogFileKind, parse_log_file_name, version_prefix
-from delta_maintenance.table.log_segment import LOG_DIRECTORY
-from delta_maintenance.table.snapshot import Snapshot
+from delta_maintenance.protocol.delta_log.file_names import (
+    LogFileKind,
+    parse_log_file_name,
+    version_prefix,
+)
+from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.read.snapshot import Snapshot
 
 
 def describe(snapshot: Snapshot) -> dict[str, Any]:

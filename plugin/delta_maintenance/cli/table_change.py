@@ -10,7 +10,7 @@ from delta_maintenance.errors import CommitConflictError
 if TYPE_CHECKING:
     from delta_maintenance.operations.add_constraint import AddConstraintPlan, AddConstraintResult
     from delta_maintenance.operations.set_properties import SetPropertiesPlan, SetPropertiesResult
-    from delta_maintenance.operations.table_change_records import CutOff, ProtocolVersions
+    from delta_maintenance.operations.table_change.models import CutOff, ProtocolVersions
     from delta_maintenance.operations.upgrade_protocol import (
         UpgradeProtocolPlan,
         UpgradeProtocolResult,

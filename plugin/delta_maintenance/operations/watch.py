@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from delta_maintenance.errors import InvalidRequestError, VersionNotFoundError
-from delta_maintenance.operations.record import Record
-from delta_maintenance.protocol.commit_digest import CommitDigest
+from delta_maintenance.operations.core.record import Record
+from delta_maintenance.protocol.ndjson.digest import CommitDigest
 from delta_maintenance.storage import open_store
-from delta_maintenance.storage.base import Store
+from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.shared_clients import SharedClients
-from delta_maintenance.table.log_watch import LogWatch, PollSpentError, Sighting
+from delta_maintenance.table.read.log_watch import LogWatch, PollSpentError, Sighting
 
 __all__ = [
     "CheckpointLag",
@@ -310,7 +310,7 @@ def current_properties(
     Opens the table. `VersionNotFoundError` for a version that is not retained.
     """
     # Loads pyarrow, which whoever only watches does without.
-    from delta_maintenance.table.table import open_table
+    from delta_maintenance.table.read.table import open_table
 
     if version < 0:
         return dict.fromkeys(names)

@@ -15,8 +15,8 @@ from datetime import datetime
 from typing import Any, Self
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.operations.record import Instant, Record
-from delta_maintenance.policies.rules import MAY_DELETE, AnyOperation
+from delta_maintenance.operations.core.record import Instant, Record
+from delta_maintenance.policies.definition.rules import MAY_DELETE, AnyOperation
 
 _CHANGE = (
     "table_id",

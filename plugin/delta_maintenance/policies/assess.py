@@ -12,12 +12,12 @@ from datetime import datetime
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.health import TableHealth, measure
+from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.due import assessed_operations
-from delta_maintenance.policies.look import Look
-from delta_maintenance.policies.policy import PolicyTable
-from delta_maintenance.policies.records import AssessedOperation, Assessment, LastRun
-from delta_maintenance.table.snapshot import Snapshot
-from delta_maintenance.table.table import Table
+from delta_maintenance.policies.evaluation import Look
+from delta_maintenance.policies.models import AssessedOperation, Assessment, LastRun
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
 
 __all__ = [
     "AssessedOperation",

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.health_records import TableHealth
-from delta_maintenance.operations.record import Record
-from delta_maintenance.policies.records import Assessment, LastRun, RunResult
+from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.health.models import TableHealth
+from delta_maintenance.policies.models import Assessment, LastRun, RunResult
 from delta_maintenance.storage import FileStatus, Store, open_store
 
 MAX_BYTES = 512 << 10

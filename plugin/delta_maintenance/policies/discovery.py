@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.policies.patterns import Pattern
-from delta_maintenance.policies.policy import Policy, PolicyTable, TableEntry
-from delta_maintenance.policies.rules import StorageRule
+from delta_maintenance.policies.definition.patterns import Pattern
+from delta_maintenance.policies.definition.policy import Policy, PolicyTable, TableEntry
+from delta_maintenance.policies.definition.rules import StorageRule
 from delta_maintenance.policies.storage import environment_options
 from delta_maintenance.storage import Store, open_store
-from delta_maintenance.storage.tree import EntryKind
-from delta_maintenance.table.log_segment import LOG_DIRECTORY
+from delta_maintenance.storage.core.listing import EntryKind
+from delta_maintenance.table.read.segment import LOG_DIRECTORY
 
 _logger = logging.getLogger(__name__)
 

@@ -17,15 +17,15 @@ from delta_maintenance.operations import (
 from delta_maintenance.operations.backfill_row_ids import BackfillRowIdsOptions
 from delta_maintenance.operations.clean_log import LEAST_RETENTION as LEAST_LOG_RETENTION
 from delta_maintenance.operations.clean_log import CleanLogOptions
-from delta_maintenance.operations.fsck_records import FsckOptions
+from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.fsck.options import FsckOptions
 from delta_maintenance.operations.health import TableHealth, last_vacuum
-from delta_maintenance.operations.record import Record
-from delta_maintenance.operations.vacuum_plan import LEAST_RETENTION
-from delta_maintenance.policies.look import Look, blocked, count, given, not_due, since, text
-from delta_maintenance.policies.records import AssessedOperation
-from delta_maintenance.policies.rules import OPERATIONS, OperationName, Rules
-from delta_maintenance.protocol.row_tracking import ENABLED_PROPERTY
-from delta_maintenance.table.removed_files import last_vacuumed
+from delta_maintenance.operations.vacuum.planning import LEAST_RETENTION
+from delta_maintenance.operations.vacuum.removed_in_log import last_vacuumed
+from delta_maintenance.policies.definition.rules import OPERATIONS, OperationName, Rules
+from delta_maintenance.policies.evaluation import Look, blocked, count, given, not_due, since, text
+from delta_maintenance.policies.models import AssessedOperation
+from delta_maintenance.protocol.row_tracking.domain import ENABLED_PROPERTY
 
 _LISTED_AT_ONCE = 1000
 """Files that one request lists."""

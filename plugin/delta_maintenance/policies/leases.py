@@ -18,8 +18,8 @@ from datetime import datetime, timedelta
 
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations.record import Record
-from delta_maintenance.storage.base import Put, Store
+from delta_maintenance.operations.core.record import Record
+from delta_maintenance.storage.core.base import Put, Store
 
 LIFE = timedelta(minutes=5)
 """How long a lease lasts that nobody renews."""

@@ -16,18 +16,18 @@ from typing import Literal
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.policies.assess import assess_table, failed_assessment
-from delta_maintenance.policies.carry_out import Context, SubmitToSpark, carry_out
-from delta_maintenance.policies.policy import PolicyTable
-from delta_maintenance.policies.records import (
+from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.policies.definition.rules import AnyOperation, OperationName
+from delta_maintenance.policies.execute import Context, SubmitToSpark, carry_out
+from delta_maintenance.policies.models import (
     AssessedOperation,
     Assessment,
     LastRun,
     OperationOutcome,
     RunResult,
 )
-from delta_maintenance.policies.rules import AnyOperation, OperationName
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.table import Table
+from delta_maintenance.table.read.table import Table
 
 __all__ = ["OperationOutcome", "RunResult", "SubmitToSpark", "failed_run", "run"]
 

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from pyspark.sql import SparkSession
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.protocol.log_compaction import RangeContent
+from delta_maintenance.protocol.delta_log.compaction import RangeContent
 from delta_maintenance.spark import log_ranges
 from delta_maintenance.spark.log_parts import (
     LOG_BYTES_PER_TASK,
@@ -29,9 +29,9 @@ from delta_maintenance.spark.log_ranges import RangePiece, RangeReading, reconci
 from delta_maintenance.spark.log_shares import TableAddress
 from delta_maintenance.spark.share_writer import gravest
 from delta_maintenance.spark.storage_access import executor_options
-from delta_maintenance.table.log_compactor import RangeWriter, ReconciledRange
-from delta_maintenance.table.log_segment import LogEntry
 from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.segment import LogEntry
+from delta_maintenance.table.write.log_compactor import RangeWriter, ReconciledRange
 
 _TOLD_ACTIONS = 100_000
 """Between two lines of progress."""

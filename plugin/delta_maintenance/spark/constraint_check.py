@@ -23,15 +23,15 @@ from pyspark.sql.types import StructType as SparkStruct
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations.add_constraint import SHOWN_FILES, CheckedRows, ViolatingFile
-from delta_maintenance.protocol.file_actions import COMMIT_VERSION
-from delta_maintenance.protocol.schema import PrimitiveType, StructField
+from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
+from delta_maintenance.protocol.schema.types import PrimitiveType, StructField
 from delta_maintenance.spark.constraint_expression import MARK, needed_columns, spark_schema
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.storage import open_store
-from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.row_reader import FILES, RowLayout, RowReader
-from delta_maintenance.table.snapshot import Snapshot
+from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.snapshot import Snapshot
 
 _FILE = f"{MARK}_file"
 _PROBLEM = f"{MARK}_problem"

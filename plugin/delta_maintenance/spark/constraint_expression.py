@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType as SparkStruct
 
 from delta_maintenance.errors import InvalidRequestError, UnsupportedFeatureError
-from delta_maintenance.protocol.data_columns import arrow_type
-from delta_maintenance.protocol.schema import StructField, parse_schema
-from delta_maintenance.table.snapshot import Snapshot
+from delta_maintenance.protocol.schema.data_columns import arrow_type
+from delta_maintenance.protocol.schema.types import StructField, parse_schema
+from delta_maintenance.table.read.snapshot import Snapshot
 
 MARK = "__delta_maintenance"
 """What names of our own begin with, where they stand beside those of a table."""

@@ -16,11 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from delta_maintenance.protocol.file_actions import ADD_TYPES
+from delta_maintenance.operations.fsck.check_contents import (
+    check_footers,
+    check_vectors,
+    with_vectors,
+)
+from delta_maintenance.operations.fsck.findings import FINDINGS, Findings
+from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.storage import open_store
-from delta_maintenance.table.file_contents import check_footers, check_vectors, with_vectors
-from delta_maintenance.table.findings import FINDINGS, Findings
 from delta_maintenance.table.progress import Progress
 
 SCHEMA = "kind string, severity string, version long, path string, problem string, remedy string"

@@ -33,7 +33,7 @@ from delta_maintenance.operations import (
     fsck,
     vacuum,
 )
-from delta_maintenance.operations.vacuum_report import write_report
+from delta_maintenance.operations.vacuum.report import write_report
 from delta_maintenance.spark.compact_log import SparkRange
 from delta_maintenance.spark.connect import is_connected, ship_library
 from delta_maintenance.spark.constraint_check import SparkConstraintCheck

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.protocol.arrays import booleans, to_bools
-from delta_maintenance.protocol.file_action_lines import FileActionLines
-from delta_maintenance.protocol.key_hash import hash_texts
-from delta_maintenance.protocol.log_compaction import RangeContent, RangeReplay, single_value
-from delta_maintenance.protocol.log_texts import line_ends, texts_of
-from delta_maintenance.protocol.reconcile import FileReplay
+from delta_maintenance.protocol.columns.arrays import booleans, to_bools
+from delta_maintenance.protocol.columns.key_hash import hash_texts
+from delta_maintenance.protocol.delta_log.compaction import RangeContent, RangeReplay, single_value
+from delta_maintenance.protocol.delta_log.replay import FileReplay
+from delta_maintenance.protocol.ndjson.line_buffers import line_ends, texts_of
+from delta_maintenance.protocol.ndjson.raw_lines import FileActionLines
 from delta_maintenance.spark.log_shares import (
     ShareRow,
     TableAddress,
@@ -29,8 +29,8 @@ from delta_maintenance.spark.log_shares import (
     share_rows,
     shared_out,
 )
-from delta_maintenance.storage.base import Store
-from delta_maintenance.table.log_compactor import commit_lines
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.write.log_compactor import commit_lines
 
 SCHEMA = "piece binary"
 """A packed `RangePiece`, or the error that kept it from being made."""

@@ -17,18 +17,18 @@ import numpy as np
 import pyarrow as pa
 
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
-from delta_maintenance.protocol.checkpoint import FileActionLayout
-from delta_maintenance.protocol.file_action_json import MapKeys
-from delta_maintenance.protocol.file_actions import ADD_TYPES, REMOVE_TYPES, empty
-from delta_maintenance.protocol.key_hash import Hashes, hash_texts
-from delta_maintenance.protocol.path_audit import locations
-from delta_maintenance.protocol.reconcile import FileReplay
+from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, REMOVE_TYPES, empty
+from delta_maintenance.protocol.actions.paths import locations
+from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
+from delta_maintenance.protocol.delta_log.replay import FileReplay
+from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage import open_store
-from delta_maintenance.storage.base import Store
-from delta_maintenance.table.checkpoint_reader import CheckpointPart, read_part
-from delta_maintenance.table.log_reader import LogTail
-from delta_maintenance.table.log_segment import LogEntry
-from delta_maintenance.table.standing_files import StandingFiles, standing_in_tail
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.active_files import StandingFiles, standing_in_tail
+from delta_maintenance.table.read.checkpoint_reader import CheckpointPart, read_part
+from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.segment import LogEntry
 
 LogPart = tuple[LogEntry, ...] | CheckpointPart
 """What one task reads: adjacent commits and compactions by ascending version, or some of a

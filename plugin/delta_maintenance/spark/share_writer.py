@@ -11,14 +11,17 @@ import pyarrow as pa
 
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.protocol.checkpoint import FileActionLayout, UnknownFieldsError
-from delta_maintenance.protocol.reconcile import FileReplay
+from delta_maintenance.protocol.delta_log.checkpoint_rows import (
+    FileActionLayout,
+    UnknownFieldsError,
+)
+from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.spark.log_shares import ShareRow, TableAddress, share_rows
-from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.checkpoint_spec import CheckpointSpec
-from delta_maintenance.table.sidecar_writer import SidecarSet, kept, roll_sidecars
-from delta_maintenance.table.staging import staging
-from delta_maintenance.table.standing_files import StandingFiles, standing_files
+from delta_maintenance.table.read.active_files import StandingFiles, standing_files
+from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
+from delta_maintenance.table.write.sidecar_writer import SidecarSet, kept, roll_sidecars
+from delta_maintenance.table.write.staging import staging
 
 SCHEMA = "report binary"
 """One row per share: its `Report`, pickled."""

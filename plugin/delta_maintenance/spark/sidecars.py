@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from delta_maintenance.clock import NewId
 from delta_maintenance.clock import new_id as random_id
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.protocol.checkpoint import UnknownFieldsError
-from delta_maintenance.protocol.log_files import SIDECAR_DIRECTORY
+from delta_maintenance.protocol.delta_log.checkpoint_rows import UnknownFieldsError
+from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY
 from delta_maintenance.spark import share_writer
 from delta_maintenance.spark.log_parts import (
     LOG_BYTES_PER_TASK,
@@ -28,13 +28,13 @@ from delta_maintenance.spark.log_parts import (
 from delta_maintenance.spark.log_shares import LogReading, TableAddress
 from delta_maintenance.spark.share_writer import Report, ShareWriting, gravest
 from delta_maintenance.spark.storage_access import executor_options
-from delta_maintenance.storage.base import Store
-from delta_maintenance.table.checkpoint_spec import CheckpointSpec
-from delta_maintenance.table.log_reader import LogTail
-from delta_maintenance.table.log_segment import LOG_DIRECTORY
+from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.sidecar_writer import SidecarSet, commit_times
-from delta_maintenance.table.snapshot import Snapshot
+from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
+from delta_maintenance.table.write.sidecar_writer import SidecarSet, commit_times
 
 _SAMPLED_FILES = 3
 # A share gets some actions more or less than others, which should not cost it a second sidecar.

@@ -28,7 +28,7 @@ def executor_options(
     given = dict(storage_options or {})
     # Loads what speaks to object stores, which a driver of local tables does without.
     from delta_maintenance.storage.addresses import parse_options
-    from delta_maintenance.storage.s3_options import S3Options
+    from delta_maintenance.storage.s3.options import S3Options
 
     options = parse_options(uri, given, environment)
     if options is None:

@@ -18,9 +18,12 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.operations.vacuum_engine import Found, Request
-from delta_maintenance.protocol.checkpoint import FileActionLayout
-from delta_maintenance.protocol.vacuum_rules import Reason
+from delta_maintenance.operations.vacuum.candidates import Tally, emptied
+from delta_maintenance.operations.vacuum.deletion import Deletion
+from delta_maintenance.operations.vacuum.engine import Found, Request
+from delta_maintenance.operations.vacuum.references import REFERENCE_FIELDS, FileReferences
+from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
+from delta_maintenance.protocol.vacuum.visibility import Reason
 from delta_maintenance.spark import log_shares
 from delta_maintenance.spark.log_parts import log_parts, small_batches
 from delta_maintenance.spark.log_shares import LogReading, TableAddress
@@ -33,15 +36,12 @@ from delta_maintenance.spark.vacuum_tasks import (
     FolderListing,
     ShareReferences,
 )
-from delta_maintenance.storage.local import LocalStore
-from delta_maintenance.storage.tree import EntryKind, unclean
-from delta_maintenance.table.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.data_deletion import Deletion
-from delta_maintenance.table.dead_files import Tally, emptied
-from delta_maintenance.table.file_references import REFERENCE_FIELDS, FileReferences
+from delta_maintenance.storage.core.listing import EntryKind, unclean
+from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.sidecar_writer import commit_times
-from delta_maintenance.table.snapshot import Snapshot
+from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.write.sidecar_writer import commit_times
 
 _BYTES_PER_BUCKET = 64 << 20
 """Of the log. A file takes some hundreds of bytes there."""

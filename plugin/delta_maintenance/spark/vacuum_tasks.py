@@ -18,11 +18,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
-from delta_maintenance.protocol.arrays import booleans, integers, to_bools
-from delta_maintenance.protocol.path_audit import PathAudit, locations
-from delta_maintenance.protocol.protected_paths import ProtectedPaths, hash_paths
-from delta_maintenance.protocol.reconcile import FileReplay
-from delta_maintenance.protocol.vacuum_rules import Mask, checksum_owners
+from delta_maintenance.operations.vacuum.candidates import (
+    DeadFiles,
+    Search,
+    Tally,
+    directories_in,
+    find_dead_files,
+    require_no_missing,
+)
+from delta_maintenance.operations.vacuum.deletion import Deletion, delete_data_files
+from delta_maintenance.operations.vacuum.references import FileReferences, take_references
+from delta_maintenance.protocol.actions.paths import PathAudit, locations
+from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools
+from delta_maintenance.protocol.delta_log.replay import FileReplay
+from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths, hash_paths
+from delta_maintenance.protocol.vacuum.visibility import Mask, checksum_owners
 from delta_maintenance.spark.log_shares import (
     ShareRow,
     TableAddress,
@@ -31,21 +41,11 @@ from delta_maintenance.spark.log_shares import (
     to_payload,
 )
 from delta_maintenance.spark.share_writer import gravest
-from delta_maintenance.storage.base import Store
-from delta_maintenance.storage.tree import STATUSES, TREE, EntryKind
-from delta_maintenance.table.data_deletion import Deletion, delete_data_files
-from delta_maintenance.table.dead_files import (
-    DeadFiles,
-    Search,
-    Tally,
-    directories_in,
-    find_dead_files,
-    require_no_missing,
-)
-from delta_maintenance.table.file_references import FileReferences, take_references
-from delta_maintenance.table.log_segment import list_log
-from delta_maintenance.table.standing_files import StandingFiles, standing_files
-from delta_maintenance.table.winning_commits import read_winner
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.listing import STATUSES, TREE, EntryKind
+from delta_maintenance.table.commit.winners import read_winner
+from delta_maintenance.table.read.active_files import StandingFiles, standing_files
+from delta_maintenance.table.read.segment import list_log
 
 _ROWS_PER_PAYLOAD = 1 << 13
 _REFERENCES, _LISTING = 0, 1

@@ -1,6 +1,6 @@
 """Where the bytes of a table are: one store per backend behind one small interface."""
 
 from delta_maintenance.storage.addresses import open_store
-from delta_maintenance.storage.base import FileStatus, Put, Store
+from delta_maintenance.storage.core.base import FileStatus, Put, Store
 
 __all__ = ["FileStatus", "Put", "Store", "open_store"]

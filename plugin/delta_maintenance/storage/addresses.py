@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.storage.base import Store
-from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.local.store import LocalStore
 
 # Everything else is loaded where it is asked for: no table waits for other stores.
 if TYPE_CHECKING:
-    from delta_maintenance.storage.azure_options import AzureOptions
-    from delta_maintenance.storage.gcs_options import GCSOptions
-    from delta_maintenance.storage.s3_options import S3Options
+    from delta_maintenance.storage.azure.options import AzureOptions
+    from delta_maintenance.storage.gcs.options import GCSOptions
+    from delta_maintenance.storage.s3.options import S3Options
     from delta_maintenance.storage.shared_clients import SharedClients
 
 
@@ -60,7 +60,7 @@ def open_store(
         return _open_object_store(kind, kind + address[len(kind) :], storage_options, clients)
     _no_options(storage_options)
     if kind == "memory":
-        from delta_maintenance.storage.memory import MemoryStore
+        from delta_maintenance.storage.memory.store import MemoryStore
 
         return MemoryStore(kind + address[len(kind) :])
     return LocalStore(_path_of(address))
@@ -78,15 +78,15 @@ def parse_options(
     kind, _, rest = uri.partition(":")
     kind = kind.lower()
     if kind in _S3:
-        from delta_maintenance.storage.s3_options import S3Options
+        from delta_maintenance.storage.s3.options import S3Options
 
         return S3Options.parse(storage_options)
     if kind in _GCS:
-        from delta_maintenance.storage.gcs_options import GCSOptions
+        from delta_maintenance.storage.gcs.options import GCSOptions
 
         return GCSOptions.parse(storage_options, environment)
     if kind in _AZURE:
-        from delta_maintenance.storage.azure_options import AzureAddress, AzureOptions
+        from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 
         address = AzureAddress.parse(f"{kind}:{rest}".rstrip("/"))
         return AzureOptions.parse(storage_options, address, environment)
@@ -102,7 +102,9 @@ def options_over(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str
 
 def _meanings(name: str) -> set[tuple[str, str]]:
     """What an option of this name is, by store."""
-    from delta_maintenance.storage import azure_options, gcs_options, s3_options
+    from delta_maintenance.storage.azure import options as azure_options
+    from delta_maintenance.storage.gcs import options as gcs_options
+    from delta_maintenance.storage.s3 import options as s3_options
 
     stores = {"s3": s3_options.NAMES, "gcs": gcs_options.NAMES, "azure": azure_options.NAMES}
     return {
@@ -120,14 +122,14 @@ def _open_object_store(
 ) -> Store:
     client = clients.of(address, storage_options) if clients is not None else None
     if kind in _S3:
-        from delta_maintenance.storage.s3 import S3Store
+        from delta_maintenance.storage.s3.store import S3Store
 
         return S3Store(address, storage_options, client=client)
     if kind in _GCS:
-        from delta_maintenance.storage.gcs import GCSStore
+        from delta_maintenance.storage.gcs.store import GCSStore
 
         return GCSStore(address, storage_options, client=client)
-    from delta_maintenance.storage.azure import AzureStore
+    from delta_maintenance.storage.azure.store import AzureStore
 
     return AzureStore(address, storage_options, client=client)
 

@@ -13,10 +13,10 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from delta_maintenance.storage.addresses import parse_options
-from delta_maintenance.storage.azure_options import AzureAddress, AzureOptions
-from delta_maintenance.storage.gcs_options import GCSOptions
-from delta_maintenance.storage.request_failure import PAUSES
-from delta_maintenance.storage.s3_options import S3Options
+from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
+from delta_maintenance.storage.core.request_failure import PAUSES
+from delta_maintenance.storage.gcs.options import GCSOptions
+from delta_maintenance.storage.s3.options import S3Options
 
 
 class SharedClients:
@@ -48,15 +48,15 @@ class SharedClients:
         # Each is loaded where it is asked for: no table waits for the clients of other stores.
         match options:
             case S3Options():
-                from delta_maintenance.storage.s3_client import S3Client
+                from delta_maintenance.storage.s3.client import S3Client
 
                 return S3Client(options, read_timeout=_READ_TIMEOUT, pauses=self._pauses)
             case GCSOptions():
-                from delta_maintenance.storage.gcs_client import GCSClient
+                from delta_maintenance.storage.gcs.client import GCSClient
 
                 return GCSClient(options, place, pauses=self._pauses)
             case AzureOptions():
-                from delta_maintenance.storage.azure_client import AzureClient
+                from delta_maintenance.storage.azure.client import AzureClient
 
                 return AzureClient(options, place, pauses=self._pauses)
             case None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from delta_maintenance import errors
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.core.record import Record
 
 OWN_LINE = "delta-maintenance: "
 """How the lines begin that the job means for people."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.core.record import Record
 
 APPLICATION = Path(__file__).resolve().parent.parent / "spark" / "job.py"
 """The one file to submit, whatever the operation."""

@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import Field
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.core.record import Record
 from delta_maintenance.submission.configuration import checked_conf, checked_environment
 from delta_maintenance.submission.job_spec import APPLICATION, JobSpec, require_no_credentials
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import TypeVar
 
-from delta_maintenance.storage.streaming_pool import StreamingPool
+from delta_maintenance.storage.core.streaming_pool import StreamingPool
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from delta_maintenance.storage.base import FileStatus
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage.core.base import FileStatus
+from delta_maintenance.storage.memory.store import MemoryStore
 
 PAGE = 1000
 """Names that one request lists."""

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from delta_maintenance.errors import CommitUnknownError, StorageAccessError, StorageError
-from delta_maintenance.storage.base import Put, Store
+from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.testing.fault_proxy import FaultProxy, HttpFault
 from delta_maintenance.testing.loopback import Request
 

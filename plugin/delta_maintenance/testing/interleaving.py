@@ -21,8 +21,8 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from delta_maintenance.storage.base import FileStatus, Put, Store
-from delta_maintenance.storage.tree import Skip
+from delta_maintenance.storage.core.base import FileStatus, Put, Store
+from delta_maintenance.storage.core.listing import Skip
 
 Work = Callable[[], None]
 

@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.storage.base import Put, Store
-from delta_maintenance.storage.tree import EntryKind
+from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.storage.core.listing import EntryKind
 
 LOG = "_delta_log"
 CONTENDERS = 8

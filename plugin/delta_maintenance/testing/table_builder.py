@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_maintenance.protocol.log_files import (
+from delta_maintenance.protocol.delta_log.file_names import (
     LAST_CHECKPOINT,
     SIDECAR_DIRECTORY,
     Encoding,
@@ -35,10 +35,10 @@ from delta_maintenance.protocol.log_files import (
     uuid_checkpoint_name,
 )
 from delta_maintenance.storage import open_store
-from delta_maintenance.storage.base import Store
-from delta_maintenance.storage.local import LocalStore
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.table import Table
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, checkpoint_metadata, dv_id, sidecar
 
 LOG = "_delta_log"

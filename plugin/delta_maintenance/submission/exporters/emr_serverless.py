@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.core.record import Record
 from delta_maintenance.submission.specification import Count, Submission
 
 

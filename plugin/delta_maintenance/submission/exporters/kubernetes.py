@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.record import Record
+from delta_maintenance.operations.core.record import Record
 from delta_maintenance.submission.specification import Count, Submission
 
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]

@@ -1,0 +1,1 @@
+"""Submitting Spark jobs from Airflow tasks."""

@@ -1,0 +1,102 @@
+"""The Apache Spark provider, as far as our jobs need it. Importing this needs the provider."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+from delta_maintenance_airflow.compat import HAS_TASK_STATE
+from delta_maintenance_airflow.spark.folder import end_group
+from delta_maintenance_airflow.spark.output import JobOutput
+
+_HOOK_SETTINGS = inspect.signature(SparkSubmitHook.__init__).parameters
+
+
+class JobHook(SparkSubmitHook):
+    """The provider's hook, whose processes are ours to end, and whose lines are sifted first.
+
+    :param output: gets every line that `spark-submit` prints.
+    :param process: further arguments of `subprocess.Popen`.
+    :param on_start: called with the process group, once there is a first line.
+    """
+
+    def __init__(
+        self,
+        *,
+        output: JobOutput,
+        process: Mapping[str, Any],
+        on_start: Callable[[int], None] = lambda _: None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        self._output = output
+        self._process = process
+        self._on_start = on_start
+
+    def submit(self, application: str = "", **more: Any) -> str | None:
+        try:
+            # In a group of its own, so that the driver ends with it, and not by accident with us.
+            return super().submit(application, start_new_session=True, **{**self._process, **more})
+        finally:
+            # The provider reads to the end of it, and leaves it open.
+            if self._submit_sp is not None and self._submit_sp.stdout is not None:
+                self._submit_sp.stdout.close()
+
+    def on_kill(self) -> None:
+        process = self._submit_sp
+        if process is not None and process.poll() is None:
+            end_group(process.pid, process.poll)
+        super().on_kill()
+
+    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
+        super()._process_spark_submit_log(self._output.sift(self._begun(itr)))
+
+    def _begun(self, lines: Iterator[Any]) -> Iterator[Any]:
+        for number, line in enumerate(lines):
+            if number == 0 and self._submit_sp is not None:
+                self._on_start(self._submit_sp.pid)
+            yield line
+
+
+def can_be_followed(hook: SparkSubmitHook) -> bool:
+    """Whether the provider can follow a driver on the cluster by its id, in any later process."""
+    connection = hook._connection
+    if not HAS_TASK_STATE or connection["deploy_mode"] != "cluster":
+        return False
+    if hook._is_yarn:
+        extra = hook.get_connection(hook._conn_id).extra_dejson
+        knows_manager = bool(extra.get("yarn_resourcemanager_webapp_address"))
+        return "yarn_track_via_rm_api" in _HOOK_SETTINGS and knows_manager
+    if hook._is_kubernetes:
+        return "track_driver_via_k8s_api" in _HOOK_SETTINGS and bool(connection["namespace"])
+    return False
+
+
+class FollowedJob(SparkSubmitOperator):
+    """Submits a job to a cluster and follows it there; a later try of the task takes it up again.
+
+    What is noted of it is noted under `key`, so that a task that was cleared finds nothing.
+    """
+
+    def __init__(self, *, key: str, settings: Mapping[str, Any], **arguments: Any) -> None:
+        super().__init__(durable=True, **arguments)
+        self._settings = settings
+        self.external_id_key = f"spark_job_{key}"
+        self._K8S_DRIVER_STATUS_KEY = f"k8s_driver_status_{key}"
+
+    def forget(self, context: Any) -> None:
+        """Lets the next try submit anew."""
+        store = context.get("task_state_store")
+        if store is not None:
+            store.delete(self.external_id_key)
+            store.delete(self._K8S_DRIVER_STATUS_KEY)
+
+    def _get_hook(self) -> JobHook:
+        hook = JobHook(**self._settings)
+        followed = "yarn_track_via_rm_api" if hook._is_yarn else "track_driver_via_k8s_api"
+        settings = {**self._settings, followed: True}
+        return JobHook(**settings)

@@ -1,0 +1,316 @@
+"""Runs an operation as a Spark job, through a connection of the Apache Spark provider.
+
+The provider starts `spark-submit` and ends it; what the job is told and what it answers is
+`delta_maintenance.submission`. A connection to Spark Connect takes the job into this process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow.sdk import BaseHook
+
+from delta_maintenance import clock
+from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
+from delta_maintenance_airflow.links import SparkUILink
+from delta_maintenance_airflow.spark.folder import JobFolder
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from delta_maintenance.storage.core.base import Store
+    from delta_maintenance.submission.job_report import JobReport
+    from delta_maintenance.submission.job_spec import JobSpec
+    from delta_maintenance.submission.specification import Code
+    from delta_maintenance_airflow.hooks.delta import DeltaHook
+
+_log = logging.getLogger(__name__)
+
+
+class _Killable(Protocol):
+    def on_kill(self) -> None: ...
+
+
+class SparkSubmission:
+    """One run of a Spark job, or what an earlier try of the task has left of it.
+
+    Credentials never stand in the job's arguments, which the process list and Airflow's log show:
+    a driver in the worker reads them from a private file, a driver on the cluster has its own.
+
+    `key` is the same in every try of a task, and another one when it is cleared.
+    """
+
+    def __init__(
+        self,
+        *,
+        spark_conn_id: str,
+        spark_conf: Mapping[str, Any] | None,
+        spark_code: Mapping[str, Any] | None,
+        delta_hook: DeltaHook,
+        report_folder: str | None,
+        key: str,
+        context: Context,
+    ) -> None:
+        self._spark_conn_id = spark_conn_id
+        self._spark_conf = spark_conf
+        self._spark_code = spark_code
+        self._delta_hook = delta_hook
+        self._report_folder = report_folder
+        self._key = key
+        self._context = context
+        self._running: _Killable | None = None
+        self._folder = JobFolder(key)
+        self.report_uri: str | None = None
+        """The list that the job has written, where it was asked for one."""
+
+    def run(
+        self,
+        operation: str,
+        table_uri: str,
+        options: Mapping[str, Any],
+        *,
+        version: int | None = None,
+        report_uri: str | None = None,
+        plan_only: bool = False,
+        settles: Callable[[Mapping[str, Any]], bool] = lambda _: True,
+    ) -> dict[str, Any]:
+        """Runs the job to its end and returns the JSON of its Result, or of its Plan.
+
+        `version`, `report_uri` and `plan_only` are as of `JobSpec`. Where an earlier try has left
+        a driver at work, that is waited for; where one has left a Result, and `settles` says that
+        there is nothing more to do, no job is submitted.
+        Raises the error that the job reports; `AirflowFailException` where it cannot be submitted
+        like this; `AirflowException`, for Airflow to retry, where it ended without a report.
+        """
+        # These load pydantic, which the parsing of DAGs must not wait for.
+        from delta_maintenance.submission.configuration import checked_conf
+        from delta_maintenance.submission.job_spec import JobSpec
+        from delta_maintenance.submission.specification import Code
+
+        conf = checked_conf(self._spark_conf or {})
+        code = Code.from_json(dict(self._spark_code or {}))
+        # The provider takes an unknown connection for YARN; better to fail here, by its name.
+        connection = BaseHook.get_connection(self._spark_conn_id)
+        on_cluster = connection.extra_dejson.get("deploy-mode") == "cluster"
+        spec = JobSpec.from_json(
+            {
+                "operation": operation,
+                "table": table_uri,
+                "version": version,
+                "storage_options": self._delta_hook.storage_options(
+                    table_uri, credentials=not on_cluster
+                ),
+                "options": dict(options),
+                "report_uri": report_uri,
+                "plan_only": plan_only,
+            }
+        )
+        if connection.conn_type == "spark_connect":
+            return self._run_connected(spec, conf)
+        if on_cluster and not self._report_folder:
+            raise AirflowFailException(
+                "a driver on the cluster cannot leave its report in this worker: give report_folder"
+            )
+        with self._folder.held() as lock:
+            reports = _Reports(self._report_store(), self._key)
+            for report in reports.unread():
+                # A plan is made anew: what it was about may have changed meanwhile.
+                if report.status == "done" and not plan_only and settles(report.result or {}):
+                    _log.info("an earlier try of this task has done it")
+                    return self._settled(report)
+            return self._settled(self._submitted(spec, conf, code, reports, lock, on_cluster))
+
+    def kill(self) -> None:
+        """Ends the job; may come at any moment, from a signal handler."""
+        if self._running is not None:
+            self._running.on_kill()
+        else:
+            self._folder.kill()
+
+    def _settled(self, report: JobReport) -> dict[str, Any]:
+        self.report_uri = report.report_uri
+        return report.result_or_raise()
+
+    def _submitted(
+        self,
+        spec: JobSpec,
+        conf: Mapping[str, str],
+        code: Code,
+        reports: _Reports,
+        lock: int,
+        on_cluster: bool,
+    ) -> JobReport:
+        provider = _provider()
+        address = reports.new_address(self._report_folder or os.fspath(self._folder.path))
+        settings = self._settings(provider, spec, conf, code, address, lock, on_cluster)
+        hook = provider.JobHook(**settings)
+        failure: Exception | None = None
+        followed = None
+        try:
+            if provider.can_be_followed(hook):
+                followed = provider.FollowedJob(
+                    task_id=self._key,
+                    key=self._key,
+                    settings=settings,
+                    conn_id=self._spark_conn_id,
+                    application=code.application,
+                )
+                self._running = followed
+                followed.execute_resumable(self._context)
+            else:
+                self._running = hook
+                hook.submit(code.application)
+        except FileNotFoundError as error:
+            raise AirflowFailException(
+                f"there is no {error.filename} on this worker: install "
+                "delta-maintenance[airflow-spark], or put Spark's bin folder on PATH"
+            ) from error
+        except Exception as error:
+            failure = error
+            if followed is None:
+                hook.on_kill()
+        except BaseException:
+            # A timeout, or an order to end.
+            self.kill()
+            raise
+        finally:
+            # Over: from here on a kill has nothing to end.
+            self._running = None
+        report = next(reports.unread(), None)
+        if followed is not None and (report is not None or failure is None):
+            followed.forget(self._context)
+        if report is None:
+            raise AirflowException(
+                str(failure) if failure else "the Spark job ended well, but without a report"
+            ) from failure
+        return report
+
+    def _settings(
+        self,
+        provider: Any,
+        spec: JobSpec,
+        conf: Mapping[str, str],
+        code: Code,
+        report: str,
+        lock: int,
+        on_cluster: bool,
+    ) -> dict[str, Any]:
+        from delta_maintenance.submission.spark_submit import driver_environment
+        from delta_maintenance_airflow.spark.output import JobOutput
+
+        if on_cluster:
+            # No file of this worker is on the cluster; what goes there holds no credentials.
+            told = ["--spec", json.dumps(spec.to_json())]
+        else:
+            told = ["--spec", spec.write(self._folder.path / f"{clock.new_id()}.spec")]
+            told.append("--discard-spec")
+        environment = driver_environment(os.environ)
+        # The Spark of this Python comes last: one that the worker has otherwise comes first.
+        environment["PATH"] = os.pathsep.join(
+            [os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)]
+        )
+        image = {"spark.kubernetes.container.image": code.image} if code.image else {}
+        return {
+            "output": JobOutput(self._show_interface),
+            "process": {
+                "env": environment,
+                # What Airflow hands a task there is not for its children.
+                "stdin": subprocess.DEVNULL,
+                "pass_fds": (lock,),
+            },
+            "on_start": self._folder.note_driver,
+            "conn_id": self._spark_conn_id,
+            "conf": {**conf, **code.conf(), **image},
+            "py_files": ",".join(self._py_files(code, on_cluster)) or None,
+            "archives": ",".join(code.archives) or None,
+            "application_args": [*told, "--report", report],
+            "name": f"delta-maintenance {spec.operation}",
+        }
+
+    def _py_files(self, code: Code, on_cluster: bool) -> tuple[str, ...]:
+        """What was named; else this very library, so that executors run what the driver runs."""
+        if code.py_files or code.archives or code.image or code.python:
+            return code.py_files
+        host = BaseHook.get_connection(self._spark_conn_id).host or ""
+        # Kubernetes takes files of the worker only by way of a store, which has to be set up.
+        if host.startswith("local") or (host.startswith("k8s") and on_cluster):
+            return ()
+        from delta_maintenance.submission.library import library_zip
+
+        file = self._folder.path / "delta_maintenance.zip"
+        file.write_bytes(library_zip())
+        return (os.fspath(file),)
+
+    def _run_connected(self, spec: JobSpec, conf: Mapping[str, str]) -> dict[str, Any]:
+        from delta_maintenance_airflow.spark.connect import ConnectedJob
+
+        if conf or self._spark_code:
+            raise AirflowFailException(
+                "a server of Spark Connect has its properties and its Python: leave spark_conf and "
+                "spark_code out"
+            )
+        job = ConnectedJob(self._spark_conn_id)
+        self._running = job
+        try:
+            report = job.run(spec)
+        finally:
+            self._running = None
+        return self._settled(report)
+
+    def _report_store(self) -> Store:
+        from delta_maintenance.storage import open_store
+
+        if not self._report_folder:
+            return open_store(os.fspath(self._folder.path))
+        return open_store(self._report_folder, self._delta_hook.options_for(self._report_folder))
+
+    def _show_interface(self, address: str) -> None:
+        # While it runs; Airflow asks the link itself when the task has ended.
+        try:
+            self._context["ti"].xcom_push(key=SparkUILink().xcom_key, value=address)
+        except Exception:
+            _log.warning("the link to the Spark UI could not be kept", exc_info=True)
+
+
+class _Reports:
+    """The reports that the tries of one task have left, each under a name of its own."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._store = store
+        self._key = key
+        self._read: set[str] = set()
+
+    def new_address(self, folder: str) -> str:
+        """Where a new job shall report."""
+        return f"{folder.rstrip('/')}/{self._key}.{clock.new_id()}.json"
+
+    def unread(self) -> Iterator[JobReport]:
+        """Those that were not there when it was last asked, the newest first."""
+        from delta_maintenance.submission.job_report import JobReport
+
+        listed = []
+        for status in self._store.list_from("", f"{self._key}."):
+            if not status.path.startswith(f"{self._key}."):
+                break
+            if status.path.endswith(".json") and status.path not in self._read:
+                listed.append((status.modified_ms, status.path))
+        for _, path in sorted(listed, reverse=True):
+            self._read.add(path)
+            yield JobReport.from_json(json.loads(self._store.read(path)))
+
+
+def _provider() -> Any:
+    try:
+        from delta_maintenance_airflow.spark import provider as spark_provider
+    except ImportError as error:
+        raise AirflowFailException(
+            "the Apache Spark provider is missing: install delta-maintenance[airflow-spark], "
+            "or use the local engine"
+        ) from error
+    return spark_provider

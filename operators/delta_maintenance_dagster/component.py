@@ -1,0 +1,276 @@
+"""The component: tables named in YAML, or in the policy file that Airflow's users have too."""
+
+# Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import dagster as dg
+from dagster.components.component.state_backed_component import StateBackedComponent
+from dagster.components.utils.defs_state import (
+    DefsStateConfig,
+    DefsStateConfigArgs,
+    ResolvedDefsStateConfig,
+)
+from pydantic import Field
+from typing_extensions import TypeAliasType
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.policies.definition.policy import (
+    Policy,
+    PolicyTable,
+    TableEntry,
+    load_policy,
+)
+from delta_maintenance.policies.definition.rules import Rules
+from delta_maintenance_dagster.definitions import build_definitions
+from delta_maintenance_dagster.health_checks import HealthThresholds
+from delta_maintenance_dagster.references import Reference
+from delta_maintenance_dagster.resources import DeltaStorageResource
+from delta_maintenance_dagster.scaffolder import DeltaMaintenanceScaffolder
+from delta_maintenance_dagster.schedules import build_maintenance_schedule
+from delta_maintenance_dagster.spark import DeltaSparkResource
+from delta_maintenance_dagster.tables import DeltaTable, asset_key_of
+
+
+class DeltaTableEntry(TableEntry):
+    """A table or a pattern, as in a policy file, and what Dagster calls it."""
+
+    key: str | None = None
+    """The asset key, such as `lake/orders`; by default the name, or the address without its
+    scheme. Of a table, not of a pattern."""
+    declare: bool = True
+    """Whether the asset of the table is declared here; false where an asset of this code location
+    has the key already."""
+
+
+# Models with a JSON of their own: seen through an alias, Dagster leaves them to the resolvers.
+_Rules = TypeAliasType("_Rules", Rules)
+_TableEntry = TypeAliasType("_TableEntry", DeltaTableEntry)
+_StorageResource = TypeAliasType("_StorageResource", DeltaStorageResource)
+_SparkResource = TypeAliasType("_SparkResource", DeltaSparkResource)
+
+
+class CommitSensor(dg.Model, dg.Resolvable):
+    """How commits are watched."""
+
+    interval_seconds: int = Field(default=60, ge=1, description="Between two looks, at least.")
+    min_commits: int = Field(
+        default=1,
+        ge=1,
+        description="A run is requested once so many versions came since the last request.",
+    )
+
+
+class Schedule(dg.Model, dg.Resolvable):
+    """When jobs run."""
+
+    cron: str
+    timezone: str = "UTC"
+    running: bool = Field(
+        default=False, description="Whether the schedule is on from the start; else turn it on."
+    )
+
+
+def _rules(context: dg.ResolutionContext, given: Rules) -> Rules:
+    return Rules.model_validate(context.resolve_value(given.model_dump(exclude_unset=True)))
+
+
+def _entries(
+    context: dg.ResolutionContext, given: Sequence[DeltaTableEntry]
+) -> list[DeltaTableEntry]:
+    return [
+        DeltaTableEntry.model_validate(
+            context.resolve_value(entry.model_dump(exclude_unset=True)),
+            # References to the environment are allowed in addresses, as in a policy file.
+            context={"environment": os.environ},
+        )
+        for entry in given
+    ]
+
+
+def _path(context: dg.ResolutionContext, given: str) -> Path:
+    return context.resolve_source_relative_path(str(context.resolve_value(given)))
+
+
+def _storage(context: dg.ResolutionContext, given: Any) -> Any:
+    return _resource(DeltaStorageResource, context, given)
+
+
+def _spark(context: dg.ResolutionContext, given: Any) -> Any:
+    return _resource(DeltaSparkResource, context, given)
+
+
+def _resource(
+    kind: type[dg.ConfigurableResource[Any]], context: dg.ResolutionContext, given: Any
+) -> Any:
+    value = context.resolve_value(given)
+    return kind(**value) if isinstance(value, Mapping) else value
+
+
+@dg.scaffold_with(DeltaMaintenanceScaffolder)
+class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
+    """Looks after Delta tables: checkpoints, log compaction and clean-up, vacuum, row tracking,
+    protocol, by the policy of each table.
+
+    For every table there is an external asset, an asset for its maintenance and health checks; for
+    all of them a job, a sensor that is woken by commits, and schedules.
+    """
+
+    model_config = {"arbitrary_types_allowed": True, "extra": "forbid"}
+
+    policy: Annotated[
+        Path | None,
+        dg.Resolver(_path, model_field_type=str, description="A policy file, from here on."),
+    ] = None
+    defaults: Annotated[
+        _Rules,
+        dg.Resolver(
+            _rules, model_field_type=Rules, description="What every table needs, without a file."
+        ),
+    ] = Rules()
+    tables: Annotated[
+        Sequence[_TableEntry],
+        dg.Resolver(
+            _entries,
+            model_field_type=list[DeltaTableEntry],
+            description="Tables and patterns, without a file.",
+        ),
+    ] = ()
+    keys: dict[str, str] = Field(
+        default_factory=dict,
+        description="Asset keys of tables of the policy file, by the names that they have there.",
+    )
+    declare_tables: bool = Field(
+        default=True,
+        description=(
+            "Whether the tables' own assets are declared here; false where assets of this code "
+            "location have their keys already."
+        ),
+    )
+    name: str = Field(
+        default="delta_maintenance",
+        description="Of the job and the group; sensor, schedules and health job begin with it.",
+    )
+    storage: Annotated[
+        _StorageResource | str,
+        dg.Resolver(
+            _storage,
+            model_field_type=dict[str, Any] | str,
+            description=(
+                "Fields of DeltaStorageResource, or the key of a resource of the project. "
+                "A `storage.connection` of the policy is such a key too."
+            ),
+        ),
+    ] = Field(default_factory=DeltaStorageResource)
+    spark: Annotated[
+        _SparkResource | str,
+        dg.Resolver(
+            _spark,
+            model_field_type=dict[str, Any] | str,
+            description=(
+                "Fields of DeltaSparkResource, or the key of a resource of the project. "
+                "A `spark.connection` of the policy is such a key too."
+            ),
+        ),
+    ] = Field(default_factory=DeltaSparkResource)
+    sensor: CommitSensor = CommitSensor()
+    schedule: Schedule | None = Field(default=None, description="Of maintenance.")
+    health_schedule: Schedule | None = Field(default=None, description="Of the health checks.")
+    checks: bool = Field(default=True, description="Whether tables have health checks.")
+    thresholds: HealthThresholds = HealthThresholds()
+    defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        return dg.ComponentTypeSpec(
+            tags=["delta", "maintenance"],
+            produces=["asset", "asset_check", "job", "sensor", "schedule"],
+        )
+
+    @property
+    def defs_state_config(self) -> DefsStateConfig:
+        """Where the tables that patterns find are kept between loads."""
+        return DefsStateConfig.from_args(
+            self.defs_state, default_key=f"DeltaMaintenanceComponent[{self.name}]"
+        )
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        # Without patterns there is nothing to be looked up, and no state.
+        if not self._policy().patterns:
+            return self.build_defs_from_state(context, None)
+        return super().build_defs(context)
+
+    def write_state_to_path(self, state_path: Path) -> None:
+        """Looks up the tables of patterns: once for each refresh, and never in a run."""
+        # Loads pyarrow, which no loading of definitions but this one waits for.
+        from delta_maintenance.policies.discovery import discover
+
+        storage = Reference(self.storage).here()
+        found = discover(
+            self._policy(), storage_options=lambda rule, _: storage.storage_options(rule)
+        )
+        state_path.write_text(json.dumps([table.to_json() for table in found]))
+
+    def build_defs_from_state(
+        self, context: dg.ComponentLoadContext, state_path: Path | None
+    ) -> dg.Definitions:
+        """The definitions for the tables that are named, or for all that were found."""
+        tables: Sequence[PolicyTable] = self._policy().named_tables
+        if state_path is not None:
+            tables = [PolicyTable.from_json(each) for each in json.loads(state_path.read_text())]
+        definitions = build_definitions(
+            [self._table(table) for table in tables],
+            name=self.name,
+            storage=self.storage,
+            spark=self.spark,
+            thresholds=self.thresholds,
+            checks=self.checks,
+            group_name=self.name,
+            min_commits=self.sensor.min_commits,
+            sensor_interval_seconds=self.sensor.interval_seconds,
+        )
+        return dg.Definitions.merge(definitions, self._schedules(bool(tables)))
+
+    def _policy(self) -> Policy:
+        if self.policy is None:
+            return Policy(version=1, defaults=self.defaults, tables=tuple(self.tables))
+        if self.tables or self.defaults.model_fields_set:
+            raise InvalidRequestError(
+                "a component has a policy file or tables of its own, not both",
+                remedy="move the tables into the file, or take the file out",
+            )
+        return load_policy(self.policy)
+
+    def _table(self, table: PolicyTable) -> DeltaTable:
+        own = next((entry for entry in self.tables if entry.uri == table.uri), None)
+        key = own.key if own is not None and own.key is not None else self.keys.get(table.name)
+        return DeltaTable(
+            policy=table,
+            key=dg.AssetKey.from_user_string(key) if key else asset_key_of(table.name),
+            declared=self.declare_tables and (own is None or own.declare),
+        )
+
+    def _schedules(self, tables: bool) -> dg.Definitions:
+        health = self.health_schedule if self.checks else None
+        jobs = (
+            (self.name, self.schedule, "Runs what is due on each Delta table by its policy."),
+            (f"{self.name}_health", health, "Holds each Delta table against its policy."),
+        )
+        return dg.Definitions(
+            schedules=[
+                build_maintenance_schedule(
+                    name=f"{job}_schedule",
+                    job_name=job,
+                    cron_schedule=schedule.cron,
+                    timezone=schedule.timezone,
+                    running=schedule.running,
+                    description=description,
+                )
+                for job, schedule, description in jobs
+                if schedule is not None and tables
+            ]
+        )

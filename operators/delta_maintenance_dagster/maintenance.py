@@ -1,0 +1,239 @@
+"""The maintenance of one table as an asset: what is due by the policy, or what somebody asks for.
+
+Nothing here decides what a table needs: that is `delta_maintenance.policies`.
+"""
+
+# Without `from __future__ import annotations`: Dagster reads the annotations of configs as types.
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.policies.definition.rules import BY_HAND, OPERATIONS
+from delta_maintenance_dagster import memory, metadata, pools
+from delta_maintenance_dagster.health_checks import HealthThresholds, judge
+from delta_maintenance_dagster.progress import LoggedProgress
+from delta_maintenance_dagster.references import Reference
+from delta_maintenance_dagster.resources import DeltaStorageResource
+from delta_maintenance_dagster.spark import DeltaSparkResource
+from delta_maintenance_dagster.tables import DeltaTable
+
+if TYPE_CHECKING:
+    from delta_maintenance import Table
+    from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.models import AssessedOperation, Assessment, LastRun, RunResult
+
+_ASKED_FOR = (*OPERATIONS, *BY_HAND)
+
+RETRY_POLICY = dg.RetryPolicy(
+    max_retries=2, delay=60, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
+)
+"""For what may pass: a store that is down, a commit that another writer won."""
+
+
+class MaintenanceConfig(dg.Config):
+    """What a run does, as the launchpad asks for it. Left alone, it does what is due."""
+
+    operation: str | None = Field(
+        default=None,
+        description=f"Only this, due or not: {', '.join(_ASKED_FOR)}.",
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description=(
+            "Of the operation, over what the policy says: fields of its Options, such as "
+            "`{retention: P14D}` of a vacuum. No policy asks for drop-feature, which needs "
+            "`{feature: deletionVectors}` or the like, nor for add-constraint, which needs "
+            "`{name: positive, expression: quantity > 0}`."
+        ),
+    )
+    plan_only: bool = Field(
+        default=False, description="Only say what would be done, and why; change nothing."
+    )
+    approve: list[str] = Field(
+        default_factory=list,
+        description=(
+            "Operations that may run although the policy asks for approval. An operation that is "
+            "asked for by name is approved by that."
+        ),
+    )
+
+
+def build_maintenance_asset(
+    table: DeltaTable,
+    *,
+    storage: Reference[DeltaStorageResource],
+    spark: Reference[DeltaSparkResource],
+    thresholds: HealthThresholds | None = None,
+    group_name: str = "delta_maintenance",
+    retry_policy: dg.RetryPolicy = RETRY_POLICY,
+) -> dg.AssetsDefinition:
+    """The asset that stands for looking after a table. The table's own is never materialised.
+
+    With `thresholds`, each run also tells the health checks of the table what it found.
+    """
+    storage = storage.named(table.policy.rules.storage.connection)
+    spark = spark.named(table.policy.rules.spark.connection)
+
+    @dg.asset(
+        key=table.maintenance_key,
+        deps=[table.key],
+        description=(
+            f"Maintenance of the Delta table `{table.uri}`: what is due by its policy, in order. "
+            "The launchpad takes an operation, its options, and `plan_only`."
+        ),
+        group_name=group_name,
+        kinds={"delta"},
+        owners=table.owners,
+        tags=table.tags,
+        metadata={"dagster/uri": table.uri},
+        pool=table.pool,
+        retry_policy=retry_policy,
+        required_resource_keys=storage.required | spark.required,
+        # A plan materialises nothing.
+        output_required=False,
+    )
+    def maintenance(
+        context: dg.AssetExecutionContext, config: MaintenanceConfig
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        pools.limit_to_one(context.instance, [table.pool])
+        maintained = _Maintenance(
+            context=context,
+            table=table,
+            storage=storage.resolve(context.resources),
+            spark=spark.resolve(context.resources),
+        )
+        try:
+            result = maintained.run(config)
+        except dg.DagsterExecutionInterruptedError as interrupt:
+            # By itself, a retry policy would start the same work anew.
+            raise dg.Failure(
+                "the run was terminated; another one goes on from there", allow_retries=False
+            ) from interrupt
+        if thresholds is not None:
+            maintained.tell_checks(result, thresholds)
+        facts = metadata.of_run(result)
+        if result.exit_status:
+            # Dagster keeps no output of what fails; what was done is to be seen all the same.
+            context.log_event(dg.AssetObservation(table.maintenance_key, metadata=facts))
+            raise dg.Failure(result.problem, metadata=facts, allow_retries=result.retryable)
+        if config.plan_only:
+            context.log_event(dg.AssetObservation(table.maintenance_key, metadata=facts))
+        else:
+            yield dg.MaterializeResult(metadata=facts)
+
+    return maintenance
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Maintenance:
+    """One run on one table."""
+
+    context: dg.AssetExecutionContext
+    table: DeltaTable
+    storage: DeltaStorageResource
+    spark: DeltaSparkResource
+
+    def run(self, config: MaintenanceConfig) -> "RunResult":
+        """Does what the configuration says. `Failure` where it makes no sense."""
+        # Loads pyarrow, which the loading of definitions must not wait for.
+        from delta_maintenance.policies.run import run
+
+        for name in config.approve:
+            _require_one_of(OPERATIONS, name, "is no operation that a policy asks for")
+        if config.operation is not None:
+            _require_one_of(_ASKED_FOR, config.operation, "is no operation")
+        last_runs = memory.recall(self.context.instance, self.table)
+        opened = self._opened()
+        if config.operation is not None:
+            result = self._by_hand(opened, config, last_runs)
+        else:
+            if config.options:
+                raise dg.Failure(
+                    "options without an operation: name the operation that they are for",
+                    allow_retries=False,
+                )
+            result = run(
+                opened,
+                self.table.policy,
+                last_runs=last_runs,
+                approved=[name for name in OPERATIONS if name in config.approve],
+                plan_only=config.plan_only,
+                submit=self._submit,
+                progress=LoggedProgress(self.context.log),
+            )
+        self._log(result)
+        return result
+
+    def tell_checks(self, result: "RunResult", thresholds: HealthThresholds) -> None:
+        """The table has just been assessed: its checks need not open it again."""
+        latest = result.after or result.before
+        if latest is None:
+            return
+        for judgement in judge(latest, self.table, thresholds):
+            self.context.log_event(judgement.evaluation(self.table))
+
+    def _opened(self) -> "Table":
+        try:
+            return self.storage.open_table(self.table.policy)
+        except DeltaMaintenanceError as error:
+            raise dg.Failure(str(error), allow_retries=error.retryable) from error
+
+    def _by_hand(
+        self, opened: "Table", config: MaintenanceConfig, last_runs: "tuple[LastRun, ...]"
+    ) -> "RunResult":
+        """One operation because somebody wants it, with the policy's options for it."""
+        from delta_maintenance.policies.on_demand import run_operation
+
+        assert config.operation is not None
+        return run_operation(
+            opened,
+            self.table.policy,
+            next(name for name in _ASKED_FOR if name == config.operation),
+            options=config.options,
+            last_runs=last_runs,
+            plan_only=config.plan_only,
+            submit=self._submit,
+            progress=LoggedProgress(self.context.log),
+        )
+
+    def _submit(
+        self, policy_table: "PolicyTable", due: "AssessedOperation", *, plan_only: bool = False
+    ) -> Mapping[str, Any]:
+        from delta_maintenance.submission.job_spec import JobSpec
+
+        rules = policy_table.rules
+        spec = JobSpec.from_json(
+            {
+                "operation": due.operation,
+                "table": policy_table.uri,
+                "storage_options": self.storage.storage_options(rules.storage),
+                "options": {**due.options, "engine": "spark"},
+                "plan_only": plan_only,
+            }
+        )
+        try:
+            return self.spark.run_job(spec, rule=rules.spark, context=self.context)
+        except InvalidRequestError as error:
+            raise error.located(table=policy_table.uri) from error.__cause__
+
+    def _log(self, result: "RunResult") -> None:
+        log = self.context.log
+        for assessed in _operations(result.before):
+            log.info(f"{assessed.operation}: {assessed.status}, {assessed.reason}")
+        for outcome in result.outcomes:
+            log.info(f"{outcome.operation} on {outcome.engine}: {outcome.status}; {outcome.reason}")
+        log.info(f"{self.table.uri}: {result.status}")
+
+
+def _require_one_of(known: Sequence[str], name: str, problem: str) -> None:
+    if name not in known:
+        raise dg.Failure(f"{name!r} {problem}: there are {', '.join(known)}", allow_retries=False)
+
+
+def _operations(assessment: "Assessment | None") -> "tuple[AssessedOperation, ...]":
+    return assessment.operations if assessment is not None else ()

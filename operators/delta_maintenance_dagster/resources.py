@@ -1,0 +1,54 @@
+"""The resource for the stores of tables. The one for Spark is in `spark`."""
+
+# Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
+
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+if TYPE_CHECKING:
+    from delta_maintenance import Table
+    from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.definition.rules import StorageRule
+
+
+class DeltaStorageResource(dg.ConfigurableResource[Any]):
+    """How tables are reached: the storage options of their stores.
+
+    Without options the environment of the process decides, as it does for every client of a store.
+
+    .. code-block:: python
+
+        DeltaStorageResource(
+            options={
+                "AWS_REGION": "eu-central-1",
+                "AWS_ACCESS_KEY_ID": dg.EnvVar("LAKE_KEY"),
+                "AWS_SECRET_ACCESS_KEY": dg.EnvVar("LAKE_SECRET"),
+            }
+        )
+    """
+
+    options: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        description=(
+            "Storage options, as docs/stores.md lists them. Give secrets as `EnvVar` in Python and "
+            "as `${env:NAME}` in YAML: either is read where it is used, and shown nowhere."
+        ),
+    )
+
+    def storage_options(self, rule: "StorageRule") -> dict[str, str]:
+        """The options for a store: these, and over them those of the policy."""
+        from delta_maintenance.policies.storage import resolved_options
+        from delta_maintenance.storage.addresses import options_over
+
+        own = rule.model_copy(update={"options": self.options})
+        return options_over(resolved_options(own), resolved_options(rule))
+
+    def open_table(self, table: "PolicyTable") -> "Table":
+        """The table at its address. Nothing is read yet."""
+        # Loads pyarrow, which the loading of definitions must not wait for.
+        from delta_maintenance.policies.storage import open_policy_table
+
+        return open_policy_table(table, self.storage_options)

@@ -1,0 +1,95 @@
+"""The tables of a policy as Dagster knows them: asset keys, tags, owners, the pool of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+
+import dagster as dg
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.policies.definition.policy import PolicyTable
+
+_POOL_LENGTH = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaTable:
+    """One table with its place in the asset graph.
+
+    `key` is the asset of the table itself, which others write and nothing here materialises;
+    `maintenance_key` is the asset that stands for looking after it.
+    """
+
+    policy: PolicyTable
+    key: dg.AssetKey
+    declared: bool = True
+    """Whether the asset of the table is declared here, or by whoever writes it."""
+
+    @property
+    def uri(self) -> str:
+        """The address of the table."""
+        return self.policy.uri
+
+    @property
+    def maintenance_key(self) -> dg.AssetKey:
+        """Beside the table's own key, below it."""
+        return dg.AssetKey([*self.key.path, "maintenance"])
+
+    @property
+    def op_name(self) -> str:
+        """The key as a name of Python's."""
+        return "__".join(re.sub(r"\W", "_", part) for part in self.key.path)
+
+    @property
+    def pool(self) -> str:
+        """The same for one address, whatever code location, key or sensor asks."""
+        name = re.sub(r"[^A-Za-z0-9_./-]+", "_", self.uri)
+        if len(name) > _POOL_LENGTH:
+            name = f"{sha256(self.uri.encode()).hexdigest()[:16]}_{name[-_POOL_LENGTH:]}"
+        return f"delta_{name}"
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Those of the policy, as far as Dagster can write them."""
+        keys = (re.sub(r"[^\w.-]+", "_", tag)[:63] for tag in self.policy.tags)
+        return {key: "" for key in keys if key}
+
+    @property
+    def owners(self) -> list[str]:
+        """The policy's owner: an address stays one, everything else is a team."""
+        owner = self.policy.owner
+        if owner is None:
+            return []
+        return [owner if "@" in owner or owner.startswith("team:") else f"team:{owner}"]
+
+    def spec(self) -> dg.AssetSpec:
+        """The asset of the table, for tables that no asset of the project stands for."""
+        return dg.AssetSpec(
+            self.key,
+            description=f"The Delta table `{self.uri}`.",
+            kinds={"delta"},
+            owners=self.owners,
+            tags=self.tags,
+            metadata={"dagster/uri": self.uri},
+        )
+
+
+def asset_key_of(name: str) -> dg.AssetKey:
+    """The key that the name of a table suggests: `lake/orders` from `s3://lake/orders`."""
+    parts = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:/+", "", name).strip("/").split("/")
+    return dg.AssetKey([part for part in parts if part] or ["table"])
+
+
+def require_unique_keys(tables: Iterable[DeltaTable]) -> None:
+    """`InvalidRequestError` where two tables share an asset key, or what Dagster makes of it."""
+    seen: dict[str, DeltaTable] = {}
+    for table in tables:
+        other = seen.setdefault(table.op_name.lower(), table)
+        if other is not table:
+            raise InvalidRequestError(
+                f"{other.uri} and {table.uri} would both be the asset {table.key.to_user_string()}",
+                remedy="give one of them another key",
+            )

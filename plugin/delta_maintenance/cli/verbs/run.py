@@ -1,0 +1,151 @@
+"""`run`: what is due on the tables of a policy, in order, one table after the other."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from delta_maintenance import clock
+from delta_maintenance.cli.arguments import Verbs, add_spark
+from delta_maintenance.cli.output import Progress, print_json, print_table
+from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
+from delta_maintenance.cli.spark_launcher import run_spark_job
+from delta_maintenance.cli.verbs.assess import unexpected, worst
+from delta_maintenance.errors import DeltaMaintenanceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.models import AssessedOperation, LastRun, RunResult
+
+APPROVABLE = (
+    "upgrade-protocol",
+    "set-properties",
+    "backfill-row-ids",
+    "fsck",
+    "checkpoint",
+    "compact-log",
+    "clean-log",
+    "vacuum",
+)
+
+
+def add_parser(verbs: Verbs) -> None:
+    """Adds the verb to the command line."""
+    parser = add_policy_verb(
+        verbs,
+        "run",
+        summary="run the maintenance that is due on the tables of a policy",
+        description="Run what is due on each table by the policy, in order, within its limits and "
+        "its hours.\nWhat fails ends the run of its table and no other. Nothing due is no "
+        "failure.\nPrints what was done, with --dry-run the plans for the tables as they are now.",
+        json_help="print the RunResults as one JSON document, a list",
+    )
+    parser.add_argument(
+        "--approve",
+        metavar="OPERATION",
+        action="append",
+        default=[],
+        choices=APPROVABLE,
+        help="run this operation too where the policy asks for an approval; repeatable",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only plan what is due, and change nothing"
+    )
+    add_spark(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs, and prints what became of it."""
+    tables = PolicyTables(arguments)
+    with Progress() as progress:
+        results = [_run(tables, table, arguments, progress) for table in tables.tables]
+    if arguments.json:
+        print_json([result.to_json() for result in results])
+    else:
+        print_table(
+            ("table", "operation", "status", "seconds", "why"),
+            [row for result in results for row in _rows(result)],
+        )
+    return worst(
+        (each.name, each.problem, each.exit_status) for each in results if each.exit_status
+    )
+
+
+def _run(
+    tables: PolicyTables, table: PolicyTable, arguments: argparse.Namespace, progress: Progress
+) -> RunResult:
+    from delta_maintenance.policies.run import failed_run, run
+
+    started = clock.now()
+    last_runs: Sequence[LastRun] = ()
+    try:
+        last_runs, _ = tables.known(table)
+        with tables.opened(table) as opened:
+            result = run(
+                opened,
+                table,
+                last_runs=last_runs,
+                approved=arguments.approve,
+                plan_only=arguments.dry_run,
+                submit=partial(_submit, tables, arguments),
+                progress=progress,
+                now=clock.now,
+                new_id=clock.new_id,
+            )
+        latest = result.after or result.before
+        if latest is not None and not arguments.dry_run:
+            tables.keep(latest, result)
+    except DeltaMaintenanceError as error:
+        return failed_run(table, error, now=started, last_runs=last_runs)
+    except Exception as error:
+        problem = unexpected(error, verbose=arguments.verbose)
+        return failed_run(table, problem, now=started, last_runs=last_runs)
+    return result
+
+
+def _submit(
+    tables: PolicyTables,
+    arguments: argparse.Namespace,
+    table: PolicyTable,
+    operation: AssessedOperation,
+    *,
+    plan_only: bool = False,
+) -> Mapping[str, Any]:
+    spark = table.rules.spark
+    job = argparse.Namespace(
+        table=table.uri,
+        storage_options=list(tables.storage_options(table.rules.storage).items()),
+        spark_conf=[*spark.conf.items(), *arguments.spark_conf],
+        master=arguments.master or spark.master,
+        verbose=arguments.verbose,
+    )
+    asked = {"options": operation.options, "plan_only": plan_only}
+    return run_spark_job(operation.operation, asked, job)
+
+
+def _rows(result: RunResult) -> Iterator[tuple[object, ...]]:
+    for number, outcome in enumerate(result.outcomes):
+        yield (
+            result.name if number == 0 else "",
+            outcome.operation,
+            outcome.status.replace("-", " "),
+            f"{outcome.seconds:.1f}",
+            outcome.reason,
+        )
+    if not result.outcomes:
+        yield (
+            result.name,
+            "",
+            result.status.replace("-", " "),
+            "",
+            result.problem or _waiting(result),
+        )
+
+
+def _waiting(result: RunResult) -> str:
+    asked = result.before.operations if result.before is not None else ()
+    return "; ".join(f"{e.operation}: {e.reason}" for e in asked if e.status == "blocked")

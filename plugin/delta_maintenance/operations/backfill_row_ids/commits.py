@@ -1,0 +1,356 @@
+"""The commits of a row ID backfill, one after the other, beside everybody else's.
+
+Three phases, each sound by itself, so that a run may end anywhere and the next one goes on: the
+table starts to support row tracking; files are committed anew, some at a time, each batch with the
+row IDs of its files; the table enables row tracking, on top of a version of which every live file
+was seen to have its row IDs. What a batch is to do follows from the files that lack row IDs, never
+from what a run remembers, so nothing is given out twice.
+
+The name of the operation is what tells other writers that such a commit changes nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance import clock
+from delta_maintenance.errors import CommitConflictError, RefusedError
+from delta_maintenance.operations.backfill_row_ids.batches import (
+    TouchedFiles,
+    counted,
+    files_without_row_ids,
+)
+from delta_maintenance.protocol.actions.model import DomainMetadata
+from delta_maintenance.protocol.changes.row_tracking_support import (
+    RowTrackingSources,
+    SupportChange,
+    enabled,
+    support_change,
+)
+from delta_maintenance.protocol.columns.key_hash import hash_texts
+from delta_maintenance.protocol.commit.conflicts import BACKFILL, highest_row_id
+from delta_maintenance.protocol.commit.staged import StagedActions
+from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings, lacks_row_ids
+from delta_maintenance.protocol.row_tracking.domain import RowTrackingState
+from delta_maintenance.table.commit.follow import advance
+from delta_maintenance.table.commit.outcome import AlreadyDone, Conflicted, Landed, Outcome
+from delta_maintenance.table.commit.preconditions import OtherWriters, require_committable
+from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.data.footers import RowCounter
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
+from delta_maintenance.table.read.table import Table
+
+SUPPORT, ENABLE = "support", "enable"
+"""The first and the last commit of a backfill."""
+_TRIES = 20
+"""Of one commit whose winners have to be looked at anew; each of them tries many versions."""
+_RESTARTS = 5
+"""Of the stream of files, after files of the log were found damaged or gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitSettings:
+    """What all commits of a backfill have in common."""
+
+    operation_id: str | None = None
+    """Of the task: a second run of it recognises the commits of the first."""
+    planned_version: int | None = None
+    """Commits since then may be those of another process of the task."""
+    other_writers: OtherWriters | None = None
+    now: Callable[[], datetime] = clock.now
+    new_id: clock.NewId = clock.new_id
+    sleep: Callable[[float], None] = time.sleep
+
+
+class RowIdBackfill:
+    """One run on one table; counts what it did so far, however it ends."""
+
+    def __init__(
+        self,
+        table: Table,
+        *,
+        files_per_commit: int,
+        highest_row_id: int,
+        count_rows: RowCounter,
+        settings: CommitSettings,
+        progress: Progress | None = None,
+        total_files: int | None = None,
+    ) -> None:
+        """`highest_row_id` is the highest of any file, for a table whose mark is too low."""
+        self._table = table
+        self._files_per_commit = files_per_commit
+        self._highest_row_id = highest_row_id
+        self._count_rows = count_rows
+        self._settings = settings
+        self._progress = progress
+        self._total_files = total_files
+        self.commits = 0
+        self.batches = 0
+        self.files = 0
+        """Given row IDs by this run."""
+        self.problems: dict[str, None] = {}
+        """Why files were left out, without repetition."""
+
+    def support(
+        self, snapshot: Snapshot, *, convert_draft: bool, lift_suspension: bool
+    ) -> Snapshot:
+        """Lets the table support row tracking, and returns a version that does.
+
+        `RefusedError` as of `support_change`.
+        """
+        outcome: Outcome | None = None
+        for _ in range(_TRIES):
+            try:
+                change = support_change(
+                    sources_of(snapshot),
+                    convert_draft=convert_draft,
+                    lift_suspension=lift_suspension,
+                )
+            except RefusedError as error:
+                raise error.located(table=snapshot.table, version=snapshot.version) from None
+            if change is None:
+                return snapshot
+            outcome = self._commit_support(snapshot, change)
+            snapshot = self._latest(snapshot)
+            if isinstance(outcome, AlreadyDone):
+                # Who has ended it since is not to be overruled.
+                self._require_support(snapshot)
+        raise self._gave_up(snapshot, outcome)
+
+    def fill(self, snapshot: Snapshot) -> None:
+        """Gives row IDs to every file of the snapshot that lacks them and is still live.
+
+        Files whose rows cannot be counted are left out, and stand in `problems`. What others did
+        to a file since wins. `CommitConflictError` where they ended row tracking.
+        """
+        for _ in range(_RESTARTS):
+            try:
+                return self._fill(snapshot)
+            except VanishedFileError:
+                snapshot = self._table.snapshot()
+            except UnusableCheckpointError as error:
+                snapshot = snapshot.avoiding(error)
+        self._fill(snapshot)
+
+    def enable(self, snapshot: Snapshot, findings: RowIdFindings) -> int | None:
+        """Enables row tracking, where `findings` are those of the snapshot and nothing lacks.
+
+        The version that has it enabled; None where others have added files without row IDs since,
+        so that nothing was done.
+        """
+        outcome: Outcome | None = None
+        for _ in range(_TRIES):
+            moved = advance(snapshot)
+            snapshot = moved.snapshot
+            if any(pc.any(lacks_row_ids(commit.adds)).as_py() for commit in moved.commits):
+                return None
+            if self._require_support(snapshot) is RowTrackingState.ENABLED:
+                return snapshot.version
+            txn = self._transaction(
+                snapshot,
+                "SET TBLPROPERTIES",
+                parameters={"properties": _json({row_tracking.ENABLED_PROPERTY: "true"})},
+                tags={"rowTrackingEnablementOnly": "true"},
+                what=ENABLE,
+                planned_version=self._settings.planned_version,
+            )
+            txn.stage_metadata(enabled(snapshot.metadata, new_id=self._settings.new_id))
+            if findings.highest > sources_of(snapshot).high_water_mark:
+                mark = row_tracking.render_domain_configuration(findings.highest)
+                txn.stage_domain(row_tracking.DOMAIN, mark)
+            # Whatever comes first has to be looked at before this may be true.
+            outcome = self._committed(txn, max_attempts=1)
+            if not isinstance(outcome, Conflicted):
+                return outcome.version
+        raise self._gave_up(snapshot, outcome)
+
+    def _commit_support(self, snapshot: Snapshot, change: SupportChange) -> Outcome:
+        if change.protocol is None and change.unset:
+            operation, parameters = "UNSET TBLPROPERTIES", {"properties": _json(change.unset)}
+        else:
+            protocol = change.protocol or snapshot.protocol
+            operation, parameters = (
+                "UPGRADE PROTOCOL",
+                {"newProtocol": _json(protocol.to_json())},
+            )
+        txn = self._transaction(
+            snapshot,
+            operation,
+            parameters=parameters,
+            what=SUPPORT,
+            planned_version=self._settings.planned_version,
+        )
+        if change.protocol is not None:
+            txn.stage_protocol(change.protocol, drops=change.drops)
+        if change.metadata is not None:
+            txn.stage_metadata(change.metadata)
+        if change.high_water_mark is not None:
+            mark = max(change.high_water_mark, self._highest_row_id)
+            txn.stage_domain(row_tracking.DOMAIN, row_tracking.render_domain_configuration(mark))
+        return self._committed(txn)
+
+    def _fill(self, snapshot: Snapshot) -> None:
+        base, touched = snapshot, TouchedFiles(snapshot.table)
+        own: Landed | None = None
+        stream = files_without_row_ids(snapshot, files_per_batch=self._files_per_commit)
+        for batch in stream:
+            files, problems = counted(batch, self._count_rows)
+            self.problems |= dict.fromkeys(problems)
+            outcome: Outcome | None = None
+            for _ in range(_TRIES):
+                moved = advance(base, own=own)
+                base = moved.snapshot
+                touched.offer(moved.commits)
+                # Some writers leave the mark below the row IDs that they gave out.
+                given = map(highest_row_id, moved.commits)
+                self._highest_row_id = max([self._highest_row_id, *given])
+                self._require_support(base)
+                files = touched.left_out_of(files)
+                outcome = self._commit_batch(base, files) if files.num_rows else None
+                if not isinstance(outcome, Conflicted):
+                    break
+            else:
+                raise self._gave_up(base, outcome)
+            if isinstance(outcome, Landed):
+                own = outcome
+                self.batches += 1
+                self.files += outcome.num_adds
+                self._tell()
+
+    def _commit_batch(self, base: Snapshot, files: pa.Table) -> Outcome:
+        digest = int(np.bitwise_xor.reduce(hash_texts(pa.concat_arrays(files["path"].chunks))))
+        txn = self._transaction(
+            base,
+            BACKFILL,
+            parameters={"batchId": self.batches},
+            # The same files are the same task; another batch of this run is another one.
+            what=f"batch-{digest:016x}",
+            highest_row_id=self._highest_row_id,
+        )
+        txn.read_files(files)
+        txn.stage_adds(files)
+        return self._committed(txn, metrics={"numFiles": files.num_rows})
+
+    def _transaction(
+        self, snapshot: Snapshot, operation: str, *, what: str, **options: Any
+    ) -> Transaction:
+        settings = self._settings
+        task = settings.operation_id
+        return Transaction(
+            snapshot,
+            operation,
+            operation_id=None if task is None else commit_id(task, what),
+            other_writers=settings.other_writers,
+            now=settings.now,
+            new_id=settings.new_id,
+            **options,
+        )
+
+    def _committed(self, txn: Transaction, **options: Any) -> Outcome:
+        outcome = txn.commit(sleep=self._settings.sleep, **options)
+        self.commits += isinstance(outcome, Landed)
+        return outcome
+
+    def _latest(self, snapshot: Snapshot) -> Snapshot:
+        try:
+            return advance(snapshot).snapshot
+        except VanishedFileError:
+            return self._table.snapshot()
+
+    def _require_support(self, snapshot: Snapshot) -> RowTrackingState:
+        state = sources_of(snapshot).state
+        if state in (RowTrackingState.SUPPORTED, RowTrackingState.ENABLED):
+            return state
+        raise CommitConflictError(
+            f"row tracking is {state.value} since somebody else's commit",
+            table=snapshot.table,
+            version=snapshot.version,
+            remedy="run again once it is settled whether the table is to have it",
+        )
+
+    def _gave_up(self, snapshot: Snapshot, outcome: Outcome | None) -> CommitConflictError:
+        if isinstance(outcome, Conflicted):
+            return outcome.as_error(snapshot.table)
+        return CommitConflictError(
+            "others were quicker every time", table=snapshot.table, version=snapshot.version
+        )
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress("files", self.files, self._total_files)
+
+
+def commit_id(operation_id: str, what: str) -> str:
+    """The id of one commit of a task: `SUPPORT`, `ENABLE` or a batch."""
+    return f"{operation_id}/{what}"
+
+
+def planned_support(
+    snapshot: Snapshot, *, convert_draft: bool, lift_suspension: bool
+) -> SupportChange | None:
+    """What lets the table support row tracking, None where it does.
+
+    `UnsupportedFeatureError` and `RefusedError`, by the snapshot alone, for a table that no
+    backfill must write to. Who else commits to it is asked at the first commit.
+    """
+    try:
+        change = support_change(
+            sources_of(snapshot), convert_draft=convert_draft, lift_suspension=lift_suspension
+        )
+        later = enabled(snapshot.metadata, new_id=clock.new_id)
+    except RefusedError as error:
+        raise error.located(table=snapshot.table, version=snapshot.version) from None
+    domain = DomainMetadata(domain=row_tracking.DOMAIN, configuration="")
+    writes_mark = change is not None and change.high_water_mark is not None
+    require_committable(
+        snapshot,
+        StagedActions(
+            protocol=None if change is None else change.protocol,
+            metadata=later,
+            domains=(domain,) if writes_mark else (),
+        ),
+        drops=() if change is None else change.drops,
+        other_writers="none",
+    )
+    return change
+
+
+def require_unique(snapshot: Snapshot, findings: RowIdFindings) -> None:
+    """`RefusedError` where two live files share a row ID: enabling would promise otherwise."""
+    if findings.shared is not None:
+        raise RefusedError(
+            f"the row ID {findings.shared} belongs to two live files",
+            table=snapshot.table,
+            version=snapshot.version,
+            remedy="drop the table feature rowTracking, which takes all row IDs away, and begin "
+            "anew",
+        )
+
+
+def sources_of(snapshot: Snapshot) -> RowTrackingSources:
+    """What of the snapshot row tracking depends on."""
+    state = snapshot.state
+    domain = state.domains.get(row_tracking.DOMAIN)
+    return RowTrackingSources(
+        protocol=state.protocol,
+        metadata=state.metadata,
+        domain=domain,
+        # Where the domain is there, it has taken the mark over.
+        draft_high_water_mark=state.draft_high_water_mark if domain is None else None,
+    )
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,371 @@
+"""The `backfill-row-ids` operation: give row IDs to every file of a table, and enable row tracking.
+
+Works in commits that each leave a sound table behind, beside everybody else's: one that lets the
+table support row tracking, one for each batch of files, one that enables it. A run that ends
+anywhere is continued by the next one, and two at a time do no harm: what is left to do follows from
+the table alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Literal
+
+from delta_maintenance import clock
+from delta_maintenance.errors import (
+    CommitConflictError,
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    RefusedError,
+)
+from delta_maintenance.operations import checkpoint
+from delta_maintenance.operations.backfill_row_ids.batches import audit_row_ids
+from delta_maintenance.operations.backfill_row_ids.commits import (
+    ENABLE,
+    SUPPORT,
+    CommitSettings,
+    RowIdBackfill,
+    commit_id,
+    planned_support,
+    require_unique,
+    sources_of,
+)
+from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
+from delta_maintenance.protocol.row_tracking.domain import RowTrackingState
+from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_after, commit_since
+from delta_maintenance.table.commit.preconditions import OtherWriters
+from delta_maintenance.table.data.footers import RowCounter, count_rows
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+
+_logger = logging.getLogger(__name__)
+
+_MAX_PASSES = 3
+"""Over the files of the table, while others keep adding some without row IDs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillRowIdsOptions(Record):
+    """How to go about it."""
+
+    files_per_commit: Annotated[int, AtLeast(1)] = 22_000
+    """Files that one commit gives row IDs to; as many as Delta Spark's."""
+    engine: Literal["auto", "local", "spark"] = "auto"
+    """Who reads the footers of files whose statistics do not tell their number of rows."""
+    auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
+    """With `engine="auto"`: from this many such files on, Spark does."""
+    other_writers: OtherWriters | None = None
+    """Who else commits to the table; has to be said of tables on S3."""
+    operation_id: str | None = None
+    """Of the task, to be told from others in the history; the same when it is run again."""
+    operation_since: Instant | None = None
+    """When the task first began: with an `operation_id`, older commits are not looked at."""
+    checkpoint: bool = True
+    """Whether to write a checkpoint behind the batches, so that the table opens as fast as
+    before: they repeat every file."""
+    convert_draft: bool = False
+    """Whether a table of a draft of row tracking is converted to today's."""
+    lift_suspension: bool = False
+    """Whether `delta.rowTrackingSuspended` is unset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillRowIdsPlan(Record):
+    """What `apply` will do, and why."""
+
+    table: str
+    version: int
+    planned_at: datetime
+    is_noop: bool
+    """Whether `apply` would commit nothing."""
+    reason: str
+    """One sentence: what is to be done, or why nothing."""
+    options: BackfillRowIdsOptions
+    engine: Literal["local", "spark"] = "local"
+    state: str
+    """`unsupported`, `supported`, `suspended` or `enabled`."""
+    changes_support: bool = False
+    """Whether a commit is needed before any file can be given row IDs."""
+    num_files: int = 0
+    """Live ones."""
+    files_to_backfill: int = 0
+    rows_to_backfill: int = 0
+    """Of those files, as far as their statistics tell; deleted rows count, for IDs are physical."""
+    files_to_count: int = 0
+    """Files of which only the footer tells the number of rows."""
+    num_commits: int = 0
+    high_water_mark: int = row_tracking.NO_ROW_ID
+    """The highest row ID known to be assigned, -1 for none."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillRowIdsResult(Record):
+    """What was done."""
+
+    table: str
+    version: int
+    """The latest one, as far as this run saw."""
+    status: Literal["enabled", "nothing-to-do", "incomplete"]
+    """`incomplete`: some commits were made and row tracking is not enabled, see `problem`. The
+    table is sound, and another run goes on."""
+    num_commits: int = 0
+    files_backfilled: int = 0
+    """By this run; what others gave row IDs to meanwhile is not among them."""
+    high_water_mark: int = row_tracking.NO_ROW_ID
+    checkpoint: str | None = None
+    """The checkpoint that was written, relative to the table root."""
+    problem: str | None = None
+    uncounted: tuple[str, ...] = ()
+    """Up to 100 files whose rows cannot be counted, each with the reason."""
+    notes: tuple[str, ...] = ()
+
+
+def plan(
+    snapshot: Snapshot, options: BackfillRowIdsOptions | None = None, *, now: datetime
+) -> BackfillRowIdsPlan:
+    """What is to be done to this snapshot. Reads its file actions once, and no data file.
+
+    `UnsupportedFeatureError` and `RefusedError` where the table must not be written to, is of a
+    draft or suspended and the options do not say to change that, or has row IDs twice already.
+    """
+    # Types bind no caller.
+    options = (options or BackfillRowIdsOptions()).validated()
+    sources = sources_of(snapshot)
+    if sources.state is RowTrackingState.ENABLED:
+        return _noop(snapshot, options, now, "row tracking is enabled already")
+    earlier = _earlier(snapshot, options)
+    if earlier is not None and earlier.operation_id.endswith(ENABLE):
+        reason = f"this task enabled row tracking before, as version {earlier.version}"
+        return _noop(snapshot, options, now, reason)
+    change = planned_support(
+        snapshot, convert_draft=options.convert_draft, lift_suspension=options.lift_suspension
+    )
+    if earlier is not None and change is not None:
+        raise RefusedError(
+            f"row tracking is {sources.state.value}, though this task let the table support it as "
+            f"version {earlier.version}: somebody has ended it since",
+            table=snapshot.table,
+            version=snapshot.version,
+            remedy="run another task if it is to be enabled all the same",
+        )
+    findings = audit_row_ids(snapshot)
+    require_unique(snapshot, findings)
+    engine, why = _engine(options, findings)
+    batches = math.ceil(findings.lacking / options.files_per_commit)
+    return BackfillRowIdsPlan(
+        table=snapshot.table,
+        version=snapshot.version,
+        planned_at=now,
+        is_noop=False,
+        reason=f"{findings.lacking} of {findings.files} files lack row IDs; {why}",
+        options=options,
+        engine=engine,
+        state=sources.state.value,
+        changes_support=change is not None,
+        num_files=findings.files,
+        files_to_backfill=findings.lacking,
+        rows_to_backfill=findings.rows,
+        files_to_count=findings.uncounted,
+        num_commits=(change is not None) + batches + 1,
+        high_water_mark=max(findings.highest, sources.high_water_mark),
+        notes=(*_notes(sources.draft, change.unset if change else ()), *snapshot.warnings),
+    )
+
+
+def apply(
+    table: Table,
+    plan: BackfillRowIdsPlan,
+    *,
+    row_counter: RowCounter | None = None,
+    progress: Progress | None = None,
+    snapshot: Snapshot | None = None,
+    now: Callable[[], datetime] = clock.now,
+    new_id: clock.NewId = clock.new_id,
+    sleep: Callable[[float], None] = time.sleep,
+) -> BackfillRowIdsResult:
+    """Carries the plan out on the table as it is now.
+
+    `row_counter` reads footers in place of a few threads of this process. `snapshot` is the one
+    that the plan was made from, where it is still at hand: that saves opening it again. Errors are
+    raised as long as nothing was committed; after that the Result has them.
+    """
+    if plan.is_noop:
+        return BackfillRowIdsResult(
+            table=plan.table,
+            version=plan.version,
+            status="nothing-to-do",
+            high_water_mark=plan.high_water_mark,
+            notes=(plan.reason,),
+        )
+    if plan.engine == "spark" and row_counter is None:
+        raise InvalidRequestError(
+            "the plan is for Spark", remedy="run it by delta_maintenance.spark, or plan for local"
+        )
+    options = plan.options
+    run = _Run(
+        table,
+        plan,
+        RowIdBackfill(
+            table,
+            files_per_commit=options.files_per_commit,
+            highest_row_id=plan.high_water_mark,
+            count_rows=row_counter or partial(count_rows, table.store),
+            settings=CommitSettings(
+                operation_id=options.operation_id,
+                planned_version=plan.version,
+                other_writers=options.other_writers,
+                now=now,
+                new_id=new_id,
+                sleep=sleep,
+            ),
+            progress=progress,
+            total_files=plan.files_to_backfill,
+        ),
+    )
+    try:
+        run.through(snapshot or table.snapshot(), now=now, new_id=new_id)
+    except DeltaMaintenanceError as error:
+        if not run.backfill.commits:
+            raise error.located(table=table.uri) from error.__cause__
+        run.problem = str(error.located(table=table.uri))
+    return run.result()
+
+
+class _Run:
+    """One run of `apply`, and what is known of it however it ends."""
+
+    def __init__(self, table: Table, plan: BackfillRowIdsPlan, backfill: RowIdBackfill) -> None:
+        self.backfill = backfill
+        self.problem: str | None = None
+        self._table = table
+        self._plan = plan
+        self._version = plan.version
+        self._mark = plan.high_water_mark
+        self._checkpoint: str | None = None
+        self._notes = list(plan.notes)
+
+    def through(
+        self, snapshot: Snapshot, *, now: Callable[[], datetime], new_id: clock.NewId
+    ) -> None:
+        """All phases; returns with `problem` where files are left that cannot be counted."""
+        options = self._plan.options
+        if options.operation_id is not None:
+            enabled = commit_id(options.operation_id, ENABLE)
+            done = commit_after(snapshot, [enabled], self._plan.version)
+            if done is not None:
+                self._version = done.version
+                return
+        snapshot = self.backfill.support(
+            snapshot,
+            convert_draft=options.convert_draft,
+            lift_suspension=options.lift_suspension,
+        )
+        lacking = self._plan.files_to_backfill > 0
+        for _ in range(_MAX_PASSES):
+            if lacking:
+                self.backfill.fill(snapshot)
+                if options.checkpoint and self._checkpoint is None and self.backfill.batches:
+                    self._write_checkpoint(now(), new_id)
+            # As every reader will find it, and not as this run believes to have left it.
+            snapshot = self._table.snapshot()
+            findings = audit_row_ids(snapshot)
+            require_unique(snapshot, findings)
+            self._version = snapshot.version
+            self._mark = max(findings.highest, sources_of(snapshot).high_water_mark)
+            if not findings.lacking:
+                version = self.backfill.enable(snapshot, findings)
+                if version is not None:
+                    self._version = version
+                    return
+            elif self.backfill.problems:
+                count = len(self.backfill.problems)
+                self.problem = f"the rows of {count} files cannot be counted"
+                return
+            lacking = True
+        raise CommitConflictError(
+            "others keep adding files without row IDs",
+            table=self._plan.table,
+            version=self._version,
+            remedy="find out which writer ignores the table feature rowTracking",
+        )
+
+    def result(self) -> BackfillRowIdsResult:
+        """What this run has come to."""
+        return BackfillRowIdsResult(
+            table=self._plan.table,
+            version=self._version,
+            status="incomplete" if self.problem else "enabled",
+            num_commits=self.backfill.commits,
+            files_backfilled=self.backfill.files,
+            high_water_mark=self._mark,
+            checkpoint=self._checkpoint,
+            problem=self.problem,
+            uncounted=tuple(self.backfill.problems)[:100],
+            notes=tuple(self._notes),
+        )
+
+    def _write_checkpoint(self, now: datetime, new_id: clock.NewId) -> None:
+        """A checkpoint is worth a try; the backfill does not depend on it."""
+        try:
+            snapshot = self._table.snapshot()
+            wanted = checkpoint.plan(snapshot, now=now)
+            if wanted.engine == "spark":
+                self._notes.append(f"no checkpoint was written: {wanted.reason}")
+                return
+            written = checkpoint.apply(self._table, wanted, new_id=new_id, snapshot=snapshot)
+        except DeltaMaintenanceError as error:
+            _logger.warning("no checkpoint was written: %s", error)
+            self._notes.append(f"no checkpoint was written: {error}")
+        else:
+            self._checkpoint = written.path
+
+
+def _earlier(snapshot: Snapshot, options: BackfillRowIdsOptions) -> EarlierCommit | None:
+    """The last of the two commits of this task that somebody may have undone since."""
+    if options.operation_id is None:
+        return None
+    ids = [commit_id(options.operation_id, what) for what in (SUPPORT, ENABLE)]
+    return commit_since(snapshot, ids, options.operation_since)
+
+
+def _noop(
+    snapshot: Snapshot, options: BackfillRowIdsOptions, now: datetime, reason: str
+) -> BackfillRowIdsPlan:
+    sources = sources_of(snapshot)
+    return BackfillRowIdsPlan(
+        table=snapshot.table,
+        version=snapshot.version,
+        planned_at=now,
+        is_noop=True,
+        reason=reason,
+        options=options,
+        state=sources.state.value,
+        high_water_mark=sources.high_water_mark,
+        notes=snapshot.warnings,
+    )
+
+
+def _engine(
+    options: BackfillRowIdsOptions, findings: RowIdFindings
+) -> tuple[Literal["local", "spark"], str]:
+    if not findings.uncounted:
+        return "local", "the statistics tell the rows of all of them"
+    what = f"the rows of {findings.uncounted} are to be read from footers"
+    if options.engine == "auto" and findings.uncounted >= options.auto_spark_files:
+        return "spark", f"{what}, which are more than one process should read"
+    return ("spark" if options.engine == "spark" else "local"), what
+
+
+def _notes(draft: str | None, unset: tuple[str, ...]) -> tuple[str, ...]:
+    notes = [f"{draft} is from a draft, and is converted"] if draft is not None else []
+    return (*notes, *(f"the property {name} is unset" for name in unset))

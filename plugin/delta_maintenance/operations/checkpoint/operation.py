@@ -1,0 +1,387 @@
+"""The `checkpoint` operation: write the state of a version so that readers need not replay its log.
+
+A checkpoint changes no version and deletes nothing. It is verified before any reader can see it, so
+a failure at any point leaves the table as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from delta_maintenance.clock import NewId, epoch_millis, new_id
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
+from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.protocol.delta_log.file_names import LogFileKind, classic_checkpoint_name
+from delta_maintenance.protocol.features.registry import (
+    Operation,
+    require_supported,
+    supported_features,
+)
+from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.write.action_file import ParquetStyle
+from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec, WrittenKind, layout_of
+from delta_maintenance.table.write.checkpoint_writer import WrittenCheckpoint, write_checkpoint
+from delta_maintenance.table.write.sidecar_writer import SidecarEngine
+
+CheckpointKind = Literal["auto", "classic", "v2-classic", "v2-json", "v2-parquet"]
+"""`classic` is V1. The others are V2: one file under the classic name, or a UUID-named top-level
+file as JSON or Parquet. `auto` follows the table's `delta.checkpointPolicy`."""
+
+Engine = Literal["auto", "local", "spark"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointOptions(Record):
+    """What to write."""
+
+    kind: CheckpointKind = "auto"
+    actions_per_sidecar: Annotated[int, AtLeast(0)] = 50_000
+    """Of V2 checkpoints: file actions per sidecar; 0 keeps them in the top-level file."""
+    time_zone: str | None = None
+    """IANA name of the zone in which partition values of type timestamp without a zone are meant.
+    Only needed for `delta.checkpoint.writeStatsAsStruct`."""
+    engine: Engine = "auto"
+    auto_spark_bytes: int = 8 << 30
+    """With `engine="auto"`: from this many bytes of log on, the work goes to Spark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPlan(Record):
+    """What `apply` will write, and why."""
+
+    table: str
+    version: int
+    kind: Literal["classic", "v2-classic", "v2-json", "v2-parquet"] | None
+    """None where there is nothing to do."""
+    engine: Literal["local", "spark"]
+    reason: str
+    """One sentence: why this kind and this engine, or why nothing is to be done."""
+    log_bytes: int
+    """Bytes of the log files that make up the version now."""
+    commits_since_checkpoint: int
+    actions_per_sidecar: int
+    time_zone: str | None
+    tombstones_from: Instant | None
+    """Tombstones deleted before this instant are expired and left out; None keeps all."""
+    transactions_from: Instant | None
+    """Transactions last updated at or before this instant are left out; None keeps all."""
+    notes: tuple[str, ...] = ()
+    """What is passed over, left out or carried, and why."""
+
+    @property
+    def is_noop(self) -> bool:
+        """Whether `apply` would write nothing."""
+        return self.kind is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointResult(Record):
+    """What was written."""
+
+    table: str
+    version: int
+    status: Literal["written", "already-there", "nothing-to-do"]
+    kind: Literal["classic", "v2-classic", "v2-json", "v2-parquet"] | None = None
+    engine: Literal["local", "spark"] = "local"
+    path: str | None = None
+    """The top-level file, relative to the table root."""
+    sidecars: int = 0
+    bytes_written: int = 0
+    """The top-level file and its sidecars."""
+    actions: int = 0
+    """All rows of the checkpoint."""
+    num_files: int = 0
+    num_tombstones: int = 0
+    expired_tombstones: int = 0
+    hint_updated: bool = False
+    """Whether `_last_checkpoint` points here now; it is never moved to an older version."""
+    notes: tuple[str, ...] = ()
+
+
+def plan(
+    snapshot: Snapshot, options: CheckpointOptions | None = None, *, now: datetime
+) -> CheckpointPlan:
+    """What a checkpoint of this snapshot would be. Reads nothing but the snapshot's small state.
+
+    `UnsupportedFeatureError` and `RefusedError` where the table must not be written to, before
+    anything is touched; `InvalidRequestError` where an option has no meaning.
+    """
+    # Types bind no caller, and a misspelt kind must not write another one.
+    options = (options or CheckpointOptions()).validated()
+    _zone(options.time_zone)
+    _require_writable(snapshot)
+    kind = _kind(snapshot, options)
+    engine, why = _engine(snapshot, options, kind)
+    existing = _existing(snapshot, options, kind)
+    retention = snapshot.properties.set_transaction_retention
+    tombstones_from, notes = _tombstones_from(snapshot, now)
+    return CheckpointPlan(
+        table=snapshot.table,
+        version=snapshot.version,
+        kind=None if existing else kind,
+        engine=engine,
+        reason=existing or f"{_why(snapshot, options)}; {why}",
+        log_bytes=_log_bytes(snapshot),
+        commits_since_checkpoint=len(snapshot.segment.commits),
+        actions_per_sidecar=options.actions_per_sidecar,
+        time_zone=options.time_zone,
+        tombstones_from=tombstones_from,
+        transactions_from=None if retention is None else _before(now, retention),
+        notes=(*notes, *_notes(snapshot)),
+    )
+
+
+def apply(
+    table: Table,
+    plan: CheckpointPlan,
+    *,
+    engine: SidecarEngine | None = None,
+    new_id: NewId = new_id,
+    progress: Progress | None = None,
+    snapshot: Snapshot | None = None,
+) -> CheckpointResult:
+    """Writes the planned checkpoint. Running it twice, or two at a time, does no harm.
+
+    `engine` writes the sidecars of a plan for Spark; the local engine needs none. `snapshot` is the
+    one that the plan was made from, where it is still at hand: that saves opening it again.
+    """
+    if plan.kind is None:
+        return CheckpointResult(
+            table=plan.table, version=plan.version, status="nothing-to-do", notes=(plan.reason,)
+        )
+    if plan.engine == "spark" and engine is None:
+        raise InvalidRequestError(
+            "the plan is for Spark", remedy="run it by delta_maintenance.spark, or plan for local"
+        )
+    if snapshot is None or snapshot.version != plan.version:
+        snapshot = table.snapshot(version=plan.version)
+    try:
+        _require_writable(snapshot)
+        written = _write(snapshot, plan, engine, new_id, progress)
+    except FileExistsError:
+        return _already_there(table, plan)
+    except DeltaMaintenanceError as error:
+        raise error.located(table=table.uri, version=plan.version) from error.__cause__
+    return CheckpointResult(
+        table=plan.table,
+        version=plan.version,
+        status="written",
+        kind=plan.kind,
+        engine=plan.engine,
+        path=written.path,
+        sidecars=len(written.sidecars),
+        bytes_written=written.bytes_written,
+        actions=written.actions,
+        num_files=written.tally.adds,
+        num_tombstones=written.tally.tombstones,
+        expired_tombstones=written.expired_tombstones,
+        hint_updated=written.hint_updated,
+        notes=plan.notes,
+    )
+
+
+def _write(
+    snapshot: Snapshot,
+    plan: CheckpointPlan,
+    engine: SidecarEngine | None,
+    new_id: NewId,
+    progress: Progress | None,
+) -> WrittenCheckpoint:
+    assert plan.kind is not None
+    properties = snapshot.properties
+    spec = CheckpointSpec(
+        kind=plan.kind,
+        actions_per_sidecar=plan.actions_per_sidecar,
+        layout=layout_of(snapshot, zone=_zone(plan.time_zone)),
+        style=ParquetStyle.of_table(
+            properties.parquet_compression_codec, properties.parquet_format_version
+        ),
+        # A tombstone expires when its retention is exceeded, not when it is reached.
+        deleted_after_ms=None
+        if plan.tombstones_from is None
+        else epoch_millis(plan.tombstones_from) - 1,
+        txns_updated_after_ms=None
+        if plan.transactions_from is None
+        else epoch_millis(plan.transactions_from),
+    )
+    while True:
+        try:
+            return write_checkpoint(snapshot, spec, new_id=new_id, engine=engine, progress=progress)
+        except UnusableCheckpointError as error:
+            snapshot = snapshot.avoiding(error)
+
+
+def _require_writable(snapshot: Snapshot) -> None:
+    require_supported(
+        snapshot.protocol, Operation.CHECKPOINT, table=snapshot.table, version=snapshot.version
+    )
+    state = snapshot.state
+    # A table that was converted has its mark in the domain, whatever old commits say.
+    if state.draft_high_water_mark is not None and row_tracking.DOMAIN not in state.domains:
+        raise _refused(
+            snapshot,
+            "the log holds the rowIdHighWaterMark action of a draft of 2023, "
+            "which a checkpoint would lose",
+            "migrate the table to row tracking first",
+        )
+    if snapshot.segment.last_commit is None:
+        raise _refused(
+            snapshot,
+            "the commit of this version is gone, so it cannot be shown to exist",
+            "checkpoint a version whose commit is still in the log",
+        )
+    if _loses_statistics(snapshot) and (needed := _needing_statistics(snapshot)):
+        raise _refused(
+            snapshot,
+            f"the table asks for checkpoints without statistics, which {needed} needs",
+            "set delta.checkpoint.writeStatsAsJson to true",
+        )
+
+
+def _kind(snapshot: Snapshot, options: CheckpointOptions) -> WrittenKind:
+    supported = "v2Checkpoint" in supported_features(snapshot.protocol)
+    if options.kind == "auto":
+        policy = snapshot.properties.checkpoint_policy
+        return "v2-json" if policy == "v2" and supported else "classic"
+    if options.kind != "classic" and not supported:
+        raise _refused(
+            snapshot,
+            "V2 checkpoints need the table feature v2Checkpoint, which the table does not support",
+            "ask for the kind classic, or enable the feature first",
+        )
+    return options.kind
+
+
+def _engine(
+    snapshot: Snapshot, options: CheckpointOptions, kind: WrittenKind
+) -> tuple[Literal["local", "spark"], str]:
+    sidecars = kind != "classic" and options.actions_per_sidecar > 0
+    size = _log_bytes(snapshot)
+    if options.engine == "spark":
+        if not sidecars:
+            raise _refused(
+                snapshot,
+                f"Spark writes sidecars, which a {kind} checkpoint as planned has none of",
+                "ask for a V2 kind with sidecars, or for the local engine",
+            )
+        return "spark", "Spark was asked for"
+    if options.engine == "local":
+        return "local", "the local engine was asked for"
+    if sidecars and size >= options.auto_spark_bytes:
+        return "spark", f"{size} bytes of log are more than one process should read"
+    return "local", f"{size} bytes of log are little enough for one process"
+
+
+def _why(snapshot: Snapshot, options: CheckpointOptions) -> str:
+    if options.kind != "auto":
+        return f"the kind {options.kind} was asked for"
+    return f"the table's checkpoint policy is {snapshot.properties.checkpoint_policy}"
+
+
+def _existing(snapshot: Snapshot, options: CheckpointOptions, kind: WrittenKind) -> str | None:
+    checkpoint = snapshot.checkpoint
+    if checkpoint is None or checkpoint.files.version != snapshot.version:
+        return None
+    uuid_named = checkpoint.files.kind is LogFileKind.UUID_CHECKPOINT
+    if options.kind == "auto" or uuid_named == (kind in ("v2-json", "v2-parquet")):
+        return f"{checkpoint.files.name} is a sound checkpoint of this version already"
+    return None
+
+
+def _tombstones_from(snapshot: Snapshot, now: datetime) -> tuple[datetime | None, tuple[str, ...]]:
+    newest = max((entry.status.modified_ms for entry in snapshot.segment.commits), default=None)
+    if newest is not None and newest > epoch_millis(now):
+        return None, ("the newest commit is dated in the future, so no tombstone expires",)
+    if any("deletedFileRetention" in problem for problem in snapshot.properties.problems):
+        return None, ("the tombstone retention cannot be read, so no tombstone expires",)
+    return _before(now, snapshot.properties.deleted_file_retention), ()
+
+
+def _notes(snapshot: Snapshot) -> tuple[str, ...]:
+    notes = [*snapshot.warnings, *snapshot.properties.problems]
+    if snapshot.state.unknown_actions:
+        names = ", ".join(sorted(snapshot.state.unknown_actions))
+        notes.append(f"actions that no protocol knows are no state, so they are left out: {names}")
+    if _loses_statistics(snapshot):
+        notes.append("the table asks for checkpoints without any statistics")
+    if any(domain.draft_map for domain in snapshot.state.domains.values()):
+        notes.append("domain configurations written as maps are kept as their JSON text")
+    return tuple(notes)
+
+
+def _loses_statistics(snapshot: Snapshot) -> bool:
+    properties = snapshot.properties
+    return not properties.write_stats_as_json and not properties.write_stats_as_struct
+
+
+def _needing_statistics(snapshot: Snapshot) -> str | None:
+    features = supported_features(snapshot.protocol)
+    needing = (
+        "rowTracking",
+        "deletionVectors",
+        "clustering",
+        "icebergCompatV1",
+        "icebergCompatV2",
+        "icebergCompatV3",
+    )
+    return next((name for name in needing if name in features), None)
+
+
+def _log_bytes(snapshot: Snapshot) -> int:
+    segment = snapshot.segment
+    size = sum(entry.status.size for entry in segment.tail)
+    if snapshot.checkpoint is not None:
+        size += sum(entry.status.size for entry in snapshot.checkpoint.files.entries)
+        size += sum(sidecar.size_in_bytes for sidecar in snapshot.checkpoint.sidecars)
+    return size
+
+
+def _already_there(table: Table, plan: CheckpointPlan) -> CheckpointResult:
+    """Another writer's classic checkpoint came first; it will do if it can be read."""
+    snapshot = table.snapshot(version=plan.version)
+    checkpoint = snapshot.checkpoint
+    if checkpoint is None or checkpoint.files.version != plan.version:
+        raise RefusedError(
+            "there is a checkpoint file of this version that cannot be read, and none is ever "
+            "overwritten",
+            table=table.uri,
+            version=plan.version,
+            file=f"_delta_log/{classic_checkpoint_name(plan.version)}",
+            remedy="move the damaged file aside, or checkpoint the next version",
+        )
+    return CheckpointResult(
+        table=plan.table,
+        version=plan.version,
+        status="already-there",
+        path=checkpoint.files.entries[0].path,
+        sidecars=len(checkpoint.sidecars),
+        notes=("another writer's checkpoint of this version came first",),
+    )
+
+
+def _before(now: datetime, retention: timedelta) -> datetime | None:
+    # Some ask for more years than the calendar has, to keep everything.
+    try:
+        return now - retention
+    except OverflowError:
+        return None
+
+
+def _zone(name: str | None) -> ZoneInfo | None:
+    try:
+        return None if name is None else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidRequestError(
+            f"{name!r} is no time zone", remedy="give an IANA name such as Europe/Berlin or UTC"
+        ) from None
+
+
+def _refused(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:
+    return RefusedError(problem, table=snapshot.table, version=snapshot.version, remedy=remedy)

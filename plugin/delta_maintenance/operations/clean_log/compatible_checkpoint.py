@@ -1,0 +1,135 @@
+"""A V2 checkpoint under a classic name, for clients that do not know V2 ("V2 Spec").
+
+Such a client does not see UUID-named checkpoints at all. Where one of them is the oldest thing that
+is left of a log, it would find no beginning and report a broken table; a classic name leads it to
+the protocol, which tells it what it lacks.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from delta_maintenance.clock import NewId
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.protocol.delta_log.checkpoint_rows import (
+    FileActionLayout,
+    single_action_table,
+    single_actions,
+)
+from delta_maintenance.protocol.delta_log.file_names import (
+    LogFileKind,
+    classic_checkpoint_name,
+    parse_log_file_name,
+)
+from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.segment import (
+    LOG_DIRECTORY,
+    CheckpointFiles,
+    LogEntry,
+    LogListing,
+)
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.write.action_file import ParquetStyle
+from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec, layout_of
+from delta_maintenance.table.write.checkpoint_writer import write_checkpoint
+from delta_maintenance.table.write.staging import Staging, publish, staging
+from delta_maintenance.table.write.verify import verify_checkpoint
+
+
+def lacks_classic_name(checkpoint: CheckpointFiles, listing: LogListing) -> bool:
+    """Whether clients without V2 see no checkpoint of this version."""
+    return all(
+        files.kind is LogFileKind.UUID_CHECKPOINT
+        for files in listing.checkpoints
+        if files.version == checkpoint.version
+    )
+
+
+def write_compatible_checkpoint(snapshot: Snapshot, *, new_id: NewId) -> str:
+    """Gives the UUID-named checkpoint of a snapshot's version a classic-named equal.
+
+    Sidecars are shared, not copied. Returns its path, relative to the table root. Another writer's
+    is as good; `RefusedError` where that cannot be read.
+    """
+    checkpoint = snapshot.checkpoint
+    if checkpoint is None or checkpoint.files.version != snapshot.version:
+        raise RefusedError(
+            "the checkpoint of this version cannot be used",
+            table=snapshot.table,
+            version=snapshot.version,
+            remedy="write a new one",
+        )
+    name = classic_checkpoint_name(snapshot.version)
+    path = f"{LOG_DIRECTORY}/{name}"
+    with suppress(FileExistsError):
+        if checkpoint.files.entries[0].file.encoding == "parquet" or checkpoint.sidecars:
+            with staging() as staged:
+                _stage(snapshot, checkpoint, staged, name)
+                publish(staged, snapshot.store, name)
+        else:
+            write_checkpoint(snapshot, _inline(snapshot), new_id=new_id)
+    _require_readable(snapshot, path)
+    return path
+
+
+def _stage(snapshot: Snapshot, checkpoint: Checkpoint, staged: Staging, name: str) -> None:
+    top = checkpoint.files.entries[0]
+    if top.file.encoding == "parquet":
+        with snapshot.store.open(top.path) as source, staged.path(name).open("wb") as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+        return
+    singles, state = checkpoint.singles, snapshot.state
+    actions = single_actions(
+        protocol=state.protocol,
+        metadata=state.metadata,
+        txns=list(singles.txns.values()),
+        domains=list(singles.domains.values()),
+        checkpoint_metadata=singles.checkpoint_metadata[0],
+        sidecars=singles.sidecars,
+    )
+    table = single_action_table(actions, version_2=True)
+    layout = FileActionLayout(stats_as_json=True, statistics_type=None)
+    for column, kind in (("remove", layout.remove_type), ("add", layout.add_type)):
+        # Some readers look for the columns, though the sidecars have the files.
+        table = table.add_column(0, column, pa.nulls(table.num_rows, kind))
+    pq.write_table(table, staged.path(name))
+    verify_checkpoint(
+        staged,
+        name,
+        version=snapshot.version,
+        sidecar_store=snapshot.store,
+        actions=actions,
+        inline=None,
+    )
+
+
+def _inline(snapshot: Snapshot) -> CheckpointSpec:
+    return CheckpointSpec(
+        kind="v2-classic",
+        actions_per_sidecar=0,
+        layout=layout_of(snapshot, zone=None),
+        style=ParquetStyle(),
+        deleted_after_ms=None,
+        txns_updated_after_ms=None,
+    )
+
+
+def _require_readable(snapshot: Snapshot, path: str) -> None:
+    status = snapshot.store.stat(path)
+    try:
+        if status is None:
+            raise UnusableCheckpointError("it is gone again")
+        entry = LogEntry(parse_log_file_name(path.removeprefix(f"{LOG_DIRECTORY}/")), status)
+        files = CheckpointFiles(snapshot.version, entry.file.kind, (entry,))
+        Checkpoint(snapshot.store, files)
+    except UnusableCheckpointError as error:
+        raise RefusedError(
+            f"there is a checkpoint file that cannot be read, and none is ever overwritten "
+            f"({error.problem})",
+            file=path,
+            remedy="move the damaged file aside",
+        ) from None

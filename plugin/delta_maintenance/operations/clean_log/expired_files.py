@@ -1,0 +1,211 @@
+"""The files that go when a log is cut off at a checkpoint, in groups, with what stays beside them.
+
+Only names that the parser of the log's names knows are in any group. What it does not know stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from delta_maintenance.operations.core.record import Record
+from delta_maintenance.protocol.delta_log.file_names import LogFileKind
+from delta_maintenance.protocol.delta_log.retention import accompanied, is_outdated
+from delta_maintenance.table.read.log_inventory import LogInventory
+from delta_maintenance.table.read.segment import LogEntry
+
+GroupKind = Literal[
+    "compactions",
+    "commits",
+    "checksums",
+    "checkpoints",
+    "staged-commits",
+    "hadoop-checksums",
+    "temporary-files",
+    "sidecars",
+]
+"""In the order in which they are deleted: nothing goes before what rests on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileGroup(Record):
+    """Files of one kind that go."""
+
+    kind: GroupKind
+    count: int
+    bytes: int
+    first: str
+    """The first and the last to go; names are relative to `_delta_log`."""
+    last: str
+    because: str
+    kept: str | None
+    """The neighbour behind the last, which stays."""
+    kept_because: str | None
+    names: tuple[str, ...]
+    """All of them, in the order in which they go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ages:
+    """From when on files stay that no version tells the age of: milliseconds since 1970 UTC."""
+
+    temporary_ms: int
+    sidecar_ms: int
+
+
+def outdated_groups(
+    inventory: LogInventory,
+    cut_off: int,
+    *,
+    ages: Ages,
+    referenced: Callable[[], frozenset[str] | None],
+) -> tuple[FileGroup, ...]:
+    """What goes when the log is cut off at the checkpoint of version `cut_off`.
+
+    `referenced` finds out the sidecars in use, asked for only where one may go; None where that
+    cannot be told.
+    """
+    entries = inventory.entries
+    groups = [
+        _by_version(kind, [entry for entry in entries if entry.file.kind in kinds], cut_off)
+        for kind, kinds in _KINDS.items()
+    ]
+    gone = {name for group in groups if group is not None for name in group.names}
+    groups.append(_hadoop_checksums(entries, cut_off, gone))
+    groups.append(_temporary_files(entries, ages.temporary_ms))
+    groups.append(_sidecars(entries, ages.sidecar_ms, referenced))
+    return tuple(group for group in groups if group is not None)
+
+
+def unknown_names(inventory: LogInventory) -> list[str]:
+    """The names that have no rule, and so stay."""
+    return sorted(
+        entry.file.name for entry in inventory.entries if entry.file.kind is LogFileKind.UNKNOWN
+    )
+
+
+_KINDS: dict[GroupKind, tuple[LogFileKind, ...]] = {
+    "compactions": (LogFileKind.COMPACTION,),
+    "commits": (LogFileKind.COMMIT,),
+    "checksums": (LogFileKind.CHECKSUM,),
+    "checkpoints": (
+        LogFileKind.CLASSIC_CHECKPOINT,
+        LogFileKind.MULTIPART_CHECKPOINT,
+        LogFileKind.UUID_CHECKPOINT,
+    ),
+    "staged-commits": (LogFileKind.STAGED_COMMIT,),
+}
+_BECAUSE: dict[GroupKind, tuple[str, str]] = {
+    "compactions": (
+        "they begin at or before the cut-off checkpoint, behind which readers start",
+        "it begins behind the cut-off checkpoint",
+    ),
+    "commits": (
+        "the cut-off checkpoint stands for all before it",
+        "it stands beside the cut-off checkpoint, and readers ask for both",
+    ),
+    "checksums": ("their versions go", "its version stays"),
+    "checkpoints": (
+        "no version that stays rests on them",
+        "it is the cut-off checkpoint, or newer",
+    ),
+    "staged-commits": (
+        "they have been published long ago, or never will be",
+        "it is newer than the cut-off checkpoint",
+    ),
+}
+
+
+def _by_version(kind: GroupKind, entries: Sequence[LogEntry], cut_off: int) -> FileGroup | None:
+    in_order = sorted(entries, key=lambda entry: (entry.file.version or 0, entry.file.name))
+    going = [entry for entry in in_order if is_outdated(entry.file, cut_off)]
+    staying = [entry for entry in in_order if not is_outdated(entry.file, cut_off)]
+    because, kept_because = _BECAUSE[kind]
+    return _group(kind, going, because, staying[:1], kept_because)
+
+
+def _hadoop_checksums(
+    entries: Iterable[LogEntry], cut_off: int, gone: set[str]
+) -> FileGroup | None:
+    going: list[LogEntry] = []
+    staying: list[LogEntry] = []
+    for entry in entries:
+        file = accompanied(entry.file)
+        if file is None:
+            continue
+        # One whose file is long gone would spoil nothing but a file of the same name.
+        (going if file.name in gone or is_outdated(file, cut_off) else staying).append(entry)
+    return _group(
+        "hadoop-checksums",
+        going,
+        "Hadoop's checksums of files that go or are gone",
+        staying[:1],
+        "its file stays",
+    )
+
+
+def _temporary_files(entries: Iterable[LogEntry], young_ms: int) -> FileGroup | None:
+    return _by_age(
+        "temporary-files",
+        [entry for entry in entries if entry.file.kind is LogFileKind.TEMPORARY],
+        young_ms,
+        "their writers have been gone for more than a day",
+        "its writer may still be at work",
+    )
+
+
+def _sidecars(
+    entries: Iterable[LogEntry],
+    young_ms: int,
+    referenced: Callable[[], frozenset[str] | None],
+) -> FileGroup | None:
+    sidecars = [entry for entry in entries if entry.file.kind is LogFileKind.SIDECAR]
+    if not any(_is_older(entry, young_ms) for entry in sidecars):
+        return None
+    in_use = referenced()
+    if in_use is None:
+        return None
+    return _by_age(
+        "sidecars",
+        [entry for entry in sidecars if entry.path not in in_use],
+        young_ms,
+        "no checkpoint that stays refers to them, and no writer is still about to",
+        "the checkpoint that is to refer to it may be under way",
+    )
+
+
+def _by_age(
+    kind: GroupKind, entries: Iterable[LogEntry], young_ms: int, because: str, kept_because: str
+) -> FileGroup | None:
+    in_order = sorted(entries, key=lambda entry: (entry.status.modified_ms, entry.file.name))
+    going = [entry for entry in in_order if _is_older(entry, young_ms)]
+    staying = [entry for entry in in_order if not _is_older(entry, young_ms)]
+    return _group(kind, going, because, staying[:1], kept_because)
+
+
+def _is_older(entry: LogEntry, young_ms: int) -> bool:
+    # A time that no store can mean says nothing about the age.
+    return 0 < entry.status.modified_ms < young_ms
+
+
+def _group(
+    kind: GroupKind,
+    going: Sequence[LogEntry],
+    because: str,
+    staying: Sequence[LogEntry],
+    kept_because: str,
+) -> FileGroup | None:
+    if not going:
+        return None
+    return FileGroup(
+        kind=kind,
+        count=len(going),
+        bytes=sum(entry.status.size for entry in going),
+        first=going[0].file.name,
+        last=going[-1].file.name,
+        because=because,
+        kept=staying[0].file.name if staying else None,
+        kept_because=kept_because if staying else None,
+        names=tuple(entry.file.name for entry in going),
+    )

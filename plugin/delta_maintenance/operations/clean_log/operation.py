@@ -1,0 +1,464 @@
+"""The `clean-log` operation: cut off the history that the table's retention no longer asks for.
+
+Implements "Metadata Cleanup", and keeps more where Delta Spark does. The log is cut off at one
+checkpoint, which has been read before anything goes. The oldest commits go first and what they rest
+on after them, so that whenever it stops, every version that is to stay opens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from delta_maintenance.clock import NewId, epoch_millis, new_id
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
+from delta_maintenance.operations.clean_log.compatible_checkpoint import (
+    lacks_classic_name,
+    write_compatible_checkpoint,
+)
+from delta_maintenance.operations.clean_log.expired_files import (
+    Ages,
+    FileGroup,
+    GroupKind,
+    outdated_groups,
+    unknown_names,
+)
+from delta_maintenance.operations.core.record import Instant, Record
+from delta_maintenance.protocol.delta_log.retention import midnight_before, minute_before
+from delta_maintenance.protocol.features.registry import Operation, require_supported
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.log_age import file_times, newest_commit_not_after
+from delta_maintenance.table.read.log_inventory import (
+    SoundCheckpoint,
+    newest_sound_checkpoint,
+    referenced_sidecars,
+    require_every_commit,
+    take_inventory,
+)
+from delta_maintenance.table.read.segment import (
+    LOG_DIRECTORY,
+    CheckpointFiles,
+    LogListing,
+    hinted_version,
+    list_log,
+)
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.write.log_deletion import (
+    delete_in_batches,
+    lead_hint_to,
+    require_same_clock,
+)
+
+LEAST_RETENTION = timedelta(hours=24)
+"""A writer that has stalled for longer than the log goes back could write a version anew."""
+_YOUNG = timedelta(days=1)
+_PLAN_LIFE = timedelta(hours=1)
+_SHOWN_FAILURES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanLogOptions(Record):
+    """How much history stays."""
+
+    log_retention: timedelta | None = None
+    """By default the table's `delta.logRetentionDuration`; shorter takes both flags."""
+    allow_short_retention: bool = False
+    """First flag: history that the table's own retention, or the last day, covers may go."""
+    no_other_writers: bool = False
+    """Second flag: nobody writes to the table or reads its history meanwhile."""
+    as_of: Instant | None = None
+    """An instant at which everything was as old as it counts: what has outlived the retention since
+    then stays. For a plan that was approved a while ago."""
+    to_the_minute: bool = False
+    """Whether the cut-off instant is a full minute, for who waits for history to go, and not the
+    midnight before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanLogPlan(Record):
+    """What `apply` will delete, why, and what stays beside it."""
+
+    table: str
+    version: int
+    """The latest version when the plan was made."""
+    planned_at: datetime
+    options: CleanLogOptions
+    cut_off_instant: datetime | None
+    """Midnight, UTC, or the minute where that was asked for. The version that was current then and
+    all later ones stay."""
+    cut_off_commit: int | None
+    """The newest commit that is not newer than that instant."""
+    oldest_version: int | None
+    """The oldest version that opens afterwards: that of the cut-off checkpoint."""
+    cut_off_checkpoint: str | None
+    """Its first file, relative to `_delta_log`."""
+    groups: tuple[FileGroup, ...]
+    """Empty where there is nothing to do."""
+    needs_classic_name: bool = False
+    """Whether the cut-off checkpoint first gets an equal that clients without V2 can see."""
+    stale_hint: int | None = None
+    """The version in `_last_checkpoint` where its checkpoint is about to go; it is led here."""
+    reason: str
+    """One sentence: why the log is cut off there, or why nothing goes."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_noop(self) -> bool:
+        """Whether `apply` would delete nothing."""
+        return not self.groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanedGroup(Record):
+    """What became of one group."""
+
+    kind: GroupKind
+    planned: int
+    deleted: int
+    """Files that are gone, those that somebody else deleted first included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanLogResult(Record):
+    """What was deleted."""
+
+    table: str
+    version: int
+    status: Literal["cleaned", "partly", "nothing-to-do"]
+    """`partly`: a file could not be deleted, and nothing after it was touched. Every version that
+    is to stay opens; run again."""
+    oldest_version: int | None = None
+    """The oldest version that opens."""
+    groups: tuple[CleanedGroup, ...] = ()
+    failures: tuple[str, ...] = ()
+    """The first files that may still be there, and why."""
+    failed: int = 0
+    """How many of them there are."""
+    compatible_checkpoint: str | None = None
+    """The classic-named equal of the cut-off checkpoint, where one was written."""
+    hint_updated: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def plan(
+    snapshot: Snapshot, options: CleanLogOptions | None = None, *, now: datetime
+) -> CleanLogPlan:
+    """What may go of the log of the latest snapshot. Reads the cut-off checkpoint, deletes nothing.
+
+    `UnsupportedFeatureError` and `RefusedError` where the log must not be cleaned up at all;
+    `CorruptTableError` where commits that are to stay are missing.
+    """
+    options = (options or CleanLogOptions()).validated()
+    return _Decision(snapshot, options, now).plan()
+
+
+def apply(
+    table: Table,
+    plan: CleanLogPlan,
+    *,
+    now: datetime,
+    new_id: NewId = new_id,
+    progress: Progress | None = None,
+) -> CleanLogResult:
+    """Deletes what was planned, as far as it would still be planned. Two at a time do no harm.
+
+    A plan holds for an hour. `RefusedError` where it is older, where the log is not what it was, or
+    where the clocks of this machine and of the store differ: nothing was deleted then.
+    """
+    if plan.is_noop:
+        return CleanLogResult(
+            table=plan.table,
+            version=plan.version,
+            status="nothing-to-do",
+            oldest_version=plan.oldest_version,
+            notes=(plan.reason, *plan.notes),
+        )
+    try:
+        return _Cleaning(table, plan, now, new_id, progress).run()
+    except DeltaMaintenanceError as error:
+        raise error.located(table=table.uri) from error.__cause__
+
+
+class _Decision:
+    """One look at a log, and what follows from it."""
+
+    def __init__(self, snapshot: Snapshot, options: CleanLogOptions, now: datetime) -> None:
+        self.snapshot = snapshot
+        self.options = options
+        self.now = now
+        self.as_of = min(now, options.as_of) if options.as_of is not None else now
+        self.notes: list[str] = []
+        self.instant: datetime | None = None
+        self.commit: int | None = None
+        self.found: SoundCheckpoint | None = None
+        """The cut-off checkpoint."""
+
+    def plan(self) -> CleanLogPlan:
+        snapshot = self.snapshot
+        _require_cleanable(snapshot)
+        if not snapshot.properties.enable_expired_log_cleanup:
+            return self._nothing("the table sets delta.enableExpiredLogCleanup to false")
+        rounded = minute_before if self.options.to_the_minute else midnight_before
+        self.instant = rounded(self.as_of, self._retention())
+        if self.instant is None:
+            return self._nothing("the retention is longer than the calendar")
+        inventory = take_inventory(snapshot.store)
+        listing = inventory.listing
+        times = file_times(listing, now_ms=epoch_millis(self.now))
+        self.commit = newest_commit_not_after(
+            snapshot, listing, times, instant_ms=epoch_millis(self.instant)
+        )
+        if self.commit is None:
+            self._note_oldest(times)
+            return self._nothing(f"no commit is as old as {_text(self.instant)}")
+        found, passed_over = newest_sound_checkpoint(snapshot.store, listing, version=self.commit)
+        self.notes.extend(passed_over)
+        self.found = found
+        if found is None:
+            return self._nothing(
+                f"no checkpoint up to version {self.commit}, which was current at "
+                f"{_text(self.instant)}, is complete and readable"
+            )
+        cut_off = found.checkpoint.files
+        protected = snapshot.properties.require_checkpoint_protection_before_version
+        if cut_off.version < protected:
+            return self._nothing(
+                f"checkpoints before version {protected} are protected, and the history before it "
+                f"may only go as a whole; the cut-off checkpoint is that of version "
+                f"{cut_off.version}"
+            )
+        require_every_commit(listing, cut_off.version, snapshot.version)
+        groups = outdated_groups(
+            inventory,
+            cut_off.version,
+            ages=self._ages(),
+            referenced=lambda: self._referenced(listing, cut_off.version),
+        )
+        if unknown := unknown_names(inventory):
+            self.notes.append(
+                f"{len(unknown)} files stay whose names have no rule, {unknown[0]} among them"
+            )
+        if not groups:
+            return self._nothing(f"nothing is older than {cut_off.name}", cut_off)
+        hint = hinted_version(snapshot.store)
+        return self._plan(
+            f"{cut_off.name} is the newest complete and readable checkpoint up to version "
+            f"{self.commit}, which was current at {_text(self.instant)}",
+            cut_off,
+            groups=groups,
+            needs_classic_name=lacks_classic_name(cut_off, listing)
+            and any(group.kind in ("commits", "checkpoints") for group in groups),
+            stale_hint=hint if hint is not None and hint < cut_off.version else None,
+        )
+
+    def _retention(self) -> timedelta:
+        own = self.snapshot.properties.log_retention
+        least = max(own, LEAST_RETENTION)
+        if own < least:
+            self.notes.append(
+                f"delta.logRetentionDuration is {own}; what is younger than {least} stays all the "
+                "same"
+            )
+        wanted = self.options.log_retention
+        if wanted is None:
+            return least
+        if wanted < least and not (
+            self.options.allow_short_retention and self.options.no_other_writers
+        ):
+            raise _refused(
+                self.snapshot,
+                f"a log retention of {wanted} is shorter than {least}",
+                "keep the longer one, or give both flags that allow a short retention",
+            )
+        return wanted
+
+    def _note_oldest(self, times: Mapping[int, int]) -> None:
+        if times:
+            oldest = min(times)
+            self.notes.append(
+                f"the file of the oldest commit, {oldest}, is of {_text(_instant(times[oldest]))}; "
+                "the files of a copied table are as young as the copy"
+            )
+
+    def _ages(self) -> Ages:
+        midnight = midnight_before(self.as_of, _YOUNG)
+        return Ages(
+            temporary_ms=epoch_millis(self.as_of - _YOUNG),
+            sidecar_ms=epoch_millis(midnight) if midnight is not None else 0,
+        )
+
+    def _referenced(self, listing: LogListing, cut_off: int) -> frozenset[str] | None:
+        try:
+            return referenced_sidecars(self.snapshot.store, listing, oldest=cut_off)
+        except UnusableCheckpointError as error:
+            self.notes.append(f"no sidecar goes: {error.file} cannot be read: {error.problem}")
+            return None
+
+    def _nothing(self, reason: str, cut_off: CheckpointFiles | None = None) -> CleanLogPlan:
+        return self._plan(reason, cut_off, groups=())
+
+    def _plan(
+        self,
+        reason: str,
+        cut_off: CheckpointFiles | None,
+        *,
+        groups: tuple[FileGroup, ...],
+        needs_classic_name: bool = False,
+        stale_hint: int | None = None,
+    ) -> CleanLogPlan:
+        return CleanLogPlan(
+            table=self.snapshot.table,
+            version=self.snapshot.version,
+            planned_at=self.now,
+            options=self.options,
+            cut_off_instant=self.instant,
+            cut_off_commit=self.commit,
+            oldest_version=cut_off.version if cut_off is not None else None,
+            cut_off_checkpoint=cut_off.name if cut_off is not None else None,
+            groups=groups,
+            needs_classic_name=needs_classic_name,
+            stale_hint=stale_hint,
+            reason=reason,
+            notes=tuple(self.notes),
+        )
+
+
+class _Cleaning:
+    """One execution of a plan."""
+
+    def __init__(
+        self,
+        table: Table,
+        plan: CleanLogPlan,
+        now: datetime,
+        new_id: NewId,
+        progress: Progress | None,
+    ) -> None:
+        self.table = table
+        self.planned = plan
+        self.now = now
+        self.new_id = new_id
+        self.progress = progress
+        self.groups: list[CleanedGroup] = []
+        self.failures: dict[str, StorageError] = {}
+        self.notes = list(plan.notes)
+
+    def run(self) -> CleanLogResult:
+        planned, store = self.planned, self.table.store
+        self._require_young()
+        decision = _Decision(self.table.snapshot(), planned.options, planned.planned_at)
+        again = decision.plan()
+        if decision.found is None or again.cut_off_checkpoint != planned.cut_off_checkpoint:
+            raise RefusedError(
+                f"the log would now be cut off at {again.cut_off_checkpoint or 'no checkpoint'}, "
+                f"not at {planned.cut_off_checkpoint} as planned",
+                remedy="plan again",
+            )
+        require_same_clock(store, self.now, new_id=self.new_id)
+        compatible = None
+        if again.needs_classic_name:
+            snapshot = self.table.snapshot(version=again.oldest_version)
+            compatible = write_compatible_checkpoint(snapshot, new_id=self.new_id)
+        hint_updated = lead_hint_to(store, decision.found)
+        still = {group.kind: set(group.names) for group in again.groups}
+        for group in planned.groups:
+            names = [name for name in group.names if name in still.get(group.kind, ())]
+            if group.kind == "sidecars":
+                names = self._unreferenced(names, decision.found.checkpoint.files.version)
+            if not self._delete(group, names):
+                break
+        return CleanLogResult(
+            table=planned.table,
+            version=planned.version,
+            status="partly" if self.failures else "cleaned",
+            oldest_version=planned.oldest_version,
+            groups=tuple(self.groups),
+            failures=tuple(f"{path}: {error.problem}" for path, error in self.failures.items())[
+                :_SHOWN_FAILURES
+            ],
+            failed=len(self.failures),
+            compatible_checkpoint=compatible,
+            hint_updated=hint_updated,
+            notes=tuple(self.notes),
+        )
+
+    def _require_young(self) -> None:
+        age = self.now - self.planned.planned_at
+        if not -_PLAN_LIFE < age <= _PLAN_LIFE:
+            raise RefusedError(
+                f"the plan was made {abs(age)} {'ago' if age > timedelta() else 'from now'}",
+                remedy="plan again: a plan holds for an hour",
+            )
+
+    def _delete(self, group: FileGroup, names: list[str]) -> bool:
+        """Whether all of them are gone."""
+        deleted = 0
+        for gone, kept in delete_in_batches(self.table.store, names):
+            deleted += gone
+            self.failures.update(kept)
+            if self.progress is not None:
+                self.progress(group.kind, deleted, len(names))
+            if kept:
+                break
+        self.groups.append(CleanedGroup(kind=group.kind, planned=group.count, deleted=deleted))
+        return not self.failures
+
+    def _unreferenced(self, names: list[str], cut_off: int) -> list[str]:
+        """The sidecars that still may go, now that newer checkpoints may have come."""
+        try:
+            listing = list_log(self.table.store)
+            in_use = referenced_sidecars(self.table.store, listing, oldest=cut_off)
+        except UnusableCheckpointError as error:
+            self.notes.append(f"no sidecar went: {error.file} cannot be read: {error.problem}")
+            return []
+        return [name for name in names if f"{LOG_DIRECTORY}/{name}" not in in_use]
+
+
+def _require_cleanable(snapshot: Snapshot) -> None:
+    require_supported(
+        snapshot.protocol, Operation.CLEAN_LOG, table=snapshot.table, version=snapshot.version
+    )
+    properties = snapshot.properties
+    unread = [problem for problem in properties.problems if problem.startswith(_STEERING)]
+    if unread:
+        raise _refused(snapshot, f"a property cannot be read: {unread[0]}", "correct the property")
+    if properties.log_retention < properties.deleted_file_retention:
+        raise _refused(
+            snapshot,
+            f"delta.logRetentionDuration is {properties.log_retention}, which is shorter than "
+            f"delta.deletedFileRetentionDuration, {properties.deleted_file_retention}",
+            "set the former to at least the latter",
+        )
+    if snapshot.state.unknown_actions:
+        names = ", ".join(sorted(snapshot.state.unknown_actions))
+        raise _refused(
+            snapshot,
+            f"the log holds actions that no protocol knows, and no checkpoint has: {names}",
+            "clean up with the writer of these actions",
+        )
+
+
+_STEERING = (
+    "delta.logRetentionDuration",
+    "delta.deletedFileRetentionDuration",
+    "delta.enableExpiredLogCleanup",
+    "delta.requireCheckpointProtectionBeforeVersion",
+    "delta.enableInCommitTimestamps",
+    "delta.inCommitTimestampEnablementVersion",
+)
+
+
+def _instant(epoch_ms: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=epoch_ms)
+
+
+def _text(instant: datetime) -> str:
+    return instant.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _refused(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:
+    return RefusedError(problem, table=snapshot.table, version=snapshot.version, remedy=remedy)

@@ -1,0 +1,41 @@
+"""Writes log compactions: one file in place of many commits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from delta_maintenance.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from delta_maintenance.operations.compact_log.operation import (
+        CompactedWindow,
+        CompactionWindow,
+        CompactLogOptions,
+        CompactLogPlan,
+        CompactLogResult,
+        apply,
+        plan,
+    )
+
+__all__ = [
+    "CompactLogOptions",
+    "CompactLogPlan",
+    "CompactLogResult",
+    "CompactedWindow",
+    "CompactionWindow",
+    "apply",
+    "plan",
+]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "CompactLogOptions": "operation",
+        "CompactLogPlan": "operation",
+        "CompactLogResult": "operation",
+        "CompactedWindow": "operation",
+        "CompactionWindow": "operation",
+        "apply": "operation",
+        "plan": "operation",
+    },
+)

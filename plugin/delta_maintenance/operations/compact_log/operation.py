@@ -1,0 +1,387 @@
+"""The `compact-log` operation: put the commits after a checkpoint into fewer files.
+
+A compaction adds no version and replaces no commit: readers may read it in place of the commits it
+covers, and every reader still needs those in the log. It is verified before any reader can see it,
+so a failure at any point leaves the table as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    RefusedError,
+    VersionNotFoundError,
+)
+from delta_maintenance.operations.core.record import AtLeast, Record
+from delta_maintenance.protocol.delta_log.file_names import compaction_name
+from delta_maintenance.protocol.features.registry import Operation, require_supported
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing, list_log
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.write.log_compactor import (
+    RangeEngine,
+    compare_compaction,
+    write_compaction,
+)
+
+Version = Annotated[int, AtLeast(0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactLogOptions(Record):
+    """What to compact."""
+
+    commits_per_file: Annotated[int, AtLeast(2)] = 10
+    """How many commits one compaction stands for.
+
+    A reader opens one file per full window and every commit behind the last of them. Between two
+    checkpoints that are n commits apart this is least for about the square root of n, and most
+    tables are checkpointed every ten to a hundred commits.
+    """
+    first_version: Version | None = None
+    """Where the windows begin; by default right after the newest checkpoint."""
+    last_version: Version | None = None
+    """The newest version that may be covered; by default the latest."""
+    partial: bool = False
+    """Whether the last window may be smaller than asked for. The next run then begins behind it,
+    for compactions never overlap."""
+    engine: Literal["auto", "local", "spark"] = "auto"
+    auto_spark_bytes: int = 8 << 30
+    """With `engine="auto"`: from this many bytes of commits in one window on, the work goes to
+    Spark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionWindow(Record):
+    """Adjacent commits that one compaction is to stand for."""
+
+    first_version: int
+    last_version: int
+    """Inclusive."""
+    log_bytes: int
+    """Of its commits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactLogPlan(Record):
+    """What `apply` will write, and why."""
+
+    table: str
+    version: int
+    """The latest version when the plan was made."""
+    planned_at: datetime
+    windows: tuple[CompactionWindow, ...]
+    """Empty where there is nothing to do."""
+    reason: str
+    """One sentence: why these windows, or why none."""
+    log_bytes: int
+    """Of all commits to be read."""
+    engine: Literal["local", "spark"] = "local"
+    notes: tuple[str, ...] = ()
+    """What is left alone, and why."""
+
+    @property
+    def is_noop(self) -> bool:
+        """Whether `apply` would write nothing."""
+        return not self.windows
+
+
+WindowStatus = Literal["written", "already-there", "empty", "gone", "refused", "differs"]
+"""`empty`: none of its actions stands, and an empty file would pass for damage. `gone`: a commit
+was cleaned up meanwhile. `refused`: its commits cannot be reconciled without a doubt, see `reason`.
+`differs`: somebody else's compaction is there and does something else than its commits do; it was
+not touched, and whoever reads it gets a wrong table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactedWindow(Record):
+    """What became of one window."""
+
+    first_version: int
+    last_version: int
+    status: WindowStatus
+    path: str | None = None
+    """The compaction, relative to the table root."""
+    bytes_written: int = 0
+    num_adds: int = 0
+    num_removes: int = 0
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactLogResult(Record):
+    """What was written."""
+
+    table: str
+    version: int
+    status: Literal["written", "already-there", "nothing-to-do", "failed"]
+    """`failed`: at least one window is refused or differs; the others are as they say."""
+    windows: tuple[CompactedWindow, ...] = ()
+    bytes_written: int = 0
+    engine: Literal["local", "spark"] = "local"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def failures(self) -> tuple[CompactedWindow, ...]:
+        """The windows that need somebody to look at them."""
+        return tuple(window for window in self.windows if window.status in _FAILED)
+
+
+def plan(
+    snapshot: Snapshot, options: CompactLogOptions | None = None, *, now: datetime
+) -> CompactLogPlan:
+    """Which compactions of this snapshot's log would be written. Lists the log and reads nothing.
+
+    Windows are adjacent, aligned at the commit after the newest checkpoint, and never overlap a
+    compaction that is there. `UnsupportedFeatureError` where the table must not be written to,
+    `VersionNotFoundError` where the options ask for commits that are not in the log.
+    """
+    options = (options or CompactLogOptions()).validated()
+    _require_writable(snapshot)
+    listing = list_log(snapshot.store)
+    first, last = _range(snapshot, listing, options)
+    windows, notes = _windows(listing, options, first, last)
+    engine, why = _engine(options, windows)
+    if windows:
+        reason = (
+            f"{len(windows)} windows of up to {options.commits_per_file} commits "
+            f"from version {first} on are complete and not compacted yet{why}"
+        )
+    else:
+        reason = (
+            f"no {options.commits_per_file} adjacent commits from version {first} "
+            f"to version {last} are left to compact"
+        )
+    return CompactLogPlan(
+        table=snapshot.table,
+        version=snapshot.version,
+        planned_at=now,
+        windows=windows,
+        reason=reason,
+        log_bytes=sum(window.log_bytes for window in windows),
+        engine=engine,
+        notes=(*notes, *snapshot.warnings),
+    )
+
+
+def apply(
+    table: Table,
+    plan: CompactLogPlan,
+    *,
+    engine: RangeEngine | None = None,
+    progress: Progress | None = None,
+    snapshot: Snapshot | None = None,
+) -> CompactLogResult:
+    """Writes the planned compactions. Running it twice, or two at a time, does no harm.
+
+    `engine` reads the commits of a plan for Spark; a plan for this process needs none. `snapshot`
+    is the one that the plan was made from, where it is still at hand: that saves opening it again.
+    Where all windows are refused, the first error is raised; otherwise the Result has
+    them. Whatever keeps the store from answering is raised in any case.
+    """
+    if plan.is_noop:
+        return CompactLogResult(
+            table=plan.table,
+            version=plan.version,
+            status="nothing-to-do",
+            engine=plan.engine,
+            notes=(plan.reason, *plan.notes),
+        )
+    if plan.engine == "spark" and engine is None:
+        raise InvalidRequestError(
+            "the plan is for Spark, and there is no session here",
+            table=plan.table,
+            remedy="submit the Spark job, or plan with the local engine",
+        )
+    _require_writable(snapshot or table.snapshot())
+    commits = _commits(table, plan, snapshot)
+    done: list[CompactedWindow] = []
+    errors: list[DeltaMaintenanceError] = []
+    for window in plan.windows:
+        try:
+            done.append(_compact(table, window, commits, engine))
+        except (RefusedError, CorruptTableError) as error:
+            errors.append(error)
+            done.append(_outcome(window, "refused", reason=str(error)))
+        except DeltaMaintenanceError as error:
+            raise error.located(table=table.uri, version=window.last_version) from error.__cause__
+        if progress is not None:
+            progress("windows", len(done), len(plan.windows))
+    if len(errors) == len(done):
+        raise errors[0].located(table=table.uri) from errors[0].__cause__
+    return CompactLogResult(
+        table=plan.table,
+        version=plan.version,
+        status=_status(done),
+        windows=tuple(done),
+        bytes_written=sum(window.bytes_written for window in done),
+        engine=plan.engine,
+        notes=plan.notes,
+    )
+
+
+def _commits(
+    table: Table, plan: CompactLogPlan, snapshot: Snapshot | None
+) -> Mapping[int, LogEntry]:
+    opened = snapshot.segment.commits if snapshot is not None else ()
+    known = {entry.file.version: entry for entry in opened if entry.file.version is not None}
+    ends = [version for w in plan.windows for version in (w.first_version, w.last_version)]
+    # Those of a segment are adjacent. One that is gone by now is noticed when it is read.
+    return known if known.keys() >= set(ends) else list_log(table.store).commits
+
+
+def _require_writable(snapshot: Snapshot) -> None:
+    require_supported(
+        snapshot.protocol, Operation.COMPACT_LOG, table=snapshot.table, version=snapshot.version
+    )
+
+
+def _range(snapshot: Snapshot, listing: LogListing, options: CompactLogOptions) -> tuple[int, int]:
+    first, last = options.first_version, options.last_version
+    if first is None:
+        first = snapshot.segment.base_version + 1
+    if last is None:
+        last = snapshot.version
+    if last > snapshot.version:
+        raise VersionNotFoundError(
+            f"version {last} is not published",
+            table=snapshot.table,
+            version=snapshot.version,
+            remedy=f"compact up to version {snapshot.version}",
+        )
+    if first > last + 1:
+        raise InvalidRequestError(
+            f"there is nothing from version {first} to version {last}",
+            table=snapshot.table,
+            remedy="give a first version that is not behind the last one",
+        )
+    missing = next((v for v in range(first, last + 1) if v not in listing.commits), None)
+    if missing is not None:
+        raise VersionNotFoundError(
+            f"commit {missing} is not in the log",
+            table=snapshot.table,
+            remedy="ask for commits that are retained: a compaction stands beside them, not for "
+            "what is gone",
+        )
+    return first, last
+
+
+def _windows(
+    listing: LogListing, options: CompactLogOptions, first: int, last: int
+) -> tuple[tuple[CompactionWindow, ...], tuple[str, ...]]:
+    notes: list[str] = []
+    windows = []
+    for start, end in _free(listing, first, last, notes):
+        for begin in range(start, end + 1, options.commits_per_file):
+            until = min(begin + options.commits_per_file - 1, end)
+            complete = until - begin + 1 == options.commits_per_file
+            if complete or (options.partial and until == last and until > begin):
+                size = sum(listing.commits[v].status.size for v in range(begin, until + 1))
+                windows.append(
+                    CompactionWindow(first_version=begin, last_version=until, log_bytes=size)
+                )
+            else:
+                notes.append(
+                    f"commits {begin} to {until} are too few for a window"
+                    + (", so they wait for more" if until == last else "")
+                )
+    return tuple(windows), tuple(notes)
+
+
+def _engine(
+    options: CompactLogOptions, windows: Sequence[CompactionWindow]
+) -> tuple[Literal["local", "spark"], str]:
+    """Who is to read the commits, and what to say of it."""
+    largest = max((window.log_bytes for window in windows), default=0)
+    if options.engine == "spark":
+        return "spark", "; Spark was asked for"
+    if options.engine == "auto" and largest >= options.auto_spark_bytes:
+        return "spark", f"; {largest} bytes of commits are more than one process should reconcile"
+    return "local", ""
+
+
+def _free(
+    listing: LogListing, first: int, last: int, notes: list[str]
+) -> Iterator[tuple[int, int]]:
+    """The ranges between the compactions that are there already."""
+    begin = first
+    for entry in sorted(listing.compactions, key=lambda e: (e.file.version, e.file.end_version)):
+        start, end = entry.file.version, entry.file.end_version
+        assert start is not None and end is not None
+        if end < first or start > last:
+            continue
+        notes.append(f"{entry.file.name} is there, so its commits are left alone")
+        if begin < start:
+            yield begin, start - 1
+        begin = max(begin, end + 1)
+    if begin <= last:
+        yield begin, last
+
+
+def _compact(
+    table: Table,
+    window: CompactionWindow,
+    listed: Mapping[int, LogEntry],
+    engine: RangeEngine | None,
+) -> CompactedWindow:
+    name = compaction_name(window.first_version, window.last_version)
+    path = f"{LOG_DIRECTORY}/{name}"
+    try:
+        commits = [listed[v] for v in range(window.first_version, window.last_version + 1)]
+        try:
+            written = write_compaction(table.store, commits, name, engine=engine)
+        except FileExistsError:
+            problem = compare_compaction(table.store, commits, name)
+            status: WindowStatus = "differs" if problem else "already-there"
+            return _outcome(window, status, path=path, reason=problem)
+    except (KeyError, FileNotFoundError):
+        return _outcome(window, "gone")
+    if written is None:
+        return _outcome(window, "empty")
+    return CompactedWindow(
+        first_version=window.first_version,
+        last_version=window.last_version,
+        status="written",
+        path=path,
+        bytes_written=written.size,
+        num_adds=written.content.adds,
+        num_removes=written.content.removes,
+    )
+
+
+def _outcome(
+    window: CompactionWindow,
+    status: WindowStatus,
+    *,
+    path: str | None = None,
+    reason: str | None = None,
+) -> CompactedWindow:
+    return CompactedWindow(
+        first_version=window.first_version,
+        last_version=window.last_version,
+        status=status,
+        path=path,
+        reason=reason,
+    )
+
+
+_FAILED: tuple[WindowStatus, ...] = ("refused", "differs")
+
+
+def _status(
+    done: Sequence[CompactedWindow],
+) -> Literal["written", "already-there", "nothing-to-do", "failed"]:
+    statuses = {window.status for window in done}
+    if statuses.intersection(_FAILED):
+        return "failed"
+    if "written" in statuses:
+        return "written"
+    return "already-there" if "already-there" in statuses else "nothing-to-do"

@@ -1,0 +1,61 @@
+"""Lists that are too long for a Result, as Parquet files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.protocol.actions.paths import below_root
+from delta_maintenance.storage import open_store
+from delta_maintenance.storage.core.base import Store
+
+
+def write_rows(
+    rows: pa.Table,
+    address: str,
+    *,
+    table: Store,
+    storage_options: Mapping[str, str] | None = None,
+) -> None:
+    """Writes rows about a table at once. See `write_batches`."""
+    write_batches([rows], rows.schema, address, table=table, storage_options=storage_options)
+
+
+def write_batches(
+    batches: Iterable[pa.Table],
+    schema: pa.Schema,
+    address: str,
+    *,
+    table: Store,
+    storage_options: Mapping[str, str] | None = None,
+) -> None:
+    """Writes rows about a table, batch by batch, to a new Parquet file of any store.
+
+    Where a batch cannot be had, there is no file. `RefusedError` where there is one already, and
+    for a place inside the table, whose folder is no place for other files.
+    """
+    written = pa.array([address], pa.string())
+    if any(below_root(written, root=root)[0].is_valid for root in table.addresses):
+        raise RefusedError(
+            "the report would lie inside the table", file=address, remedy="write it elsewhere"
+        )
+    folder, slash, name = address.rpartition("/")
+    store = open_store(folder or slash or ".", storage_options)
+    try:
+        with (
+            store.create(name) as file,
+            pq.ParquetWriter(file, schema, compression="zstd") as writer,
+        ):
+            for batch in batches:
+                writer.write_table(batch)
+    except FileExistsError:
+        raise RefusedError(
+            "there is a file of this name already",
+            file=address,
+            remedy="name another one: a report replaces nothing",
+        ) from None
+    finally:
+        store.close()

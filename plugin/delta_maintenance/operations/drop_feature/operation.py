@@ -1,0 +1,385 @@
+"""The `drop-feature` operation: take a feature out of a table, so that more clients may use it.
+
+First nothing may use the feature any more: it is switched off and its traces go. Versions before
+that still need it. Either they are kept from clients without it, by checkpoints that no such client
+passes and that `checkpointProtection` keeps; or they are cleaned away, which takes a second run
+after a retention. Then one commit changes the protocol. Every step looks at the table anew, so that
+a run that was interrupted is ended by the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from delta_maintenance import clock
+from delta_maintenance.clock import NewId
+from delta_maintenance.errors import (
+    CommitConflictError,
+    DeltaMaintenanceError,
+    RefusedError,
+)
+from delta_maintenance.operations import checkpoint, clean_log
+from delta_maintenance.operations.clean_log import CleanLogResult
+from delta_maintenance.operations.drop_feature.history import (
+    BARRIER,
+    EMPTY_COMMIT,
+    HistoryOutlook,
+    history_outlook,
+    ready_at,
+    standing_barrier,
+)
+from delta_maintenance.operations.drop_feature.options import (
+    DropCommit,
+    DropFeatureOptions,
+    DropFeaturePlan,
+    DropFeatureResult,
+    DropStep,
+    Status,
+    StepKind,
+)
+from delta_maintenance.operations.drop_feature.planning import (
+    checkpoint_options,
+    decide,
+    downgrade,
+    nothing_to_do,
+    require_droppable,
+)
+from delta_maintenance.operations.drop_feature.preparation import (
+    Committer,
+    FeatureGoneError,
+    keep_vector_files,
+    remove_domains,
+    switch_off,
+)
+from delta_maintenance.operations.drop_feature.strip_files import FileStripping
+from delta_maintenance.operations.drop_feature.traces import (
+    FileTraces,
+    checkpoint_trace,
+    file_traces,
+    history_traces,
+    outdated,
+    state_trace,
+)
+from delta_maintenance.operations.table_change.models import ProtocolVersions
+from delta_maintenance.operations.table_change.operation import done_before
+from delta_maintenance.protocol.changes.drop import removal_of
+from delta_maintenance.table.commit.idempotency import commit_after
+from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+
+__all__ = [
+    "DropCommit",
+    "DropFeatureOptions",
+    "DropFeaturePlan",
+    "DropFeatureResult",
+    "DropStep",
+    "apply",
+    "plan",
+]
+
+
+def plan(
+    snapshot: Snapshot,
+    options: DropFeatureOptions,
+    *,
+    now: datetime,
+    new_id: NewId = clock.new_id,
+) -> DropFeaturePlan:
+    """What it takes to drop the feature. Reads the live files, and to truncate also the log.
+
+    `RefusedError` where the feature cannot go, naming what to do first; `UnsupportedFeatureError`
+    for one that is unknown; `InvalidRequestError` where an option has no meaning for it.
+    """
+    # Types bind no caller.
+    options = options.validated()
+    try:
+        done = done_before(
+            snapshot, operation_id=options.operation_id, since=options.operation_since
+        )
+        operation_id = options.operation_id or new_id()
+        if done is not None:
+            return nothing_to_do(snapshot, options, now=now, operation_id=operation_id, reason=done)
+        return decide(snapshot, options, now=now, operation_id=operation_id)
+    except DeltaMaintenanceError as error:
+        raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+
+
+def apply(
+    table: Table,
+    plan: DropFeaturePlan,
+    *,
+    now: Callable[[], datetime] = clock.now,
+    new_id: NewId = clock.new_id,
+    progress: Progress | None = None,
+) -> DropFeatureResult:
+    """Does what was planned, as far as it is still to be done. Running it again ends it.
+
+    Errors: those of `plan`, before anything is touched; `CommitConflictError` where others began to
+    use the feature again or are always quicker; `CommitUnknownError`; another run then tells.
+    What was done before an error stays, and is a step on the way.
+    """
+    try:
+        return _Dropping(table, plan, now=now, new_id=new_id, progress=progress).run()
+    except DeltaMaintenanceError as error:
+        raise error.located(table=table.uri) from error.__cause__
+
+
+class _Dropping:
+    """One execution of a plan."""
+
+    def __init__(
+        self,
+        table: Table,
+        plan: DropFeaturePlan,
+        *,
+        now: Callable[[], datetime],
+        new_id: NewId,
+        progress: Progress | None,
+    ) -> None:
+        self.table = table
+        self.planned = plan
+        self.options = plan.options
+        self.removal = removal_of(plan.options.feature)
+        self.now = now
+        self.new_id = new_id
+        self.progress = progress
+        self.committer = Committer(
+            table=table,
+            feature=plan.options.feature,
+            other_writers=plan.options.other_writers,
+            now=now,
+            new_id=new_id,
+        )
+        self.commits: list[DropCommit] = []
+        self.checkpoints: list[int] = []
+        self.cleaned: CleanLogResult | None = None
+        self.notes: list[str] = []
+        self.unused_until: int | None = None
+        """The newest version of which no live file is known to use the feature."""
+
+    def run(self) -> DropFeatureResult:
+        if self.planned.way is None:
+            return self._result(self.planned.version, "nothing-to-do", self.planned.reason)
+        snapshot = self.table.snapshot()
+        earlier = commit_after(snapshot, [self.planned.operation_id], self.planned.version)
+        if earlier is not None:
+            note = "an earlier run of this task has dropped it"
+            return self._result(earlier.version, "dropped", note)
+        try:
+            return self._run(self.committer.require_feature(snapshot))
+        except FeatureGoneError as gone:
+            return self._result(gone.version, "nothing-to-do", "the feature is gone already")
+
+    def _run(self, snapshot: Snapshot) -> DropFeatureResult:
+        down, files = require_droppable(snapshot, self.options, now=self.now())
+        if ProtocolVersions.of(down.protocol) != self.planned.protocol_after:
+            raise RefusedError(
+                "the protocol of the table is not what it was when this was planned",
+                version=snapshot.version,
+                remedy="plan again",
+            )
+        if not self.removal.strips_files:
+            self.unused_until = snapshot.version
+        self._prepare(snapshot, files)
+        searched = None
+        if self.planned.way == "truncate-history":
+            outlook = self._truncated()
+            if outlook.traces:
+                return self._waiting(outlook)
+            searched = outlook.version
+        if self.planned.way == "protect-history":
+            self._raise_barrier()
+        version = self._drop(searched)
+        if self.planned.way == "protect-history":
+            self._last_checkpoint(version)
+        return self._result(version, "dropped")
+
+    def _prepare(self, snapshot: Snapshot, files: FileTraces) -> None:
+        committer, removal = self.committer, self.removal
+        self._note("remove-domains", remove_domains(committer, removal))
+        self._note("switch-off", switch_off(committer, removal))
+        if removal.strips_files:
+            stripping = FileStripping(
+                committer=committer,
+                removal=removal,
+                files_per_commit=self.options.files_per_commit,
+                expected=files.count,
+                progress=self.progress,
+            )
+            self.unused_until = stripping.run()
+            self._note("strip-files", *stripping.versions)
+        retention = snapshot.properties.deleted_file_retention
+        kept = keep_vector_files(committer, removal, retention=retention)
+        self._note("keep-vector-files", kept)
+
+    def _truncated(self) -> HistoryOutlook:
+        """What is in the way after all that is old enough has been cleaned away."""
+        outlook = self._outlook()
+        if outlook.cleaning is not None:
+            self.cleaned = clean_log.apply(
+                self.table,
+                outlook.cleaning,
+                now=self.now(),
+                new_id=self.new_id,
+                progress=self.progress,
+            )
+            outlook = self._outlook()
+        return outlook
+
+    def _outlook(self) -> HistoryOutlook:
+        return history_outlook(
+            self.table,
+            self.committer.snapshot(),
+            self.removal,
+            other_writers=self.options.other_writers,
+            now=self.now(),
+            as_of=self.options.as_of,
+        )
+
+    def _waiting(self, outlook: HistoryOutlook) -> DropFeatureResult:
+        snapshot = self.committer.snapshot()
+        instant = outlook.ready_at
+        if not outlook.has_cut_off:
+            version = snapshot.version
+            if not outdated(outlook.traces, version):
+                version = self._commit_nothing("cut-off-checkpoint")
+            self._checkpoint(version)
+            instant = ready_at(self.table, snapshot, version)
+        count = len(outlook.traces)
+        self.notes.append(f"{count} files of the log are in the way, first {outlook.traces[0]}")
+        return self._result(snapshot.version, "waiting", outlook.reason, ready_at=instant)
+
+    def _raise_barrier(self) -> None:
+        standing = standing_barrier(self.committer.snapshot(), self.removal)
+        for version in standing:
+            # The last one may lack its checkpoint.
+            self._checkpoint(version)
+        for _ in range(BARRIER - len(standing)):
+            self._checkpoint(self._commit_nothing("barrier-checkpoints"))
+
+    def _commit_nothing(self, kind: StepKind) -> int:
+        """A version of its own for a checkpoint that holds nothing of the feature."""
+
+        def stage(snapshot: Snapshot) -> Transaction:
+            self._require_unused(snapshot)
+            return self.committer.begin(snapshot, EMPTY_COMMIT)
+
+        return self._committed(kind, stage)
+
+    def _checkpoint(self, version: int) -> None:
+        """Gives a version a checkpoint, and makes sure that it is one without the feature."""
+        snapshot = self.table.snapshot(version=version)
+        planned = checkpoint.plan(snapshot, checkpoint_options(self.removal), now=self.now())
+        result = checkpoint.apply(self.table, planned, new_id=self.new_id, snapshot=snapshot)
+        trace = checkpoint_trace(self.table.snapshot(version=version), self.removal)
+        if trace is not None:
+            raise self._used_again(trace, version)
+        if result.status == "written":
+            self.checkpoints.append(version)
+
+    def _last_checkpoint(self, version: int) -> None:
+        """Spares clients without the feature the protocols before; they can do without it."""
+        try:
+            self._checkpoint(version)
+        except DeltaMaintenanceError as error:
+            # The feature is gone whatever becomes of this.
+            self.notes.append(f"version {version} has no checkpoint: {error.problem}")
+
+    def _drop(self, searched: int | None) -> int:
+        """Commits the protocol, on top of a version that is known to be free of traces.
+
+        `searched` is the version up to which history is free of them too, where that matters.
+        """
+        name, way = self.options.feature, self.planned.way
+        assert way is not None
+
+        def stage(snapshot: Snapshot) -> Transaction:
+            nonlocal searched
+            self._require_unused(snapshot)
+            trace = checkpoint_trace(snapshot, self.removal)
+            if trace is not None:
+                raise self._used_again(trace, snapshot.version)
+            if searched is not None:
+                self._require_clean_history(snapshot, searched + 1)
+                searched = snapshot.version
+            down = downgrade(snapshot, self.removal, name, way)
+            if ProtocolVersions.of(down.protocol) != self.planned.protocol_after:
+                raise self._conflict("the protocol changed meanwhile", snapshot.version)
+            transaction = self.committer.begin(
+                snapshot,
+                "DROP FEATURE",
+                parameters={
+                    "featureName": name,
+                    "truncateHistory": self.options.truncate_history,
+                },
+                operation_id=self.planned.operation_id,
+                planned_version=self.planned.version,
+            )
+            transaction.stage_protocol(down.protocol, drops=[self.removal.feature])
+            if down.metadata != snapshot.metadata or down.version_properties:
+                transaction.stage_metadata(
+                    down.metadata, version_properties=down.version_properties
+                )
+            if down.domain is not None:
+                transaction.remove_domain(down.domain)
+            return transaction
+
+        return self._committed("drop", stage)
+
+    def _require_unused(self, snapshot: Snapshot) -> None:
+        trace = state_trace(snapshot, self.removal)
+        if trace is None:
+            files = file_traces(snapshot, self.removal, none_until=self.unused_until)
+            trace = f"the file {files.first}" if files.count else None
+        if trace is not None:
+            raise self._used_again(trace, snapshot.version)
+        self.unused_until = snapshot.version
+
+    def _require_clean_history(self, snapshot: Snapshot, first_version: int) -> None:
+        traces = history_traces(snapshot, self.removal, first_version=first_version)
+        if traces:
+            raise self._used_again(traces[0].file.name, snapshot.version)
+
+    def _used_again(self, what: str, version: int) -> CommitConflictError:
+        return self._conflict(
+            f"{what} uses {self.options.feature} again, though it had been switched off", version
+        )
+
+    def _conflict(self, problem: str, version: int) -> CommitConflictError:
+        return CommitConflictError(
+            problem,
+            table=self.table.uri,
+            version=version,
+            remedy="plan again once nobody changes that any more",
+        )
+
+    def _committed(self, kind: StepKind, stage: Callable[[Snapshot], Transaction]) -> int:
+        version = self.committer.commit(stage)
+        assert version is not None
+        self._note(kind, version)
+        return version
+
+    def _note(self, kind: StepKind, *versions: int | None) -> None:
+        self.commits.extend(
+            DropCommit(kind=kind, version=version) for version in versions if version is not None
+        )
+
+    def _result(
+        self, version: int, status: Status, *notes: str, ready_at: datetime | None = None
+    ) -> DropFeatureResult:
+        return DropFeatureResult(
+            table=self.planned.table,
+            feature=self.options.feature,
+            version=version,
+            status=status,
+            way=self.planned.way,
+            commits=tuple(self.commits),
+            checkpoints=tuple(self.checkpoints),
+            cleaned=self.cleaned,
+            protocol=self.planned.protocol_after if status == "dropped" else None,
+            ready_at=ready_at,
+            notes=(*self.notes, *(note for note in notes if note)),
+        )

@@ -1,0 +1,381 @@
+"""What it takes to drop a feature from a table as it is: everything that `drop_feature` decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.operations import checkpoint
+from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
+from delta_maintenance.operations.drop_feature.history import (
+    BARRIER,
+    HistoryOutlook,
+    history_outlook,
+    plan_truncation,
+    ready_after,
+    standing_barrier,
+)
+from delta_maintenance.operations.drop_feature.options import (
+    DropFeatureOptions,
+    DropFeaturePlan,
+    DropStep,
+    Status,
+    StepKind,
+    Way,
+)
+from delta_maintenance.operations.drop_feature.preparation import property_changes
+from delta_maintenance.operations.drop_feature.traces import FileTraces, file_traces, state_trace
+from delta_maintenance.operations.drop_feature.vector_tombstones import missing_vector_tombstones
+from delta_maintenance.operations.table_change.models import ProtocolVersions, cut_off_by
+from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.changes.client_support import impacts
+from delta_maintenance.protocol.changes.downgrade import downgraded_protocol, feature_names
+from delta_maintenance.protocol.changes.drop import (
+    CHECKPOINT_PROTECTION,
+    PROTECTED_BEFORE,
+    FeatureRemoval,
+    removal_of,
+    require_removable,
+)
+from delta_maintenance.protocol.commit.staged import StagedActions
+from delta_maintenance.protocol.features.registry import find_feature
+from delta_maintenance.table.commit.preconditions import (
+    require_committable,
+    require_no_external_log,
+)
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+
+_SHOWN_TRACES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Downgrade:
+    """The commit that drops a feature."""
+
+    protocol: Protocol
+    metadata: Metadata
+    """The same as before where no property changes."""
+    version_properties: tuple[str, ...]
+    """Properties that get the commit's version as their value."""
+    domain: str | None
+    """The domain that goes with the feature, if it is there."""
+
+
+def downgrade(snapshot: Snapshot, removal: FeatureRemoval, name: str, way: Way) -> Downgrade:
+    """What the commit on top of a snapshot holds."""
+    protects = way == "protect-history"
+    domain = removal.own_domain
+    return Downgrade(
+        protocol=downgraded_protocol(
+            snapshot.protocol, name, adds=[CHECKPOINT_PROTECTION] if protects else []
+        ),
+        metadata=removal.without(snapshot.metadata),
+        version_properties=(PROTECTED_BEFORE,) if protects else (),
+        domain=domain if domain in snapshot.state.domains else None,
+    )
+
+
+def checkpoint_options(removal: FeatureRemoval) -> CheckpointOptions:
+    """How checkpoints on the way are written: without the feature that is about to go."""
+    kind: CheckpointKind = "classic" if removal.v2_checkpoints else "auto"
+    return CheckpointOptions(kind=kind, engine="local")
+
+
+def decide(
+    snapshot: Snapshot, options: DropFeatureOptions, *, now: datetime, operation_id: str
+) -> DropFeaturePlan:
+    """The plan for a snapshot; refuses whatever must not be done, before anything is touched."""
+    removal = _removal(options)
+    if not _has_feature(snapshot, options, removal):
+        reason = f"the table does not have the feature {options.feature}"
+        return nothing_to_do(snapshot, options, now=now, operation_id=operation_id, reason=reason)
+    decision = _Decision(snapshot, options, removal, now)
+    decision.require_allowed()
+    return decision.plan(operation_id)
+
+
+def nothing_to_do(
+    snapshot: Snapshot,
+    options: DropFeatureOptions,
+    *,
+    now: datetime,
+    operation_id: str,
+    reason: str,
+) -> DropFeaturePlan:
+    """The plan that leaves the table as it is."""
+    protocol = ProtocolVersions.of(snapshot.protocol)
+    return DropFeaturePlan(
+        table=snapshot.table,
+        version=snapshot.version,
+        planned_at=now,
+        options=options,
+        operation_id=operation_id,
+        way=None,
+        steps=(),
+        ends="nothing-to-do",
+        protocol_before=protocol,
+        protocol_after=protocol,
+        reason=reason,
+    )
+
+
+def require_droppable(
+    snapshot: Snapshot, options: DropFeatureOptions, *, now: datetime
+) -> tuple[Downgrade, FileTraces]:
+    """Refuses as `decide` does, without planning. The snapshot must have the feature.
+
+    Returns what the drop would come to now, and the files that have to be stripped before.
+    """
+    decision = _Decision(snapshot, options, _removal(options), now)
+    decision.require_allowed()
+    return decision.down, decision.files
+
+
+class _Decision:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        options: DropFeatureOptions,
+        removal: FeatureRemoval,
+        now: datetime,
+    ) -> None:
+        self.snapshot = snapshot
+        self.options = options
+        self.removal = removal
+        self.now = now
+        self.way = _way(options, removal)
+        self.down = downgrade(snapshot, removal, options.feature, self.way)
+        self.files = file_traces(snapshot, removal)
+        self.outlook: HistoryOutlook | None = None
+
+    def plan(self, operation_id: str) -> DropFeaturePlan:
+        snapshot = self.snapshot
+        steps = list(self._preparation())
+        ends: Status = "dropped"
+        ready_at = None
+        if self.way == "truncate-history":
+            ends, ready_at, more = self._truncation()
+            steps.extend(more)
+        if self.way == "protect-history":
+            missing = BARRIER - len(standing_barrier(snapshot, self.removal))
+            steps.append(
+                _step(
+                    "barrier-checkpoints",
+                    f"{missing} empty commits with a checkpoint each",
+                    commits=missing,
+                )
+            )
+        if ends == "dropped":
+            steps.append(_step("drop", self._drop_detail(), commits=1))
+            if self.way == "protect-history":
+                steps.append(_step("checkpoint", "one of the first version without the feature"))
+        traces = self.outlook.traces if self.outlook is not None else ()
+        cleaning = self.outlook.cleaning if self.outlook is not None else None
+        return DropFeaturePlan(
+            table=snapshot.table,
+            version=snapshot.version,
+            planned_at=self.now,
+            options=self.options,
+            operation_id=operation_id,
+            way=self.way,
+            steps=tuple(steps),
+            ends=ends,
+            ready_at=ready_at,
+            protocol_before=ProtocolVersions.of(snapshot.protocol),
+            protocol_after=ProtocolVersions.of(self.down.protocol),
+            opened_to=tuple(
+                # Whoever would lose by the way back gains by this one.
+                impact.client
+                for impact in impacts(self.down.protocol, snapshot.protocol)
+            ),
+            cut_off=cut_off_by(snapshot.protocol, self.down.protocol),
+            history_traces=tuple(str(trace) for trace in traces[:_SHOWN_TRACES]),
+            num_history_traces=len(traces),
+            oldest_version=cleaning.oldest_version if cleaning is not None else None,
+            groups=cleaning.groups if cleaning is not None else (),
+            reason=self._reason(ends),
+            notes=tuple(self._notes()),
+        )
+
+    def require_allowed(self) -> None:
+        """Refuses what must not be done."""
+        snapshot, removal, state = self.snapshot, self.removal, self.snapshot.state
+        require_removable(
+            self.options.feature, state.protocol, state.metadata, tuple(state.domains)
+        )
+        staged = StagedActions(protocol=self.down.protocol, metadata=self.down.metadata)
+        require_committable(
+            snapshot,
+            staged,
+            drops=(removal.feature,),
+            other_writers=self.options.other_writers,
+        )
+        require_no_external_log(snapshot.store)
+        if self.files.count and not removal.strips_files:
+            raise RefusedError(
+                f"{self.files.count} live files have a {removal.file_fields[0]}",
+                file=self.files.first,
+                remedy=f"{removal.remedy}, then drop {self.options.feature} again",
+            )
+        if self.way != "direct":
+            checkpoint.plan(snapshot, checkpoint_options(removal), now=self.now)
+
+    def _preparation(self) -> Iterator[DropStep]:
+        snapshot, removal = self.snapshot, self.removal
+        domains = sorted(snapshot.state.domains) if removal.leaked_domains else []
+        if domains:
+            yield _step(
+                "remove-domains",
+                f"removes {', '.join(domains)}: no feature is left that has any",
+                commits=1,
+            )
+        if removal.metadata_trace(snapshot.metadata) is not None:
+            change = _changes(snapshot.metadata, removal.prepared(snapshot.metadata))
+            yield _step("switch-off", f"{change}: nobody is to begin to use the feature", commits=1)
+        if removal.strips_files and self.files.count:
+            commits = -(-self.files.count // self.options.files_per_commit)
+            yield _step(
+                "strip-files",
+                f"adds {self.files.count} files again without {' and '.join(removal.file_fields)}, "
+                f"in {commits} commits",
+                commits=commits,
+            )
+        if "deletionVector" in removal.file_fields:
+            retention = snapshot.properties.deleted_file_retention // timedelta(milliseconds=1)
+            missing = missing_vector_tombstones(
+                snapshot, deleted_after_ms=epoch_millis(self.now) - retention
+            )
+            if missing.num_rows:
+                yield _step(
+                    "keep-vector-files",
+                    f"adds tombstones of {missing.num_rows} vector files, for writers that would "
+                    "not know that older versions need them",
+                    commits=1,
+                )
+
+    def _truncation(self) -> tuple[Status, datetime | None, list[DropStep]]:
+        cut_off = _step(
+            "cut-off-checkpoint", "the log can be cut off there once it is old enough", commits=1
+        )
+        options, removal, snapshot = self.options, self.removal, self.snapshot
+        if state_trace(snapshot, removal) is not None:
+            # What is in use now will be history, and far too young.
+            plan_truncation(
+                snapshot, other_writers=options.other_writers, now=self.now, as_of=options.as_of
+            )
+            return "waiting", ready_after(snapshot, self.now), [cut_off]
+        self.outlook = history_outlook(
+            Table(snapshot.store),
+            snapshot,
+            removal,
+            other_writers=options.other_writers,
+            now=self.now,
+            as_of=options.as_of,
+        )
+        if not self.outlook.traces:
+            return "dropped", None, []
+        if self.outlook.cleaning is not None:
+            oldest = self.outlook.cleaning.oldest_version
+            return "dropped", None, [_step("truncate-history", f"all before version {oldest} goes")]
+        if self.outlook.has_cut_off:
+            return "waiting", self.outlook.ready_at, []
+        return "waiting", ready_after(snapshot, self.now), [cut_off]
+
+    def _drop_detail(self) -> str:
+        change = _changes(self.snapshot.metadata, self.down.metadata)
+        parts = [
+            f"the protocol becomes {_protocol_text(self.down.protocol)}",
+            *([change] if change else []),
+            *(f"sets {key} to the version itself" for key in self.down.version_properties),
+            *([f"removes the domain {self.down.domain}"] if self.down.domain else []),
+        ]
+        return "; ".join(parts)
+
+    def _reason(self, ends: Status) -> str:
+        name = self.options.feature
+        if self.way == "direct":
+            return f"{name} binds writers only, so that every older version reads as before"
+        if self.way == "protect-history":
+            return f"older versions need {name} to be read, and stay behind protected checkpoints"
+        if ends == "dropped":
+            return "no version that stays needs the feature to be read"
+        if self.outlook is None:
+            return f"{name} is in use until now, and versions that need it stay for the retention"
+        return f"versions that need {name} cannot go yet: {self.outlook.reason}"
+
+    def _notes(self) -> Iterator[str]:
+        before, after = self.snapshot.protocol, self.down.protocol
+        name = self.options.feature
+        for who, old, new in (
+            ("readers", before.min_reader_version, after.min_reader_version),
+            ("writers", before.min_writer_version, after.min_writer_version),
+        ):
+            if old != new:
+                yield f"{who} need version {new} of the protocol, no longer {old}"
+        if self.way == "protect-history":
+            yield f"versions before the drop still need {name}; clean-log keeps what leads there"
+            if CHECKPOINT_PROTECTION not in feature_names(before):
+                yield f"writers have to know {CHECKPOINT_PROTECTION} from now on"
+        if self.removal.leaves is not None:
+            yield self.removal.leaves
+        yield from self.snapshot.warnings
+
+
+def _way(options: DropFeatureOptions, removal: FeatureRemoval) -> Way:
+    if options.truncate_history:
+        return "truncate-history"
+    return "protect-history" if removal.protects_history else "direct"
+
+
+def _removal(options: DropFeatureOptions) -> FeatureRemoval:
+    removal = removal_of(options.feature)
+    if options.truncate_history and not removal.may_truncate:
+        raise InvalidRequestError(
+            f"older versions need no {options.feature} to be read, so that no history stands in "
+            "its way",
+            remedy="leave out truncate_history",
+        )
+    if removal.needs_truncation and not options.truncate_history:
+        raise RefusedError(
+            f"{options.feature} goes only together with the history that it protects",
+            remedy="ask for truncate_history",
+        )
+    return removal
+
+
+def _has_feature(snapshot: Snapshot, options: DropFeatureOptions, removal: FeatureRemoval) -> bool:
+    names = feature_names(snapshot.protocol)
+    if options.feature in names:
+        return True
+    spelled = sorted(
+        name
+        for name in names
+        if (feature := find_feature(name)) is not None and feature.name == removal.feature
+    )
+    if spelled:
+        raise RefusedError(
+            f"the table does not list {options.feature} but {spelled[0]}",
+            remedy=f"ask for {spelled[0]}",
+        )
+    return False
+
+
+def _step(kind: StepKind, detail: str, *, commits: int = 0) -> DropStep:
+    return DropStep(kind=kind, detail=detail, commits=commits)
+
+
+def _changes(before: Metadata, after: Metadata) -> str:
+    given, taken = property_changes(before, after)
+    parts = [f"sets {key}={value}" for key, value in given.items()]
+    return ", ".join([*parts, *(f"unsets {key}" for key in taken)])
+
+
+def _protocol_text(protocol: Protocol) -> str:
+    versions = f"({protocol.min_reader_version}, {protocol.min_writer_version})"
+    if protocol.writer_features is None:
+        return versions
+    return f"{versions} with {', '.join(sorted(feature_names(protocol))) or 'no feature'}"

@@ -1,0 +1,166 @@
+"""The commits that take the traces of a feature out of a table before the feature itself goes.
+
+Each looks at the table anew and does what is left to do, so that a run after a crash goes on where
+the one before it stopped, and two at a time do no harm.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from delta_maintenance.clock import NewId, epoch_millis
+from delta_maintenance.errors import CommitConflictError
+from delta_maintenance.operations.drop_feature.vector_tombstones import missing_vector_tombstones
+from delta_maintenance.protocol.actions.model import Metadata
+from delta_maintenance.protocol.changes.downgrade import feature_names
+from delta_maintenance.protocol.changes.drop import FeatureRemoval
+from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
+from delta_maintenance.table.commit.preconditions import OtherWriters
+from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+
+TRIES = 20
+"""How often a commit is made anew on a table that others change at the same time."""
+
+
+class FeatureGoneError(Exception):
+    """Somebody else has dropped the feature meanwhile."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        """The newest one seen."""
+        super().__init__(version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committer:
+    """Commits to a table as long as it has a feature."""
+
+    table: Table
+    feature: str
+    """As the protocol spells it."""
+    other_writers: OtherWriters | None
+    now: Callable[[], datetime]
+    new_id: NewId
+
+    def snapshot(self) -> Snapshot:
+        """The latest version. `FeatureGoneError` where it has lost the feature."""
+        return self.require_feature(self.table.snapshot())
+
+    def require_feature(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot. `FeatureGoneError` where it has lost the feature."""
+        if self.feature not in feature_names(snapshot.protocol):
+            raise FeatureGoneError(snapshot.version)
+        return snapshot
+
+    def begin(
+        self,
+        snapshot: Snapshot,
+        operation: str,
+        *,
+        parameters: dict[str, object] | None = None,
+        operation_id: str | None = None,
+        planned_version: int | None = None,
+    ) -> Transaction:
+        """A transaction on a snapshot of this table."""
+        return Transaction(
+            snapshot,
+            operation,
+            parameters=parameters,
+            operation_id=operation_id,
+            planned_version=planned_version,
+            other_writers=self.other_writers,
+            now=self.now,
+            new_id=self.new_id,
+        )
+
+    def commit(self, stage: Callable[[Snapshot], Transaction | None]) -> int | None:
+        """The version of what `stage` makes of the latest snapshot, None where it has nothing.
+
+        After a conflict it is asked again. `CommitConflictError` where others are always quicker.
+        """
+        for _ in range(TRIES):
+            transaction = stage(self.snapshot())
+            if transaction is None:
+                return None
+            outcome = transaction.commit()
+            if isinstance(outcome, Landed | AlreadyDone):
+                return outcome.version
+        raise CommitConflictError(
+            f"others committed first, {TRIES} times in a row",
+            table=self.table.uri,
+            remedy="run again when fewer writers are at work",
+        )
+
+
+def remove_domains(committer: Committer, removal: FeatureRemoval) -> int | None:
+    """Removes every domain where no feature is left that one could belong to."""
+
+    def stage(snapshot: Snapshot) -> Transaction | None:
+        names = sorted(snapshot.state.domains) if removal.leaked_domains else []
+        if not names:
+            return None
+        parameters: dict[str, object] = {"domainMetadataRemovedCount": len(names)}
+        transaction = committer.begin(snapshot, "DOMAIN METADATA CLEANUP", parameters=parameters)
+        for name in names:
+            transaction.remove_domain(name)
+        return transaction
+
+    return committer.commit(stage)
+
+
+def switch_off(committer: Committer, removal: FeatureRemoval) -> int | None:
+    """Changes the properties so that nobody begins to use the feature again."""
+
+    def stage(snapshot: Snapshot) -> Transaction | None:
+        before = snapshot.metadata
+        if removal.metadata_trace(before) is None:
+            return None
+        after = removal.prepared(before)
+        given, taken = property_changes(before, after)
+        if given:
+            properties = json.dumps(given, separators=(",", ":"))
+            operation, parameters = "SET TBLPROPERTIES", {"properties": properties}
+        else:
+            properties = json.dumps(taken, separators=(",", ":"))
+            operation = "UNSET TBLPROPERTIES"
+            parameters = {"properties": properties, "ifExists": "true"}
+        transaction = committer.begin(snapshot, operation, parameters={**parameters})
+        transaction.stage_metadata(after)
+        return transaction
+
+    return committer.commit(stage)
+
+
+def property_changes(before: Metadata, after: Metadata) -> tuple[dict[str, str], list[str]]:
+    """The properties that get another value, and those that go."""
+    given = {
+        key: value
+        for key, value in sorted(after.configuration.items())
+        if before.configuration.get(key) != value
+    }
+    return given, sorted(before.configuration.keys() - after.configuration.keys())
+
+
+def keep_vector_files(
+    committer: Committer, removal: FeatureRemoval, *, retention: timedelta
+) -> int | None:
+    """Commits tombstones of the vector files that versions within the retention still need."""
+
+    def stage(snapshot: Snapshot) -> Transaction | None:
+        if "deletionVector" not in removal.file_fields:
+            return None
+        # Some ask for more years than the calendar has, to keep everything.
+        after = epoch_millis(committer.now()) - retention // timedelta(milliseconds=1)
+        removes = missing_vector_tombstones(snapshot, deleted_after_ms=after)
+        if not removes.num_rows:
+            return None
+        transaction = committer.begin(snapshot, "Deletion Vector Tombstones")
+        transaction.stage_removes(removes)
+        return transaction
+
+    return committer.commit(stage)

@@ -1,0 +1,274 @@
+"""Whether anything still uses a table feature: now, and in any version that can still be read.
+
+Implements what "Protocol Evolution" leaves to whoever takes a feature away: that it is fully
+removed is read from the log, file by file as columns, and never concluded from a property.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CorruptTableError, StorageError
+from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
+from delta_maintenance.protocol.actions.model import Metadata
+from delta_maintenance.protocol.changes.drop import PROTECTED_BEFORE, FeatureRemoval
+from delta_maintenance.protocol.delta_log.file_names import LogFile
+from delta_maintenance.protocol.delta_log.retention import is_outdated
+from delta_maintenance.protocol.features.properties import TableProperties
+from delta_maintenance.protocol.ndjson.parse import MapKeys
+from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.segment import CheckpointFiles, LogEntry, LogListing, list_log
+from delta_maintenance.table.read.snapshot import Snapshot
+
+_LISTINGS = 3
+_ANY_KEYS = MapKeys(partition_columns=frozenset())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileTraces:
+    """Live files that use a feature."""
+
+    count: int
+    first: str | None
+    """The path of one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryTrace:
+    """A file of the log that a client without the feature would misread."""
+
+    file: LogFile
+    what: str
+    """A clause: what of it uses the feature."""
+
+    def __str__(self) -> str:
+        return f"{self.file.name}: {self.what}"
+
+
+def state_trace(snapshot: Snapshot, removal: FeatureRemoval) -> str | None:
+    """What of metadata and domains uses the feature, as a noun phrase; None without any.
+
+    The checkpoint is another question, and so are files.
+    """
+    trace = removal.metadata_trace(snapshot.metadata)
+    if trace is not None:
+        return trace
+    if removal.leaked_domains and snapshot.state.domains:
+        return f"the domain {min(snapshot.state.domains)!r}"
+    return None
+
+
+def checkpoint_trace(snapshot: Snapshot, removal: FeatureRemoval) -> str | None:
+    """The checkpoint that the snapshot rests on, if that takes the feature to be read."""
+    checkpoint = snapshot.checkpoint
+    if removal.v2_checkpoints and checkpoint is not None and checkpoint.is_v2:
+        return f"the V2 checkpoint {checkpoint.files.name}"
+    return None
+
+
+def file_traces(
+    snapshot: Snapshot, removal: FeatureRemoval, *, none_until: int | None = None
+) -> FileTraces:
+    """The live files that use the feature.
+
+    `none_until` is a version known to have none: then the commits since are read first, and all
+    live files only if one of those has a trace.
+    """
+    none = FileTraces(count=0, first=None)
+    if not removal.file_fields:
+        return none
+    if none_until is not None and not _committed_since(snapshot, removal, none_until):
+        return none
+    while True:
+        try:
+            return _live(snapshot, removal)
+        except UnusableCheckpointError as error:
+            snapshot = snapshot.avoiding(error)
+
+
+def traced_files(snapshot: Snapshot, removal: FeatureRemoval) -> Iterator[pa.Table]:
+    """The same files themselves, with every field, as a stream.
+
+    `UnusableCheckpointError` as for `Snapshot.scan`.
+    """
+    for batch in snapshot.scan():
+        yield batch.adds.filter(_mask(batch.adds, removal.file_fields))
+
+
+def history_traces(
+    snapshot: Snapshot, removal: FeatureRemoval, *, first_version: int = 0
+) -> tuple[HistoryTrace, ...]:
+    """The retained files of the log that use the feature, up to the snapshot and beyond.
+
+    Versions before `first_version` are left out, but for a feature whose traces are the versions
+    themselves.
+    Commits and compactions count with all they say, checkpoints without their tombstones: those
+    are of files that no version in reach has. A checkpoint or compaction that cannot be read
+    counts, since it may be read again. `CorruptTableError` for a commit that cannot be.
+    """
+    store = snapshot.store
+    if removal.needs_truncation:
+        return tuple(_unprotected(list_log(store), snapshot.metadata))
+    for _ in range(_LISTINGS):
+        listing = list_log(store, first_version=first_version)
+        try:
+            return tuple(_history(store, listing, removal))
+        except FileNotFoundError:
+            # Somebody cleans up; what is left is what counts.
+            continue
+    raise StorageError("files of the log keep going while they are read", table=snapshot.table)
+
+
+def clean_checkpoint(listing: LogListing, traces: Sequence[HistoryTrace]) -> CheckpointFiles | None:
+    """The oldest checkpoint that leaves no trace if the log is cut off there.
+
+    The commit of its version stands beside it, as clean-up asks of a cut-off checkpoint.
+    """
+    for files in listing.checkpoints:
+        if files.version in listing.commits and outdated(traces, files.version):
+            return files
+    return None
+
+
+def outdated(traces: Sequence[HistoryTrace], cut_off: int) -> bool:
+    """Whether all of the traces go when the log is cut off at a checkpoint of that version."""
+    return all(is_outdated(trace.file, cut_off) for trace in traces)
+
+
+def _live(snapshot: Snapshot, removal: FeatureRemoval) -> FileTraces:
+    count, first = 0, None
+    fields = {"add": removal.file_fields, "remove": ()}
+    for batch in snapshot.scan(fields=fields):
+        found = batch.adds.filter(_mask(batch.adds, removal.file_fields))
+        if found.num_rows:
+            count += found.num_rows
+            first = first or found["path"][0].as_py()
+    return FileTraces(count=count, first=first)
+
+
+def _mask(files: pa.Table, fields: Sequence[str]) -> pa.ChunkedArray:
+    none = pa.chunked_array([pa.repeat(pa.scalar(False), files.num_rows)])
+    present = [pc.is_valid(files[name]) for name in fields if name in files.column_names]
+    return reduce(pc.or_, present, none)
+
+
+def _committed_since(snapshot: Snapshot, removal: FeatureRemoval, version: int) -> bool:
+    """Whether any commit after `version` adds a file with a trace, or may have."""
+    since = [entry for entry in snapshot.segment.commits if (entry.file.version or 0) > version]
+    if len(since) != snapshot.version - version:
+        return True
+    try:
+        return any(True for _ in _traced_versions(snapshot.store, since, removal, ("add",)))
+    except FileNotFoundError:
+        return True
+
+
+def _traced_versions(
+    store: Store, entries: Sequence[LogEntry], removal: FeatureRemoval, actions: Sequence[str]
+) -> Iterator[int]:
+    keys = ("path", "deletionVector")
+    wanted = {
+        action: (*keys, *removal.file_fields) if action in actions else keys
+        for action in ("add", "remove")
+    }
+    for batch in LogTail(store, entries).batches(keys=_ANY_KEYS, fields=wanted):
+        for action, files in (("add", batch.adds), ("remove", batch.removes)):
+            if action in actions:
+                found = files.filter(_mask(files, removal.file_fields))
+                yield from pc.unique(found[COMMIT_VERSION]).to_pylist()
+
+
+def _unprotected(listing: LogListing, metadata: Metadata) -> Iterator[HistoryTrace]:
+    properties = TableProperties.from_configuration(metadata.configuration)
+    boundary = properties.require_checkpoint_protection_before_version
+    entries = [
+        *listing.commits.values(),
+        *listing.compactions,
+        *(entry for files in listing.checkpoints for entry in files.entries),
+    ]
+    for entry in sorted(entries, key=lambda entry: entry.file.name):
+        if (entry.file.version or 0) < boundary:
+            yield HistoryTrace(
+                file=entry.file, what=f"it is older than {PROTECTED_BEFORE}, {boundary}"
+            )
+
+
+def _history(store: Store, listing: LogListing, removal: FeatureRemoval) -> Iterator[HistoryTrace]:
+    if not removal.protects_history:
+        return
+    commits = [listing.commits[version] for version in sorted(listing.commits)]
+    yield from _in_text(store, commits, removal)
+    for entry in listing.compactions:
+        if entry.status.size:
+            try:
+                yield from _in_text(store, [entry], removal)
+            except CorruptTableError as error:
+                yield _unreadable(entry.file, error)
+    for files in listing.checkpoints:
+        yield from _in_checkpoint(store, files, removal)
+
+
+def _in_text(
+    store: Store, entries: Sequence[LogEntry], removal: FeatureRemoval
+) -> Iterator[HistoryTrace]:
+    """Traces in commits, or in one compaction."""
+    suspects = []
+    for entry, text in LogTail(store, entries).texts():
+        actions, beside = parse_other_lines(text)
+        what = None if actions.metadata is None else removal.history_trace(actions.metadata)
+        if what is not None:
+            yield HistoryTrace(file=entry.file, what=f"it holds {what}".removesuffix(","))
+        elif _names(text, beside, removal.file_fields):
+            suspects.append(entry)
+    suspects.reverse()
+    by_version = {entry.file.end_version or entry.file.version: entry for entry in suspects}
+    for version in sorted(set(_traced_versions(store, suspects, removal, ("add", "remove")))):
+        yield HistoryTrace(
+            file=by_version[version].file,
+            what=f"it holds a file action with a {removal.file_fields[0]}",
+        )
+
+
+def _names(text: CommitText, beside: Sequence[bytes], fields: Sequence[str]) -> bool:
+    """Whether the names of such fields occur at all, which is quicker to tell than their values."""
+    if not fields:
+        return False
+    name = re.compile(b"|".join(f'"{field}"'.encode() for field in fields))
+    return any(name.search(lines) for lines in (*(run.text for run in text.file_lines), *beside))
+
+
+def _in_checkpoint(
+    store: Store, files: CheckpointFiles, removal: FeatureRemoval
+) -> Iterator[HistoryTrace]:
+    file = files.entries[0].file
+    try:
+        checkpoint = Checkpoint(store, files, open_sidecars=bool(removal.file_fields))
+        metadata = checkpoint.singles.metadata
+        what = None if metadata is None else removal.history_trace(metadata)
+        if removal.v2_checkpoints and checkpoint.is_v2:
+            yield HistoryTrace(file=file, what="it is a V2 checkpoint")
+        elif what is not None:
+            yield HistoryTrace(file=file, what=f"it holds {what}".removesuffix(","))
+        elif removal.file_fields:
+            fields = {"add": ("path", *removal.file_fields), "remove": ("path",)}
+            for batch in checkpoint.file_actions(keys=_ANY_KEYS, fields=fields):
+                if pc.any(_mask(batch.adds, removal.file_fields)).as_py():
+                    yield HistoryTrace(
+                        file=file, what=f"it holds a file with a {removal.file_fields[0]}"
+                    )
+                    return
+    except UnusableCheckpointError as error:
+        yield _unreadable(file, error)
+
+
+def _unreadable(file: LogFile, error: CorruptTableError) -> HistoryTrace:
+    return HistoryTrace(file=file, what=f"it cannot be searched: {error.problem}")

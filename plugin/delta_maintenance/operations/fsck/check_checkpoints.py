@@ -1,0 +1,235 @@
+"""Checkpoints against the log: whether each can be read, and holds what the commits come to.
+
+Implements "Checkpoints", "V2 Spec" and "Last Checkpoint File" as far as they can be checked
+afterwards. A checkpoint may leave out tombstones and transactions that have expired; everything
+else must be what the log says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from delta_maintenance.operations.fsck.findings import Findings
+from delta_maintenance.operations.fsck.log_history import HISTORY_FIELDS, LogHistory
+from delta_maintenance.protocol.actions.file_columns import logical_file_keys
+from delta_maintenance.protocol.actions.model import Protocol
+from delta_maintenance.protocol.delta_log.file_history import (
+    ABSENT,
+    COMPARED_FIELDS,
+    FileHistory,
+    cardinalities,
+    numbers,
+)
+from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, LogFileKind
+from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
+from delta_maintenance.protocol.delta_log.replay import StateReplay
+from delta_maintenance.protocol.ndjson.parse import MapKeys
+from delta_maintenance.protocol.ndjson.split import SingleActions
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.log_inventory import LogInventory
+from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles
+
+_EXPIRY = "delta.setTransactionRetentionDuration"
+
+
+def check_checkpoints(
+    store: Store,
+    inventory: LogInventory,
+    history: LogHistory | None,
+    findings: Findings,
+    *,
+    progress: Progress | None = None,
+) -> dict[str, str]:
+    """Reads every complete checkpoint, and compares those of versions that the history covers.
+
+    Returns those that no reader should rest on, by the name of their first file, with the kind of
+    what was found.
+    """
+    bad: dict[str, str] = {}
+    checkpoints = inventory.listing.checkpoints
+    sizes = {entry.path: entry.status.size for entry in inventory.entries}
+    referenced: set[str] = set()
+    states = iter(() if history is None else history.states(c.version for c in checkpoints))
+    current = next(states, None)
+    for done, files in enumerate(checkpoints, 1):
+        while current is not None and current[0] < files.version:
+            current = next(states, None)
+        state = None if current is None or current[0] != files.version else current[1]
+        try:
+            sidecars = Checkpoint(store, files, open_sidecars=False)
+            referenced.update(sidecars.sidecar_paths)
+            if not _sidecars_are_there(sidecars, sizes, findings):
+                bad[files.name] = "missing-sidecar"
+            elif not _is_sound(store, files, history, state, findings):
+                bad[files.name] = "checkpoint-differs"
+        except UnusableCheckpointError as error:
+            bad[files.name] = "unreadable-checkpoint"
+            findings.add(
+                "unreadable-checkpoint",
+                error.problem,
+                version=files.version,
+                path=f"{LOG_DIRECTORY}/{files.name}",
+            )
+        if progress is not None:
+            progress("checkpoints", done, len(checkpoints))
+    for entry in inventory.entries:
+        if entry.file.kind is LogFileKind.SIDECAR and entry.path not in referenced:
+            findings.add("orphan-sidecar", "no checkpoint refers to it", path=entry.path)
+    return bad
+
+
+def check_hint(store: Store, inventory: LogInventory, findings: Findings) -> None:
+    """`_last_checkpoint`: readable, and about a checkpoint that is there."""
+    path = f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"
+    try:
+        hint = parse_hint(store.read(path))
+    except FileNotFoundError:
+        return
+    if hint is None:
+        findings.add("damaged-hint", "it is empty, damaged, or fails its checksum", path=path)
+    elif hint.version not in {files.version for files in inventory.listing.checkpoints}:
+        problem = f"it names version {hint.version}, of which there is no complete checkpoint"
+        findings.add("dangling-hint", problem, version=hint.version, path=path)
+
+
+def _sidecars_are_there(checkpoint: Checkpoint, sizes: dict[str, int], findings: Findings) -> bool:
+    files = checkpoint.files
+    there = True
+    for sidecar, path in zip(checkpoint.sidecars, checkpoint.sidecar_paths, strict=True):
+        size = sizes.get(path)
+        if size is None:
+            there = False
+            problem = f"{files.name} refers to this sidecar, which is gone"
+            findings.add("missing-sidecar", problem, version=files.version, path=path)
+        elif size != sidecar.size_in_bytes:
+            problem = f"it has {size} bytes, {files.name} says {sidecar.size_in_bytes}"
+            findings.add("sidecar-size", problem, version=files.version, path=path)
+    return there
+
+
+def _is_sound(
+    store: Store,
+    files: CheckpointFiles,
+    history: LogHistory | None,
+    state: StateReplay | None,
+    findings: Findings,
+) -> bool:
+    """Reads one checkpoint to its end, comparing what the history can tell."""
+    checkpoint = Checkpoint(store, files)
+    singles = checkpoint.singles
+    if singles.protocol is None or singles.metadata is None:
+        missing = "protocol" if singles.protocol is None else "metaData"
+        raise UnusableCheckpointError(f"the checkpoint has no {missing}")
+    is_base = history is not None and history.base is not None and history.base.files == files
+    comparison = None
+    if history is not None and state is not None and not is_base:
+        comparison = _Comparison(history.files, files.version, whole=history.base is None)
+    keys = MapKeys(partition_columns=frozenset())
+    for batch in checkpoint.file_actions(keys=keys, fields=HISTORY_FIELDS):
+        if comparison is not None:
+            comparison.take(batch.adds, batch.removes)
+    if comparison is None or state is None:
+        return True
+    path = f"{LOG_DIRECTORY}/{files.name}"
+    problems = [*_state_problems(singles, state), *comparison.problems()]
+    for problem in problems:
+        findings.add("checkpoint-differs", problem, version=files.version, path=path)
+    return not problems
+
+
+class _Comparison:
+    """The file actions of one checkpoint against those that stand at its version."""
+
+    def __init__(self, files: FileHistory, version: int, *, whole: bool) -> None:
+        self._files = files
+        self._whole = whole
+        self._rows, self._live = files.standing(version)
+        self._seen = np.zeros(len(self._live), np.int64)
+        self._wrong: dict[str, tuple[int, str]] = {}
+        """By what is wrong: how many files, and the first of them."""
+
+    def take(self, adds: pa.Table, removes: pa.Table) -> None:
+        """Compares some rows of the checkpoint."""
+        codes = self._files.codes_of(logical_file_keys(adds))
+        known = codes != ABSENT
+        known[known] = self._live[codes[known]]
+        self._note("has files that are not live", adds, ~known)
+        np.add.at(self._seen, codes[known], 1)
+        rows = self._rows[codes[known]]
+        for name in COMPARED_FIELDS:
+            theirs, ours = numbers(adds, name)[known], self._files.field(name, rows)
+            self._note(f"has another {name} for", adds, _spread(known, theirs != ours))
+        marks = cardinalities(adds)[known] != self._files.cardinality(rows)
+        self._note("has another cardinality for", adds, _spread(known, marks))
+        codes = self._files.codes_of(logical_file_keys(removes))
+        # One that the history never had may be older than its base.
+        wrong = codes == ABSENT if self._whole else np.zeros(len(codes), bool)
+        known = codes != ABSENT
+        wrong[known] = self._live[codes[known]]
+        self._note("has tombstones of files that were not removed", removes, wrong)
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong, one clause each; to be asked at the end."""
+        for what, (count, path) in self._wrong.items():
+            yield f"it {what}: {path}{_and_others(count)}"
+        for what, codes in (
+            ("lacks live files", np.flatnonzero(self._live & (self._seen == 0))),
+            ("has files twice", np.flatnonzero(self._seen > 1)),
+        ):
+            if len(codes):
+                yield f"it {what}: {self._files.path(int(codes[0]))}{_and_others(len(codes))}"
+
+    def _note(self, what: str, batch: pa.Table, wrong: npt.NDArray[np.bool_]) -> None:
+        rows = np.flatnonzero(wrong)
+        if len(rows):
+            count, path = self._wrong.get(what, (0, batch["path"][int(rows[0])].as_py()))
+            self._wrong[what] = (count + len(rows), path)
+
+
+def _state_problems(singles: SingleActions, state: StateReplay) -> Iterator[str]:
+    if _plain(singles.protocol) != _plain(state.protocol):
+        yield "its protocol is not that of the log"
+    if singles.metadata != state.metadata:
+        yield "its metaData is not that of the log"
+    for app_id, txn in sorted(singles.txns.items()):
+        if state.txns.get(app_id) != txn:
+            yield f"its transaction of {app_id} is not that of the log"
+    expiring = state.metadata is not None and _EXPIRY in state.metadata.configuration
+    lost = sorted(state.txns.keys() - singles.txns.keys())
+    if lost and not expiring:
+        yield f"it lacks the transaction of {lost[0]}{_and_others(len(lost))}"
+    present = {name: domain.configuration for name, domain in state.present_domains().items()}
+    stated = {
+        n: domain.configuration for n, domain in singles.domains.items() if not domain.removed
+    }
+    for name in sorted(present.keys() | stated.keys()):
+        if present.get(name) != stated.get(name):
+            yield f"its domain {name} is not that of the log"
+
+
+def _plain(protocol: Protocol | None) -> object:
+    """Lists of features have no order."""
+    if protocol is None:
+        return None
+    return replace(
+        protocol,
+        reader_features=protocol.reader_features and tuple(sorted(protocol.reader_features)),
+        writer_features=protocol.writer_features and tuple(sorted(protocol.writer_features)),
+    )
+
+
+def _spread(known: npt.NDArray[np.bool_], wrong: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    rows = np.zeros(len(known), bool)
+    rows[known] = wrong
+    return rows
+
+
+def _and_others(count: int) -> str:
+    return f" and {count - 1} others" if count > 1 else ""

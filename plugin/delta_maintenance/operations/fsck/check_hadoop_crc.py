@@ -1,0 +1,53 @@
+"""Whether what Hadoop's local file system noted of the files of a log is still true of them.
+
+It keeps `.<name>.crc` beside every file it writes, and refuses to read a file that another program
+has replaced since and left that behind.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+from delta_maintenance.operations.fsck.findings import Findings
+from delta_maintenance.protocol.delta_log.file_names import LogFileKind, hadoop_checksum_name
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.log_inventory import LogInventory
+
+_HEADER = struct.Struct(">4sI")
+"""A magic and the bytes that each of the checksums behind it is of."""
+_MAGIC = b"crc\0"
+_MOST_BYTES = 4 << 20
+"""Of a file that is read for this alone; of a larger one only the length is compared."""
+
+
+def check_hadoop_checksums(store: Store, inventory: LogInventory, findings: Findings) -> None:
+    """Finds files of the log that readers on Hadoop's local file system fail on."""
+    if "://" in store.root:
+        # Only the local file system looks at them: in a bucket they are copies without effect.
+        return
+    sizes = {entry.path: entry.status.size for entry in inventory.entries}
+    kept = {e.path for e in inventory.entries if e.file.kind is LogFileKind.HADOOP_CHECKSUM}
+    for path, size in sizes.items():
+        name = hadoop_checksum_name(path)
+        # The hint may be replaced, and its checksum after it, while both are read.
+        if name in kept and _differs(store, path, size, name) and _differs(store, path, size, name):
+            findings.add("stale-hadoop-checksum", f"{name} is of another file", path=path)
+
+
+def _differs(store: Store, path: str, size: int, name: str) -> bool:
+    try:
+        stated = store.read(name)
+        data = store.read(path) if size <= _MOST_BYTES else None
+    except FileNotFoundError:
+        return False
+    if len(stated) < _HEADER.size:
+        return True
+    magic, length = _HEADER.unpack_from(stated)
+    if magic != _MAGIC or not length:
+        return True
+    if data is None:
+        expected: int = _HEADER.size + 4 * -(-size // length)
+        return len(stated) != expected
+    sums = [zlib.crc32(data[at : at + length]) for at in range(0, len(data), length)]
+    return stated[_HEADER.size :] != struct.pack(f">{len(sums)}I", *sums)

@@ -1,0 +1,188 @@
+"""Whether what live files say of themselves can be true, without opening any of them.
+
+Implements requirements of "Per-file Statistics", "Deletion Vectors", "Row Tracking" and "Action
+Reconciliation", over columns from end to end.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.operations.fsck.findings import Findings
+from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, REMOVE_TYPES
+from delta_maintenance.protocol.actions.paths import PathAudit
+from delta_maintenance.protocol.columns.arrays import booleans, integers
+from delta_maintenance.protocol.features.registry import supports
+from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
+from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.snapshot import Snapshot, record_counts
+
+_KEPT = ("path", "deletionVector", "size", "baseRowId", "defaultRowCommitVersion")
+_FIELDS = {
+    "add": (*_KEPT, "stats", "stats_parsed"),
+    "remove": ("path", "deletionVector", "deletionTimestamp"),
+}
+
+
+@dataclass(slots=True)
+class LiveFiles:
+    """The live files and the tombstones of a snapshot, without the texts of their statistics."""
+
+    adds: pa.Table
+    """`path`, `deletionVector`, `size`, `baseRowId`, `defaultRowCommitVersion`, `num_records`."""
+    tombstones: pa.Table
+    """`path`, `deletionVector`, `deletionTimestamp`."""
+    unreadable_statistics: pa.ChunkedArray
+    """The paths of files whose statistics are no JSON object."""
+
+
+def read_live_files(snapshot: Snapshot) -> LiveFiles:
+    """Reads the files of a snapshot, passing over checkpoints that turn out to be damaged."""
+    while True:
+        collected = _Collected()
+        try:
+            for batch in snapshot.scan(fields=_FIELDS):
+                collected.take(batch.adds, batch.tombstones)
+        except UnusableCheckpointError as error:
+            snapshot = snapshot.avoiding(error)
+            continue
+        return LiveFiles(
+            pa.concat_tables(collected.adds, promote_options="default"),
+            pa.concat_tables(collected.tombstones, promote_options="default"),
+            pa.chunked_array(collected.unreadable, pa.string()),
+        )
+
+
+def check_live_files(snapshot: Snapshot, files: LiveFiles, findings: Findings) -> None:
+    """What is wrong with the files of a snapshot."""
+    findings.add_files(
+        "invalid-statistics",
+        "its statistics are no JSON object",
+        paths=files.unreadable_statistics,
+        version=snapshot.version,
+    )
+    audit = PathAudit(snapshot.table)
+    # Without vectors: a path that is live with two of them is found in the history.
+    audit.offer(files.adds.select(["path"]), files.tombstones.select(["path"]))
+    if (problem := audit.problem()) is not None:
+        findings.add("two-spellings", problem, version=snapshot.version)
+    _check_vectors(snapshot, files.adds, findings)
+    _check_row_ids(snapshot, files.adds, findings)
+
+
+def _check_vectors(snapshot: Snapshot, adds: pa.Table, findings: Findings) -> None:
+    with_vector = adds.filter(pc.is_valid(adds["deletionVector"]))
+    if not with_vector.num_rows:
+        return
+    version, paths = snapshot.version, with_vector["path"]
+    if not supports(snapshot.protocol, "deletionVectors"):
+        problem = "it has a deletion vector, which the table's protocol does not support"
+        findings.add_files("vector-without-feature", problem, paths=paths, version=version)
+    counts = with_vector["num_records"]
+    problem = "it has a deletion vector, and its statistics do not tell how many rows it has"
+    uncounted = paths.filter(pc.is_null(counts))
+    findings.add_files("vector-without-count", problem, paths=uncounted, version=version)
+    marked = pc.struct_field(with_vector["deletionVector"], "cardinality")
+    findings.add_files(
+        "damaged-deletion-vector",
+        "its deletion vector marks more rows than the file has",
+        paths=paths.filter(pc.fill_null(pc.greater(marked, counts), False)),
+        version=version,
+    )
+
+
+def _check_row_ids(snapshot: Snapshot, adds: pa.Table, findings: Findings) -> None:
+    version = snapshot.version
+    state = row_tracking_state(snapshot.protocol, snapshot.metadata.configuration)
+    if state is RowTrackingState.UNSUPPORTED:
+        return
+    late = pc.fill_null(pc.greater(adds["defaultRowCommitVersion"], version), False)
+    problem = "its default row commit version is of a version that is not there yet"
+    paths = adds["path"].filter(late)
+    findings.add_files("future-row-commit-version", problem, paths=paths, version=version)
+    given = pc.is_valid(adds["baseRowId"])
+    if state is RowTrackingState.ENABLED:
+        paths = adds["path"].filter(pc.invert(given))
+        problem = "row tracking is enabled, and the file has no row IDs"
+        findings.add_files("missing-row-id", problem, paths=paths, version=version)
+    numbered = adds.filter(given)
+    _check_overlaps(numbered, version, findings)
+    highest = row_tracking.highest_assigned_row_id(numbered["baseRowId"], numbered["num_records"])
+    domain = snapshot.state.domains.get(row_tracking.DOMAIN)
+    try:
+        mark = row_tracking.high_water_mark(None if domain is None else domain.configuration)
+    except CorruptTableError as error:
+        findings.add("row-id-mark-too-low", error.problem, version=version)
+        return
+    if highest > mark and state is not RowTrackingState.SUSPENDED:
+        problem = f"the high-water mark is {mark}, but the row ID {highest} is in use"
+        findings.add("row-id-mark-too-low", problem, version=version)
+
+
+def _check_overlaps(numbered: pa.Table, version: int, findings: Findings) -> None:
+    """Files whose range of row IDs begins within that of another one."""
+    first = numbered["baseRowId"].to_numpy()
+    # A file of unknown length has at least one row; an empty one has no row IDs at all.
+    rows = pc.fill_null(numbered["num_records"], 1).to_numpy()
+    order = np.argsort(first, kind="stable")
+    order = order[rows[order] > 0]
+    ends = np.maximum.accumulate(first[order] + rows[order])
+    overlaps = order[1:][first[order][1:] < ends[:-1]]
+    findings.add_files(
+        "overlapping-row-ids",
+        "some of its row IDs are those of another file's rows",
+        paths=numbered["path"].take(integers(overlaps)),
+        version=version,
+    )
+
+
+@dataclass(slots=True)
+class _Collected:
+    adds: list[pa.Table] = field(
+        default_factory=lambda: [
+            pa.schema([(name, ADD_TYPES[name]) for name in _KEPT])
+            .append(pa.field("num_records", pa.int64()))
+            .empty_table()
+        ]
+    )
+    tombstones: list[pa.Table] = field(
+        default_factory=lambda: [
+            pa.schema([(name, REMOVE_TYPES[name]) for name in _FIELDS["remove"]]).empty_table()
+        ]
+    )
+    unreadable: list[pa.Array] = field(default_factory=list)
+
+    def take(self, adds: pa.Table, tombstones: pa.Table) -> None:
+        """Keeps of a batch what is needed later; statistics are the bulk of it."""
+        counts = record_counts(adds)
+        self.unreadable.extend(_without_statistics(adds, counts).chunks)
+        self.adds.append(
+            adds.select([name for name in _KEPT if name in adds.column_names]).append_column(
+                "num_records", counts
+            )
+        )
+        self.tombstones.append(tombstones)
+
+
+def _without_statistics(adds: pa.Table, counts: pa.ChunkedArray) -> pa.ChunkedArray:
+    if "stats" not in adds.column_names:
+        return adds["path"].slice(0, 0)
+    # Whatever tells its count is an object; few others are left to be looked at one by one.
+    suspect = adds.filter(pc.and_(pc.is_valid(adds["stats"]), pc.is_null(counts)))
+    texts = pc.unique(suspect["stats"])
+    broken = texts.filter(booleans(np.array([not _is_object(t) for t in texts.to_pylist()], bool)))
+    return suspect["path"].filter(pc.is_in(suspect["stats"], value_set=broken))
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,167 @@
+"""Whether the files of a log fit together, and whether each commit holds what a commit may hold.
+
+Implements the requirements of "Delta Log Entries", "Add File and Remove File", "Log Compaction
+Files" and "In-Commit Timestamps" that can be told from the log alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import CorruptTableError, RefusedError
+from delta_maintenance.operations.fsck.findings import Findings
+from delta_maintenance.operations.fsck.log_history import LogHistory
+from delta_maintenance.protocol.delta_log.file_names import LogFileKind, commit_name
+from delta_maintenance.protocol.features import in_commit_timestamps
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.log_inventory import LogInventory
+from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing
+from delta_maintenance.table.write.log_compactor import compare_compaction
+
+_YOUNG = timedelta(days=1)
+"""What is younger may belong to a writer that is still at work."""
+
+
+def check_names(inventory: LogInventory, findings: Findings, *, now: datetime) -> None:
+    """Files without a rule, and what dead writers left behind."""
+    for entry in inventory.entries:
+        if entry.file.kind is LogFileKind.UNKNOWN:
+            findings.add("unknown-file", "its name has no rule", path=entry.path)
+        elif entry.file.kind is LogFileKind.TEMPORARY and _is_old(entry, now):
+            problem = "a temporary file of more than a day"
+            findings.add("abandoned-file", problem, path=entry.path)
+    for name in inventory.listing.incomplete:
+        problem = "the file is empty, or parts of its checkpoint are missing"
+        findings.add("incomplete-checkpoint", problem, path=f"{LOG_DIRECTORY}/{name}")
+
+
+def check_gaps(
+    listing: LogListing, last: int, history: LogHistory | None, findings: Findings
+) -> None:
+    """Commits that are missing among others, and checkpoints without theirs."""
+    oldest = min(listing.commits, default=last + 1)
+    missing = [version for version in range(oldest, last) if version not in listing.commits]
+    if history is None and oldest > 0 and not missing and oldest <= last:
+        findings.add(
+            "log-gap",
+            f"the commits before {oldest} are gone, and no readable checkpoint stands for them",
+            version=oldest,
+            path=_commit_path(oldest - 1),
+        )
+    checkpoints = {checkpoint.version for checkpoint in listing.checkpoints}
+    for first, end in _runs([version for version in missing if version not in checkpoints]):
+        commits = f"commit {first} is" if first == end else f"commits {first} to {end} are"
+        findings.add(
+            "log-gap" if history is None else "history-gap",
+            f"{commits} missing between others",
+            version=first,
+            path=_commit_path(first),
+        )
+    for checkpoint in listing.checkpoints:
+        if checkpoint.version not in listing.commits:
+            findings.add(
+                "checkpoint-without-commit",
+                "the commit of its version is gone",
+                version=checkpoint.version,
+                path=f"{LOG_DIRECTORY}/{checkpoint.name}",
+            )
+
+
+def check_commits(history: LogHistory, findings: Findings, *, root: str) -> None:
+    """What commits hold that no commit may hold, or that nobody knows."""
+    unknown: Counter[str] = Counter()
+    first_met: dict[str, int] = {}
+    for fact in history.commits:
+        path = _commit_path(fact.version)
+        for name in sorted(fact.actions.repeated):
+            problem = f"the commit holds two actions for {name}"
+            findings.add("repeated-action", problem, version=fact.version, path=path)
+        for name in fact.actions.unknown:
+            unknown[name] += 1
+            first_met.setdefault(name, fact.version)
+    for name, count in sorted(unknown.items()):
+        findings.add(
+            "unknown-action",
+            f"{count} commits from this one on hold the action {name}, which no protocol knows",
+            version=first_met[name],
+            path=_commit_path(first_met[name]),
+        )
+    for breach in history.files.breaches(root=root):
+        others = f" and {breach.count - 1} others" if breach.count > 1 else ""
+        findings.add(
+            breach.rule,
+            f"{_BREACHES[breach.rule]} {breach.path}{others}",
+            version=breach.version,
+            path=_commit_path(breach.version),
+        )
+    _check_times(history, findings)
+
+
+def check_compactions(store: Store, listing: LogListing, findings: Findings) -> None:
+    """Log compactions that do not do what their commits do."""
+    for entry in listing.compactions:
+        first, last = entry.file.version, entry.file.end_version
+        assert first is not None and last is not None
+        commits = [listing.commits.get(version) for version in range(first, last + 1)]
+        present = [commit for commit in commits if commit is not None]
+        if not entry.status.size:
+            findings.add("unreadable-compaction", "the file is empty", path=entry.path)
+        elif len(present) == len(commits):
+            try:
+                problem = compare_compaction(store, present, entry.file.name)
+            except (CorruptTableError, RefusedError):
+                # Its commits themselves cannot be put together: that is found with them.
+                continue
+            if problem is not None:
+                findings.add("compaction-differs", problem, version=last, path=entry.path)
+
+
+def _check_times(history: LogHistory, findings: Findings) -> None:
+    previous: int | None = None
+    facts = {fact.version: fact for fact in history.commits}
+    for version, state in history.states(facts):
+        if state.protocol is None or state.metadata is None:
+            continue
+        configuration = state.metadata.configuration
+        if not in_commit_timestamps.is_active(state.protocol, configuration):
+            previous = None
+            continue
+        time = facts[version].in_commit_timestamp
+        problem = None
+        if time is None:
+            problem = "its first action is no commitInfo with an in-commit timestamp"
+        elif previous is not None and time <= previous:
+            problem = f"its in-commit timestamp, {time}, is not after {previous}, the one before"
+        if problem is not None:
+            path = _commit_path(version)
+            findings.add("in-commit-timestamp", problem, version=version, path=path)
+        previous = time if time is not None else previous
+
+
+_BREACHES = {
+    "repeated-file": "one commit adds or removes twice",
+    "added-and-removed": "one commit adds and removes",
+    "remove-of-absent-file": "the commit removes, which was not live,",
+    "two-live-vectors": "the commit leaves live with two deletion vectors",
+}
+
+
+def _commit_path(version: int) -> str:
+    return f"{LOG_DIRECTORY}/{commit_name(version)}"
+
+
+def _is_old(entry: LogEntry, now: datetime) -> bool:
+    return 0 < entry.status.modified_ms < epoch_millis(now - _YOUNG)
+
+
+def _runs(versions: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Adjacent versions as their first and last."""
+    start: int | None = None
+    for at, version in enumerate(versions):
+        start = version if start is None else start
+        if at + 1 == len(versions) or versions[at + 1] != version + 1:
+            yield start, version
+            start = None

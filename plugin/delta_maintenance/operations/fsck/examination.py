@@ -1,0 +1,207 @@
+"""Everything that `fsck` looks at, in the order in which one finding explains another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.operations.fsck.check_checkpoints import check_checkpoints, check_hint
+from delta_maintenance.operations.fsck.check_checksums import check_checksums
+from delta_maintenance.operations.fsck.check_column_mapping import check_mapping
+from delta_maintenance.operations.fsck.check_contents import (
+    ContentsCheck,
+    LocalContents,
+    with_vectors,
+)
+from delta_maintenance.operations.fsck.check_hadoop_crc import check_hadoop_checksums
+from delta_maintenance.operations.fsck.check_live_files import check_live_files, read_live_files
+from delta_maintenance.operations.fsck.check_log import (
+    check_commits,
+    check_compactions,
+    check_gaps,
+    check_names,
+)
+from delta_maintenance.operations.fsck.check_presence import Presence, TableFiles, check_presence
+from delta_maintenance.operations.fsck.check_state import check_state
+from delta_maintenance.operations.fsck.findings import Findings
+from delta_maintenance.operations.fsck.log_history import LogHistory, read_history
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
+from delta_maintenance.table.read.segment import latest_version
+from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
+from delta_maintenance.table.read.table import Table
+
+_ATTEMPTS = 3
+"""Somebody may clean the log up while it is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """A table as it was found."""
+
+    version: int
+    """The newest one that the log lists."""
+    findings: Findings
+    inventory: LogInventory
+    bad_checkpoints: Mapping[str, str]
+    """Those that no reader should rest on, by the name of their first file, with the kind of what
+    was found."""
+    history: LogHistory | None
+    """None where no version can be put together."""
+    snapshot: Snapshot | None
+    """None where the newest version does not open."""
+    presence: Presence | None
+    """None where the newest version does not open, or files were not asked for."""
+    unopened: int = 0
+    """Data files and deletion vectors that were to be opened, and are too many."""
+
+
+def examine(
+    table: Table,
+    *,
+    now: datetime,
+    files: bool = True,
+    deep: bool = False,
+    contents: ContentsCheck | None = None,
+    open_fewer_than: int | None = None,
+    progress: Progress | None = None,
+) -> Examination:
+    """Reads the whole log and, with `files`, looks for every file; `deep` opens them too.
+
+    `contents` does so in place of a few threads of this process; with `open_fewer_than`, nobody
+    does so where there are as many data files and deletion vectors or more.
+
+    Changes nothing. `NotADeltaTableError` where there is no log at all, `UnsupportedFeatureError`
+    where this release cannot read it; whatever else is wrong is a finding.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            look = _Look(
+                table,
+                now,
+                contents=(contents or LocalContents(table.store)) if deep else None,
+                open_fewer_than=open_fewer_than,
+                progress=progress,
+            )
+            return look.run(files=files)
+        except (FileNotFoundError, VanishedFileError) as error:
+            if attempt == _ATTEMPTS - 1:
+                raise CorruptTableError(
+                    "a file that the log lists cannot be found",
+                    table=table.uri,
+                    file=str(error.filename if isinstance(error, OSError) else error.file),
+                    remedy="look for another process that is deleting files of this log",
+                ) from error
+    raise AssertionError("the last attempt returns or raises")
+
+
+class _Look:
+    """One look at a table."""
+
+    def __init__(
+        self,
+        table: Table,
+        now: datetime,
+        *,
+        contents: ContentsCheck | None,
+        open_fewer_than: int | None,
+        progress: Progress | None,
+    ) -> None:
+        self.table = table
+        self.now = now
+        self.contents = contents
+        self.open_fewer_than = open_fewer_than
+        self.progress = progress
+        self.findings = Findings()
+        self.unopened = 0
+
+    def run(self, *, files: bool) -> Examination:
+        findings, store = self.findings, self.table.store
+        inventory = take_inventory(store)
+        listing = inventory.listing
+        last = latest_version(listing)
+        snapshot = self._open(last)
+        if last is None:
+            last = max(listing.commits, default=-1)
+        history = read_history(store, listing, last, findings, progress=self.progress)
+        check_gaps(listing, last, history, findings)
+        check_names(inventory, findings, now=self.now)
+        check_hadoop_checksums(store, inventory, findings)
+        check_hint(store, inventory, findings)
+        if history is not None:
+            check_commits(history, findings, root=self.table.uri)
+            check_mapping(history, findings)
+        bad = check_checkpoints(store, inventory, history, findings, progress=self.progress)
+        check_compactions(store, listing, findings)
+        check_checksums(store, inventory, last, history, findings)
+        presence = None
+        if snapshot is not None:
+            check_state(snapshot, findings)
+            if files:
+                presence = self._check_files(snapshot)
+        return Examination(
+            version=last,
+            findings=findings,
+            inventory=inventory,
+            bad_checkpoints=bad,
+            history=history,
+            snapshot=snapshot,
+            presence=presence,
+            unopened=self.unopened,
+        )
+
+    def _open(self, version: int | None) -> Snapshot | None:
+        try:
+            return self.table.snapshot(version=version)
+        except VanishedFileError:
+            raise
+        except CorruptTableError as error:
+            self._unopenable(error)
+            return None
+
+    def _unopenable(self, error: CorruptTableError) -> None:
+        self.findings.add(
+            "unopenable",
+            error.problem,
+            version=error.version,
+            path=error.file,
+            remedy=error.remedy,
+        )
+
+    def _check_files(self, snapshot: Snapshot) -> Presence | None:
+        findings, store, version = self.findings, self.table.store, snapshot.version
+        try:
+            live = read_live_files(snapshot)
+        except VanishedFileError:
+            raise
+        except CorruptTableError as error:
+            # File actions are read last, and may be all that is damaged.
+            self._unopenable(error)
+            return None
+        check_live_files(snapshot, live, findings)
+        # The listing comes after the snapshot: whatever the snapshot names was there before it.
+        presence = check_presence(
+            TableFiles(store),
+            live,
+            findings,
+            version=version,
+            kept_from_ms=self._kept_from(snapshot),
+        )
+        if self.contents is not None:
+            count = presence.present.num_rows + with_vectors(live.adds).num_rows
+            if self.open_fewer_than is not None and count >= self.open_fewer_than:
+                self.unopened = count
+            else:
+                self.contents(
+                    presence.present, live.adds, findings, version=version, progress=self.progress
+                )
+        return presence
+
+    def _kept_from(self, snapshot: Snapshot) -> int:
+        try:
+            return epoch_millis(self.now - snapshot.properties.deleted_file_retention)
+        except OverflowError:
+            return 0

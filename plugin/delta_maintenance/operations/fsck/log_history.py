@@ -1,0 +1,264 @@
+"""Reading a whole log once, however damaged, for whoever wants to know what it was at any version.
+
+A commit that cannot be read is a finding here, no error. The history begins behind the last commit
+that is missing or damaged, on the oldest checkpoint that stands there, or at version 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CorruptTableError, RefusedError
+from delta_maintenance.operations.fsck.findings import Findings
+from delta_maintenance.protocol.actions.file_columns import (
+    ADD_TYPES,
+    COMMIT_VERSION,
+    REMOVE_TYPES,
+    concat,
+)
+from delta_maintenance.protocol.delta_log.file_history import (
+    COMPARED_FIELDS,
+    FileActions,
+    FileHistory,
+)
+from delta_maintenance.protocol.delta_log.replay import StateReplay
+from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
+from delta_maintenance.protocol.ndjson.split import (
+    CommitText,
+    SingleActions,
+    parse_other_lines,
+    split,
+)
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.read_ahead import read_ahead
+from delta_maintenance.table.read.segment import CheckpointFiles, LogEntry, LogListing
+
+HISTORY_FIELDS = {
+    "add": ("path", "deletionVector", *COMPARED_FIELDS),
+    "remove": ("path", "deletionVector", "size", "baseRowId", "defaultRowCommitVersion"),
+}
+_BATCH_BYTES = 12 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFacts:
+    """What a commit holds beside files, and what it says of itself."""
+
+    version: int
+    actions: SingleActions
+    """Without `commitInfo`: a long log has many of them, and they are large."""
+    txn_id: str | None
+    in_commit_timestamp: int | None
+    """Milliseconds since 1970-01-01 UTC; None unless `commitInfo` is the first action."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogHistory:
+    """A log from its oldest readable version on."""
+
+    base: Checkpoint | None
+    first: int
+    """The version of the base; 0 where the log is whole."""
+    last: int
+    files: FileHistory
+    commits: tuple[CommitFacts, ...]
+    """Of the versions after the base, ascending."""
+
+    @property
+    def first_commit(self) -> int:
+        """The oldest version of which the commit was replayed."""
+        return 0 if self.base is None else self.first + 1
+
+    def states(self, versions: Iterable[int]) -> Iterator[tuple[int, StateReplay]]:
+        """Everything but files at some versions, ascending. Each is good until the next one."""
+        wanted = sorted({v for v in versions if self.first <= v <= self.last})
+        state = StateReplay()
+        if self.base is not None:
+            _apply(state, self.base.singles)
+        commits = iter(self.commits)
+        upcoming = next(commits, None)
+        for version in wanted:
+            while upcoming is not None and upcoming.version <= version:
+                _apply(state, upcoming.actions)
+                upcoming = next(commits, None)
+            yield version, state
+
+
+def read_history(
+    store: Store,
+    listing: LogListing,
+    last: int,
+    findings: Findings,
+    *,
+    progress: Progress | None = None,
+) -> LogHistory | None:
+    """The history up to a version; None where no base is left to build it on.
+
+    `FileNotFoundError` where a file is gone since the listing.
+    """
+    facts: list[CommitFacts] = []
+    tail: list[FileActions] = []
+    entries = [entry for version, entry in sorted(listing.commits.items()) if version <= last]
+    broken = {version for version in range(last + 1) if version not in listing.commits}
+    for piece in _pieces(store, entries, findings):
+        broken.update(piece.damaged)
+        facts.extend(piece.facts)
+        tail.extend(piece.files)
+        if progress is not None:
+            progress("commits", len(facts), len(entries))
+    first = max(broken, default=-1) + 1
+    base, actions = _base(store, listing, first)
+    if base is None and (first > 0 or last < 0):
+        return None
+    after = -1 if base is None else base.files.version
+    kept = [part for part in (_later_than(part, after) for part in tail) if part is not None]
+    start = max(after, 0)
+    return LogHistory(
+        base=base,
+        first=start,
+        last=last,
+        files=FileHistory(actions, kept, first=start, last=last),
+        commits=tuple(
+            sorted((f for f in facts if f.version > after), key=lambda fact: fact.version)
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some adjacent commits, parsed."""
+
+    facts: list[CommitFacts]
+    files: list[FileActions]
+    damaged: list[int]
+
+
+def _pieces(store: Store, entries: Sequence[LogEntry], findings: Findings) -> Iterator[_Piece]:
+    piece, lines, size = _Piece([], [], []), dict[LogEntry, FileLines](), 0
+    for entry, data in read_ahead(store, entries, lambda entry: store.read(entry.path)):
+        version = _version(entry)
+        try:
+            text = split(entry.path, data)
+            actions, beside = parse_other_lines(text, commit_info=True)
+            found = FileLines.of(text, beside)
+        except CorruptTableError as error:
+            _damaged(entry, error, findings)
+            piece.damaged.append(version)
+            continue
+        piece.facts.append(_facts(version, text, actions))
+        if found.runs:
+            lines[entry] = found
+            size += len(data)
+        if size >= _BATCH_BYTES:
+            _parse(lines, piece, findings)
+            yield piece
+            piece, lines, size = _Piece([], [], []), {}, 0
+    _parse(lines, piece, findings)
+    yield piece
+
+
+def _facts(version: int, text: CommitText, actions: SingleActions) -> CommitFacts:
+    info, actions.commit_info = actions.commit_info, None
+    number, line = min(text.other_lines, default=(0, b""))
+    leads = b'"commitInfo"' in line and number < min(text.file_line_numbers, default=_NO_LINE)
+    txn_id = None if info is None else info.values.get("txnId")
+    return CommitFacts(
+        version,
+        _NOTHING if actions == _NOTHING else actions,
+        txn_id if isinstance(txn_id, str) else None,
+        info.in_commit_timestamp if info is not None and leads else None,
+    )
+
+
+_NOTHING = SingleActions()
+"""What nearly every commit holds beside files, once for all of them."""
+_NO_LINE = 2**63
+
+
+def _parse(lines: dict[LogEntry, FileLines], piece: _Piece, findings: Findings) -> None:
+    try:
+        if lines:
+            piece.files.append(_file_actions(list(lines), list(lines.values())))
+    except (CorruptTableError, RefusedError):
+        # One of them is damaged; the others are as good as before.
+        for entry, found in lines.items():
+            try:
+                piece.files.append(_file_actions([entry], [found]))
+            except (CorruptTableError, RefusedError) as error:
+                _damaged(entry, error, findings)
+                piece.damaged.append(_version(entry))
+
+
+def _file_actions(entries: Sequence[LogEntry], lines: Sequence[FileLines]) -> FileActions:
+    keys = MapKeys(partition_columns=frozenset())
+    parsed = parse_file_actions(lines, keys=keys, fields=HISTORY_FIELDS)
+    versions = np.array([_version(entry) for entry in entries], np.int64)
+    return FileActions(
+        adds=parsed.adds.append_column(COMMIT_VERSION, pa.array(versions[parsed.add_source])),
+        removes=parsed.removes.append_column(
+            COMMIT_VERSION, pa.array(versions[parsed.remove_source])
+        ),
+    )
+
+
+def _damaged(entry: LogEntry, error: CorruptTableError | RefusedError, findings: Findings) -> None:
+    findings.add("unreadable-commit", error.problem, version=entry.file.version, path=entry.path)
+
+
+def _base(
+    store: Store, listing: LogListing, first: int
+) -> tuple[Checkpoint | None, FileActions | None]:
+    """The oldest sound checkpoint from which the commits go on without a gap."""
+    if first == 0:
+        return None, None
+    for files in listing.checkpoints:
+        if files.version >= first - 1:
+            try:
+                return _opened(store, files)
+            except UnusableCheckpointError:
+                continue
+    return None, None
+
+
+def _opened(store: Store, files: CheckpointFiles) -> tuple[Checkpoint, FileActions]:
+    checkpoint = Checkpoint(store, files)
+    if checkpoint.singles.protocol is None or checkpoint.singles.metadata is None:
+        raise UnusableCheckpointError("the checkpoint has no protocol or no metaData")
+    keys = MapKeys(partition_columns=frozenset())
+    batches = list(checkpoint.file_actions(keys=keys, fields=HISTORY_FIELDS))
+    return checkpoint, FileActions(
+        adds=concat((batch.adds for batch in batches), ADD_TYPES),
+        removes=concat((batch.removes for batch in batches), REMOVE_TYPES),
+        version=files.version,
+    )
+
+
+def _later_than(part: FileActions, version: int) -> FileActions | None:
+    adds, removes = (
+        batch.filter(pc.greater(batch[COMMIT_VERSION], version))
+        for batch in (part.adds, part.removes)
+    )
+    if not adds.num_rows and not removes.num_rows:
+        return None
+    return replace(part, adds=adds, removes=removes)
+
+
+def _apply(state: StateReplay, actions: SingleActions) -> None:
+    """Takes in what comes after, where `StateReplay` alone takes in what came before."""
+    state.protocol = actions.protocol or state.protocol
+    state.metadata = actions.metadata or state.metadata
+    state.txns.update(actions.txns)
+    state.domains.update(actions.domains)
+    state.draft_high_water_mark = actions.draft_high_water_mark or state.draft_high_water_mark
+
+
+def _version(entry: LogEntry) -> int:
+    assert entry.file.version is not None
+    return entry.file.version

@@ -1,0 +1,235 @@
+"""The `fsck` operation: say whether a table is sound, and put right what can be without loss.
+
+Looking changes nothing, whatever is found. A repair is decided anew when it is carried out, and
+does only what would still be proposed then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+
+import pyarrow as pa
+
+from delta_maintenance import clock
+from delta_maintenance.clock import NewId
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.operations.core.parquet_report import write_rows
+from delta_maintenance.operations.fsck.check_contents import ContentsCheck
+from delta_maintenance.operations.fsck.examination import Examination, examine
+from delta_maintenance.operations.fsck.findings import KINDS, Finding, Findings
+from delta_maintenance.operations.fsck.options import (
+    FindingCount,
+    FsckOptions,
+    FsckPlan,
+    FsckResult,
+    Repair,
+    RepairAction,
+    RepairOutcome,
+    status_of,
+)
+from delta_maintenance.operations.fsck.repairs import Repairing, proposed_repairs
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.table import Table
+
+__all__ = [
+    "Finding",
+    "FindingCount",
+    "FsckOptions",
+    "FsckPlan",
+    "FsckResult",
+    "Repair",
+    "RepairAction",
+    "RepairOutcome",
+    "Survey",
+    "apply",
+    "plan",
+    "survey",
+]
+
+_SHOWN = 20
+"""Findings of each kind that a Plan and a Result hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A plan, with everything that was found on the way to it."""
+
+    plan: FsckPlan
+    found: Examination
+
+    @property
+    def findings(self) -> pa.Table:
+        """Every finding (`table.findings.FINDINGS`)."""
+        return self.found.findings.table()
+
+
+def plan(table: Table, options: FsckOptions | None = None, *, now: datetime) -> FsckPlan:
+    """What is wrong with a table, and what `apply` would do about it. Changes nothing.
+
+    Takes the table and not a snapshot, for it may have none. `NotADeltaTableError` where there is
+    no log at all, `UnsupportedFeatureError` where this release cannot read it; whatever else is
+    wrong is a finding.
+    """
+    return survey(table, options, now=now).plan
+
+
+def survey(
+    table: Table,
+    options: FsckOptions | None = None,
+    *,
+    now: datetime,
+    report: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    contents: ContentsCheck | None = None,
+    progress: Progress | None = None,
+) -> Survey:
+    """Like `plan`, for who wants to have every finding.
+
+    `report` is the address of a new Parquet file for them, in any store and outside of the table;
+    there is none where Spark is to open the files first. `contents` opens them, if they are to be
+    opened, in place of a few threads of this process.
+    """
+    options = (options or FsckOptions()).validated()
+    by_others = options.deep and contents is not None
+    try:
+        found = examine(
+            table,
+            now=now,
+            deep=options.deep,
+            contents=contents,
+            open_fewer_than=None if by_others else _most_files(options),
+            progress=progress,
+        )
+        report = None if found.unopened else report
+        if report is not None:
+            rows = found.findings.table()
+            write_rows(rows, report, table=table.store, storage_options=storage_options)
+    except DeltaMaintenanceError as error:
+        raise error.located(table=table.uri) from error.__cause__
+    repairs, notes = proposed_repairs(found, options)
+    counts = _counts(found.findings)
+    return Survey(
+        FsckPlan(
+            table=table.uri,
+            version=found.version,
+            planned_at=now,
+            options=options,
+            engine="spark" if found.unopened or by_others else "local",
+            findings=found.findings.first(_SHOWN),
+            counts=counts,
+            report=report,
+            repairs=repairs,
+            reason=_reason(counts, repairs),
+            notes=(*_notes(found), *notes),
+        ),
+        found,
+    )
+
+
+def apply(
+    table: Table,
+    plan: FsckPlan,
+    *,
+    now: datetime,
+    new_id: NewId = clock.new_id,
+    contents: ContentsCheck | None = None,
+    progress: Progress | None = None,
+    surveyed: Survey | None = None,
+) -> FsckResult:
+    """Carries out the repairs of a plan, then looks again. Two at a time do no harm.
+
+    `contents` is as of `survey`; `InvalidRequestError` where the plan needs one and has none.
+
+    A repair that fails is told in the Result, and the others are tried all the same. `surveyed` is
+    what the plan comes from, where it was made a moment ago: that saves looking first.
+    """
+    if plan.engine == "spark" and contents is None:
+        raise InvalidRequestError(
+            "the plan is for Spark", remedy="run it by delta_maintenance.spark, or plan for local"
+        )
+    if plan.is_noop:
+        return _result(plan, plan.findings, plan.counts, report=plan.report)
+    try:
+        # What was decided stays decided, however many files there are by now.
+        options = replace(plan.options, engine=plan.engine)
+        look = partial(survey, table, options, now=now, contents=contents, progress=progress)
+        surveyed = surveyed or look()
+        wanted = {_key(repair) for repair in plan.repairs}
+        repairing = Repairing(
+            table=table, found=surveyed.found, options=options, now=now, new_id=new_id
+        )
+        outcomes = tuple(
+            repairing.run(repair) for repair in surveyed.plan.repairs if _key(repair) in wanted
+        )
+        after = look().plan
+    except DeltaMaintenanceError as error:
+        raise error.located(table=table.uri) from error.__cause__
+    return _result(after, after.findings, after.counts, repairs=outcomes, report=plan.report)
+
+
+def _most_files(options: FsckOptions) -> int | None:
+    """How many files are too many for this process to open; None where none are."""
+    return {"auto": options.auto_spark_files, "spark": 0, "local": None}[options.engine]
+
+
+def _key(repair: Repair) -> tuple[str, str | None]:
+    return repair.action, repair.path
+
+
+def _result(
+    plan: FsckPlan,
+    findings: tuple[Finding, ...],
+    counts: tuple[FindingCount, ...],
+    *,
+    repairs: tuple[RepairOutcome, ...] = (),
+    report: str | None,
+) -> FsckResult:
+    return FsckResult(
+        table=plan.table,
+        version=plan.version,
+        status=status_of(counts),
+        findings=findings,
+        counts=counts,
+        report=report,
+        repairs=repairs,
+        notes=plan.notes,
+    )
+
+
+def _counts(findings: Findings) -> tuple[FindingCount, ...]:
+    return tuple(
+        FindingCount(kind=kind, severity=KINDS[kind].severity, count=count)
+        for kind, count in sorted(findings.counts.items())
+    )
+
+
+def _reason(counts: Sequence[FindingCount], repairs: Sequence[Repair]) -> str:
+    found = ", ".join(f"{count.count} {count.kind} ({count.severity})" for count in counts)
+    if not found:
+        return "nothing is wrong"
+    if not repairs:
+        return f"{found}; nothing is to be repaired"
+    return f"{found}; to be repaired: {', '.join(repair.action for repair in repairs)}"
+
+
+def _notes(found: Examination) -> tuple[str, ...]:
+    notes = []
+    if found.unopened:
+        notes.append(
+            f"{found.unopened} data files and deletion vectors are yet to be opened, by a Spark job"
+        )
+    if found.presence is not None and found.presence.external:
+        notes.append(
+            f"{found.presence.external} data files lie outside of the table's root; whether they "
+            "are there was not looked at"
+        )
+    history = found.history
+    if history is not None and history.base is not None:
+        notes.append(
+            f"the log goes back to the checkpoint of version {history.first}, against which "
+            "nothing older can be held"
+        )
+    return tuple(notes)

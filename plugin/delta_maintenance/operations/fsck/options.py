@@ -1,0 +1,164 @@
+"""What `fsck` is asked, what it finds and proposes, and what became of that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.fsck.findings import Finding, Severity
+from delta_maintenance.table.commit.preconditions import OtherWriters
+
+Status = Literal["sound", "warnings", "corrupt"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FsckOptions(Record):
+    """How thoroughly to look, and what may be repaired."""
+
+    deep: bool = False
+    """Whether to open every data file's footer and every deletion vector."""
+    engine: Literal["auto", "local", "spark"] = "auto"
+    """Who opens them."""
+    auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
+    """With `engine="auto"`: from this many data files and deletion vectors on, Spark does."""
+    repair: bool = False
+    """Whether `apply` may do what cannot lose anything: lead `_last_checkpoint` to a checkpoint
+    that is there, and write damaged checkpoints anew from a log that is whole."""
+    remove_missing_files: bool = False
+    """Whether `apply` may commit removes of the entries whose data files are gone. Their rows are
+    out of the table then, and its change data feed shows them as deleted."""
+    allow_append_only: bool = False
+    """Second flag for the former on append-only tables: `delta.appendOnly` is set to false in that
+    commit, and back to true in the next one."""
+    other_writers: OtherWriters | None = None
+    """Who else commits to a table on S3, which must be said before entries are removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingCount(Record):
+    """How many findings there are of one kind."""
+
+    kind: str
+    severity: Severity
+    count: int
+
+
+RepairAction = Literal[
+    "rewrite-hint",
+    "remove-hint",
+    "replace-checkpoint",
+    "remove-missing-files",
+    "restore-append-only",
+]
+"""`remove-hint` where there is no checkpoint to lead to; `restore-append-only` where a repair died
+before its second commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair(Record):
+    """One thing that `apply` is to put right."""
+
+    action: RepairAction
+    path: str | None = None
+    """The file that is replaced, relative to the table root."""
+    version: int | None = None
+    reason: str
+    """One sentence: what is done, and why nothing can be lost by it."""
+    paths: tuple[str, ...] = ()
+    """The entries that go, as in the log."""
+
+    def __str__(self) -> str:
+        return ": ".join([self.action, *filter(None, [self.path]), self.reason])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FsckPlan(Record):
+    """What is wrong with a table, and what `apply` would do about it."""
+
+    table: str
+    version: int
+    """The newest one that the log lists, -1 where there is none."""
+    planned_at: Instant
+    options: FsckOptions
+    engine: Literal["local", "spark"] = "local"
+    """Who opens the files, or is to: a note says where they were not opened for the plan."""
+    findings: tuple[Finding, ...]
+    """The first few of each kind, the worst first."""
+    counts: tuple[FindingCount, ...]
+    """Of all of them."""
+    report: str | None = None
+    """Where all of them are, as one Parquet file."""
+    repairs: tuple[Repair, ...] = ()
+    reason: str
+    """One sentence: what was found, and what comes of it."""
+    notes: tuple[str, ...] = ()
+    """What was not looked at, and what is not repaired and why."""
+
+    @property
+    def is_noop(self) -> bool:
+        """Whether `apply` would change nothing."""
+        return not self.repairs
+
+    @property
+    def status(self) -> Status:
+        """By the worst finding; notes leave a table sound."""
+        return status_of(self.counts)
+
+    @property
+    def num_corrupt(self) -> int:
+        """How many findings say that the table is corrupt."""
+        return _num_corrupt(self.counts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairOutcome(Record):
+    """What became of one repair."""
+
+    action: RepairAction
+    path: str | None
+    status: Literal["done", "already-done", "refused", "failed"]
+    """`already-done`: when it came to it, there was nothing to put right any more."""
+    version: int | None = None
+    """The commit that was made, or the version of the checkpoint that was written."""
+    count: int = 0
+    """Entries that were removed."""
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        return ": ".join([self.action, *filter(None, [self.path]), self.status])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FsckResult(Record):
+    """What is wrong with a table, after what was put right."""
+
+    table: str
+    version: int
+    status: Status
+    """By the worst finding that is left; notes leave a table sound."""
+    findings: tuple[Finding, ...] = ()
+    """The first few of each kind, the worst first."""
+    counts: tuple[FindingCount, ...] = ()
+    report: str | None = None
+    """Where all of them are, as one Parquet file."""
+    repairs: tuple[RepairOutcome, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_corrupt(self) -> int:
+        """How many findings say that the table is corrupt."""
+        return _num_corrupt(self.counts)
+
+
+def status_of(counts: Iterable[FindingCount]) -> Status:
+    """The worst that is among some findings."""
+    severities = {count.severity for count in counts}
+    if "corrupt" in severities:
+        return "corrupt"
+    return "warnings" if "warning" in severities else "sound"
+
+
+def _num_corrupt(counts: Iterable[FindingCount]) -> int:
+    return sum(count.count for count in counts if count.severity == "corrupt")

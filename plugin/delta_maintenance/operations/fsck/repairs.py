@@ -1,0 +1,338 @@
+"""What may be done about findings, and doing it.
+
+Everything here leaves each version that opened before with the files that it had, wherever it
+stops: a hint proves nothing, a checkpoint is replaced only where the log before it is whole, and
+entries without their files go in a commit like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.clock import NewId
+from delta_maintenance.errors import (
+    CommitConflictError,
+    DeltaMaintenanceError,
+    RefusedError,
+    StorageError,
+    UnsupportedFeatureError,
+)
+from delta_maintenance.operations import checkpoint
+from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
+from delta_maintenance.operations.fsck.check_presence import TableFiles
+from delta_maintenance.operations.fsck.examination import Examination
+from delta_maintenance.operations.fsck.options import FsckOptions, Repair, RepairOutcome
+from delta_maintenance.protocol.actions.model import Metadata
+from delta_maintenance.protocol.commit.conflicts import IsolationLevel
+from delta_maintenance.protocol.commit.staged import removes_of
+from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, LogFileKind
+from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
+from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
+from delta_maintenance.table.commit.outcome import Conflicted, Landed
+from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.log_inventory import newest_sound_checkpoint
+from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles, list_log
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.write.log_deletion import put_hint
+
+OPERATION = "FSCK"
+"""What the history calls commits of repairs."""
+
+_HINT = f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"
+_APPEND_ONLY = "delta.appendOnly"
+_SUSPENDED = "suspendedProperty"
+
+
+def proposed_repairs(
+    found: Examination, options: FsckOptions
+) -> tuple[tuple[Repair, ...], tuple[str, ...]]:
+    """What the options allow to be done about what was found, and why other things are not."""
+    repairs: list[Repair] = []
+    notes: list[str] = []
+    if options.repair:
+        repairs.extend(_checkpoints(found, notes))
+        repairs.extend(_hint(found))
+    if options.repair or options.remove_missing_files:
+        repairs.extend(_append_only(found))
+    if options.remove_missing_files:
+        repairs.extend(_missing_files(found, options, notes))
+    return tuple(repairs), tuple(notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repairing:
+    """Carries out repairs on a table as it was found a moment ago."""
+
+    table: Table
+    found: Examination
+    options: FsckOptions
+    now: datetime
+    new_id: NewId
+
+    def run(self, repair: Repair) -> RepairOutcome:
+        """Does one thing. What keeps it from being done is told in the outcome."""
+        try:
+            match repair.action:
+                case "replace-checkpoint":
+                    return self._replace_checkpoint(repair)
+                case "rewrite-hint" | "remove-hint":
+                    return self._write_hint(repair)
+                case "restore-append-only":
+                    return self._restore_append_only(repair)
+                case "remove-missing-files":
+                    return self._remove_missing_files(repair)
+        except (RefusedError, UnsupportedFeatureError) as error:
+            return _outcome(repair, "refused", reason=str(error))
+        except DeltaMaintenanceError as error:
+            return _outcome(repair, "failed", reason=str(error))
+
+    def _replace_checkpoint(self, repair: Repair) -> RepairOutcome:
+        found, store = self.found, self.table.store
+        checkpoints = found.inventory.listing.checkpoints
+        files = next((files for files in checkpoints if _path(files) == repair.path), None)
+        # A file of another size or time is somebody's repair.
+        if files is None or files not in list_log(store, first_version=files.version).checkpoints:
+            return _outcome(repair, "already-done", reason="the checkpoint is not what it was")
+        snapshot = self._without_bad_checkpoints(files.version)
+        require_supported(snapshot.protocol, Operation.CLEAN_LOG, table=self.table.uri)
+        options = CheckpointOptions(kind=_kind(files, snapshot), engine="local")
+        plan = checkpoint.plan(snapshot, options, now=self.now)
+        if files.kind is LogFileKind.CLASSIC_CHECKPOINT:
+            # It is in the way of the new one. Until that is there, readers go by the log before it.
+            self._delete(files)
+        result = checkpoint.apply(self.table, plan, new_id=self.new_id, snapshot=snapshot)
+        if files.kind is not LogFileKind.CLASSIC_CHECKPOINT:
+            self._delete(files)
+        return _outcome(repair, "done", version=files.version, reason=result.path)
+
+    def _without_bad_checkpoints(self, version: int) -> Snapshot:
+        """The version on a base that nothing is known against."""
+        snapshot = self.table.snapshot(version=version)
+        while (base := snapshot.checkpoint) is not None and (
+            base.files.name in self.found.bad_checkpoints
+        ):
+            problem = "it cannot be read, or is not what the log comes to"
+            snapshot = snapshot.avoiding(UnusableCheckpointError(problem, file=_path(base.files)))
+        return snapshot
+
+    def _delete(self, files: CheckpointFiles) -> None:
+        kept = self.table.store.delete_many(entry.path for entry in files.entries)
+        if kept:
+            path, error = next(iter(kept.items()))
+            raise StorageError(f"it could not be deleted: {error.problem}", file=path)
+
+    def _write_hint(self, repair: Repair) -> RepairOutcome:
+        store = self.table.store
+        listing = list_log(store)
+        versions = {files.version for files in listing.checkpoints}
+        try:
+            hint = parse_hint(store.read(_HINT))
+        except FileNotFoundError:
+            return _outcome(repair, "already-done", reason="there is no hint any more")
+        if hint is not None and hint.version in versions:
+            return _outcome(repair, "already-done", reason="the hint is sound by now")
+        found = self.found.inventory.listing.checkpoints
+        # By what they are, not by name: a replaced one has the name of the bad one.
+        bad = [files for files in found if files.name in self.found.bad_checkpoints]
+        good = tuple(files for files in listing.checkpoints if files not in bad)
+        listing = replace(listing, checkpoints=good)
+        sound, _ = newest_sound_checkpoint(store, listing, version=max(listing.commits, default=-1))
+        if sound is None:
+            store.delete(_HINT)
+            return _outcome(repair, "done", reason="there is no checkpoint to lead to")
+        put_hint(store, sound)
+        return _outcome(repair, "done", version=sound.checkpoint.files.version)
+
+    def _remove_missing_files(self, repair: Repair) -> RepairOutcome:
+        snapshot = self.table.snapshot()
+        rows = _live_rows(snapshot, repair.paths)
+        # Looked for once more, by a listing of its own: what is there now stays.
+        places, external = TableFiles(self.table.store).find(rows["path"])
+        rows = rows.filter(pc.and_(pc.is_null(places), pc.invert(external)))
+        if not rows.num_rows:
+            return _outcome(repair, "already-done", reason="no such entry is in the table any more")
+        suspends = _is_append_only(snapshot)
+        if suspends and not self.options.allow_append_only:
+            raise RefusedError(
+                "the table is append-only, and the commit would remove files with their rows",
+                remedy="allow it explicitly, or set delta.appendOnly to false first",
+            )
+        size = pc.sum(rows["size"]).as_py() or 0
+        parameters = {"numRemovedFiles": rows.num_rows, "numRemovedBytes": size}
+        if suspends:
+            parameters[_SUSPENDED] = _APPEND_ONLY
+        transaction = self._transaction(snapshot, parameters)
+        transaction.read_files(rows)
+        transaction.stage_removes(removes_of(rows, data_change=True))
+        if suspends:
+            transaction.stage_metadata(_with_append_only(snapshot, "false"))
+        landed = self._landed(transaction)
+        version = landed.version
+        if suspends:
+            version = self._set_append_only(self.table.snapshot())
+        return _outcome(repair, "done", version=version, count=rows.num_rows)
+
+    def _restore_append_only(self, repair: Repair) -> RepairOutcome:
+        snapshot = self.table.snapshot()
+        if not _left_suspended(snapshot):
+            return _outcome(repair, "already-done", reason="somebody committed since")
+        return _outcome(repair, "done", version=self._set_append_only(snapshot))
+
+    def _set_append_only(self, snapshot: Snapshot) -> int:
+        transaction = self._transaction(snapshot, {"restoredProperty": _APPEND_ONLY})
+        transaction.stage_metadata(_with_append_only(snapshot, "true"))
+        return self._landed(transaction).version
+
+    def _transaction(self, snapshot: Snapshot, parameters: dict[str, object]) -> Transaction:
+        return Transaction(
+            snapshot,
+            OPERATION,
+            parameters=parameters,
+            other_writers=self.options.other_writers,
+            # What is gone is gone, whatever others append meanwhile.
+            isolation=IsolationLevel.SNAPSHOT_ISOLATION,
+            now=lambda: self.now,
+            new_id=self.new_id,
+        )
+
+    def _landed(self, transaction: Transaction) -> Landed:
+        outcome = transaction.commit()
+        if isinstance(outcome, Conflicted):
+            raise outcome.as_error(self.table.uri)
+        if not isinstance(outcome, Landed):
+            raise CommitConflictError(
+                "others removed the same files first", remedy="run again to see what is left"
+            )
+        return outcome
+
+
+def _checkpoints(found: Examination, notes: list[str]) -> Iterator[Repair]:
+    history = found.history
+    for files in found.inventory.listing.checkpoints:
+        kind = found.bad_checkpoints.get(files.name)
+        if kind is None:
+            continue
+        whole = history is not None and history.base is None
+        if history is None or files.version not in found.inventory.listing.commits:
+            notes.append(f"{files.name} stays: the log before it is not whole")
+        elif not whole and (kind == "checkpoint-differs" or files.version <= history.first):
+            notes.append(
+                f"{files.name} stays: the log does not go back to version 0, so that which of the "
+                "two is right cannot be proved"
+                if kind == "checkpoint-differs"
+                else f"{files.name} stays: nothing older is left to write it from"
+            )
+        else:
+            base = "version 0" if whole else f"the checkpoint of version {history.first}"
+            yield Repair(
+                action="replace-checkpoint",
+                path=_path(files),
+                version=files.version,
+                reason=f"every commit since {base} is there and readable, so that version "
+                f"{files.version} can be put together without it",
+            )
+
+
+def _hint(found: Examination) -> Iterator[Repair]:
+    if not (found.findings.counts["damaged-hint"] or found.findings.counts["dangling-hint"]):
+        return
+    left = [c for c in found.inventory.listing.checkpoints if c.name not in found.bad_checkpoints]
+    reason = "a hint proves nothing: readers find the same state without it"
+    yield Repair(action="rewrite-hint" if left else "remove-hint", path=_HINT, reason=reason)
+
+
+def _append_only(found: Examination) -> Iterator[Repair]:
+    if found.snapshot is not None and _left_suspended(found.snapshot):
+        reason = "a repair set delta.appendOnly to false and died before it set it back"
+        yield Repair(action="restore-append-only", version=found.version, reason=reason)
+
+
+def _missing_files(found: Examination, options: FsckOptions, notes: list[str]) -> Iterator[Repair]:
+    snapshot, presence = found.snapshot, found.presence
+    if snapshot is None or presence is None or not presence.missing.num_rows:
+        return
+    count = presence.missing.num_rows
+    if _is_append_only(snapshot) and not options.allow_append_only:
+        notes.append(
+            f"{count} entries without their files stay: the table is append-only, which takes a "
+            "second flag"
+        )
+        return
+    reason = f"entries whose data files are gone, and their rows with them: {count}"
+    if snapshot.properties.enable_change_data_feed:
+        notes.append("the change data feed will show the rows of the removed entries as deleted")
+    yield Repair(
+        action="remove-missing-files",
+        version=snapshot.version,
+        reason=reason,
+        paths=tuple(presence.missing["path"].to_pylist()),
+    )
+
+
+def _live_rows(snapshot: Snapshot, paths: tuple[str, ...]) -> pa.Table:
+    """The live files of these paths with all that their adds say."""
+    wanted = pa.array(paths, pa.string())
+    while True:
+        try:
+            parts = [
+                batch.adds.filter(pc.is_in(batch.adds["path"], value_set=wanted))
+                for batch in snapshot.scan()
+            ]
+        except UnusableCheckpointError as error:
+            snapshot = snapshot.avoiding(error)
+            continue
+        return pa.concat_tables(parts, promote_options="permissive")
+
+
+def _kind(files: CheckpointFiles, snapshot: Snapshot) -> CheckpointKind:
+    if files.kind is LogFileKind.UUID_CHECKPOINT:
+        return "v2-json" if files.entries[0].file.encoding == "json" else "v2-parquet"
+    v2 = snapshot.properties.checkpoint_policy == "v2"
+    return "v2-classic" if v2 and supports(snapshot.protocol, "v2Checkpoint") else "classic"
+
+
+def _path(files: CheckpointFiles) -> str:
+    return f"{LOG_DIRECTORY}/{files.name}"
+
+
+def _is_append_only(snapshot: Snapshot) -> bool:
+    return snapshot.properties.append_only and supports(snapshot.protocol, "appendOnly")
+
+
+def _left_suspended(snapshot: Snapshot) -> bool:
+    """Whether the newest commit is the first of a repair's two."""
+    info = snapshot.state.commit_info
+    parameters = None if info is None else info.values.get("operationParameters")
+    mine = info is not None and info.operation == OPERATION
+    return mine and isinstance(parameters, dict) and parameters.get(_SUSPENDED) == _APPEND_ONLY
+
+
+def _with_append_only(snapshot: Snapshot, value: str) -> Metadata:
+    configuration = {**snapshot.metadata.configuration, _APPEND_ONLY: value}
+    return replace(snapshot.metadata, configuration=configuration)
+
+
+def _outcome(
+    repair: Repair,
+    status: Literal["done", "already-done", "refused", "failed"],
+    *,
+    version: int | None = None,
+    count: int = 0,
+    reason: str | None = None,
+) -> RepairOutcome:
+    return RepairOutcome(
+        action=repair.action,
+        path=repair.path,
+        status=status,
+        version=version,
+        count=count,
+        reason=reason,
+    )

@@ -1,0 +1,167 @@
+"""The newest commits of a log as a bounded series, and the maintenance that they tell of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.operations.health.models import CommitPoint, MaintenanceSeen, TableHealth
+from delta_maintenance.protocol.actions.model import CommitInfo
+from delta_maintenance.protocol.features import in_commit_timestamps
+from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.history import adjusted_times
+from delta_maintenance.table.read.read_ahead import read_ahead
+from delta_maintenance.table.read.segment import LogEntry, LogListing
+from delta_maintenance.table.read.snapshot import Snapshot
+
+MAINTENANCE_OPERATIONS = frozenset(
+    {
+        "ADD CONSTRAINT",
+        "COMPUTE STATS",
+        "DROP FEATURE",
+        "FSCK",
+        "OPTIMIZE",
+        "PURGE",
+        "REORG",
+        "ROW TRACKING BACKFILL",
+        "ROW TRACKING UNBACKFILL",
+        "SET TBLPROPERTIES",
+        "UNSET TBLPROPERTIES",
+        "UPGRADE PROTOCOL",
+        "VACUUM END",
+        "VACUUM START",
+    }
+)
+"""The names under which engines commit what changes no rows."""
+
+_WHOLE = 256 << 10
+_HEAD = 64 << 10
+"""Of a commit larger than the former so much is read: what it says of itself comes first, as a
+rule, and its file actions are of no interest."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSeries:
+    """What is known of the newest commits."""
+
+    points: tuple[CommitPoint, ...]
+    """Oldest first."""
+    maintenance: tuple[MaintenanceSeen, ...]
+    """The last of each operation and result, newest first."""
+    warnings: tuple[str, ...]
+
+
+def commit_series(
+    snapshot: Snapshot, listing: LogListing, *, max_commits: int, previous: TableHealth | None
+) -> CommitSeries:
+    """The series up to the newest listed commit; what `previous` knows is not read again.
+
+    A commit that cannot be read has no operation, and neither have those before it.
+    """
+    versions = sorted(listing.commits)[-max_commits:] if max_commits else []
+    known = {point.version: point for point in previous.commits} if previous is not None else {}
+    unread = [
+        listing.commits[version]
+        for version in versions
+        if version not in known or known[version].bytes != listing.commits[version].status.size
+    ]
+    infos, warnings = _infos(snapshot.store, unread)
+    times = _times(snapshot, listing, infos)
+    checkpoints = {checkpoint.version for checkpoint in listing.checkpoints}
+    compactions = {entry.file.end_version for entry in listing.compactions}
+    points = []
+    seen = []
+    for version in versions:
+        if version in infos or version not in known:
+            info = infos.get(version)
+            timestamp, operation = times[version], info.operation if info is not None else None
+        else:
+            info = None
+            timestamp, operation = known[version].timestamp, known[version].operation
+        point = CommitPoint(
+            version=version,
+            timestamp=timestamp,
+            bytes=listing.commits[version].status.size,
+            operation=operation,
+            is_checkpoint=version in checkpoints,
+            is_compaction=version in compactions,
+        )
+        points.append(point)
+        if info is not None and operation in MAINTENANCE_OPERATIONS:
+            seen.append(_seen(point, info))
+    return CommitSeries(
+        points=tuple(points),
+        maintenance=_last_of_each([*(previous.maintenance if previous else ()), *seen]),
+        warnings=warnings,
+    )
+
+
+def _infos(
+    store: Store, entries: list[LogEntry]
+) -> tuple[dict[int, CommitInfo | None], tuple[str, ...]]:
+    infos: dict[int, CommitInfo | None] = {}
+    try:
+        for entry, info in read_ahead(store, entries, lambda entry: _info(store, entry)):
+            assert entry.file.version is not None
+            infos[entry.file.version] = info
+    except CorruptTableError as error:
+        return infos, (f"{error.file} cannot be read: {error.problem}",)
+    return infos, ()
+
+
+def _info(store: Store, entry: LogEntry) -> CommitInfo | None:
+    try:
+        data = _beginning(store, entry)
+    except FileNotFoundError:
+        # Cleaned up since the listing.
+        return None
+    if not data:
+        return None
+    return parse_other_lines(split(entry.path, data), commit_info=True)[0].commit_info
+
+
+def _beginning(store: Store, entry: LogEntry) -> bytes:
+    if 0 < entry.status.size <= _WHOLE:
+        return store.read(entry.path)
+    with store.open(entry.path) as file:
+        data = file.read(_HEAD)
+    # The last line is cut off.
+    return data[: data.rfind(b"\n") + 1]
+
+
+def _times(
+    snapshot: Snapshot, listing: LogListing, infos: Mapping[int, CommitInfo | None]
+) -> dict[int, datetime]:
+    times = adjusted_times(listing)
+    if in_commit_timestamps.is_active(snapshot.protocol, snapshot.metadata.configuration):
+        first = snapshot.properties.in_commit_timestamp_enablement_version or 0
+        for version, info in infos.items():
+            own = info.in_commit_timestamp if info is not None else None
+            if version >= first and own is not None:
+                times[version] = own
+    return {version: _instant(ms) for version, ms in times.items()}
+
+
+def _seen(point: CommitPoint, info: CommitInfo) -> MaintenanceSeen:
+    parameters = info.values.get("operationParameters")
+    status = parameters.get("status") if isinstance(parameters, Mapping) else None
+    return MaintenanceSeen(
+        operation=point.operation or "",
+        version=point.version,
+        timestamp=point.timestamp,
+        result=status if isinstance(status, str) else None,
+    )
+
+
+def _last_of_each(seen: Iterable[MaintenanceSeen]) -> tuple[MaintenanceSeen, ...]:
+    newest: dict[tuple[str, str | None], MaintenanceSeen] = {}
+    for each in sorted(seen, key=lambda each: each.version):
+        newest[each.operation, each.result] = each
+    return tuple(sorted(newest.values(), key=lambda each: -each.version))
+
+
+def _instant(epoch_ms: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=epoch_ms)

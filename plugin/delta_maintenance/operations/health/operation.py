@@ -1,0 +1,295 @@
+"""How a table is doing, from its snapshot and the listing of its log: no data file is opened.
+
+What it costs: three listings, the snapshot's file actions once and in columns, and those of the
+newest commits that no earlier measure knows, for what they say of themselves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    UnsupportedFeatureError,
+)
+from delta_maintenance.operations.clean_log import LEAST_RETENTION as LEAST_LOG_RETENTION
+from delta_maintenance.operations.health.commit_history import MAINTENANCE_OPERATIONS, commit_series
+from delta_maintenance.operations.health.models import (
+    CommitPoint,
+    LogFiles,
+    LogFilesKind,
+    MaintenanceSeen,
+    Refusal,
+    SizeBucket,
+    TableHealth,
+)
+from delta_maintenance.operations.vacuum.planning import LEAST_RETENTION
+from delta_maintenance.protocol.delta_log.file_names import LogFileKind
+from delta_maintenance.protocol.delta_log.retention import (
+    is_outdated,
+    midnight_before,
+    newest_not_after,
+)
+from delta_maintenance.protocol.features.registry import (
+    Operation,
+    require_supported,
+    supported_features,
+)
+from delta_maintenance.protocol.row_tracking.domain import row_tracking_state
+from delta_maintenance.protocol.schema.clustering import clustering_columns
+from delta_maintenance.table.read.file_sums import FileSums, Instants, sum_files
+from delta_maintenance.table.read.log_age import file_times
+from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
+from delta_maintenance.table.read.snapshot import Snapshot
+
+__all__ = [
+    "MAINTENANCE_OPERATIONS",
+    "MAX_COMMITS",
+    "SMALL_FILE_BYTES",
+    "CommitPoint",
+    "LogFiles",
+    "MaintenanceSeen",
+    "Refusal",
+    "SizeBucket",
+    "TableHealth",
+    "last_vacuum",
+    "measure",
+]
+
+SMALL_FILE_BYTES = 32 << 20
+"""A data file below this is small: readers spend more time on opening it than on reading it."""
+MAX_COMMITS = 200
+"""Of the series of commits."""
+
+
+def measure(
+    snapshot: Snapshot,
+    *,
+    now: datetime,
+    log_retention: timedelta | None = None,
+    vacuum_retention: timedelta | None = None,
+    vacuumed_at: datetime | None = None,
+    previous: TableHealth | None = None,
+    max_commits: int = MAX_COMMITS,
+) -> TableHealth:
+    """How the table is doing at the latest version.
+
+    What could go is told for the retentions given, by default those that `clean-log` and `vacuum`
+    take. `vacuumed_at` is when the last vacuum ran that the caller knows of, for the log need not
+    tell. `previous` is an older measure of the same table: the commits that it knows are not read
+    again. `max_commits` bounds the series; with 0 there is none.
+    """
+    properties = snapshot.properties
+    log_retention = log_retention or max(properties.log_retention, LEAST_LOG_RETENTION)
+    vacuum_retention = vacuum_retention or max(properties.deleted_file_retention, LEAST_RETENTION)
+    if previous is not None and previous.table_id != snapshot.metadata.id:
+        previous = None
+    try:
+        inventory = take_inventory(snapshot.store)
+        series = commit_series(
+            snapshot, inventory.listing, max_commits=max_commits, previous=previous
+        )
+        told = last_vacuum(series.maintenance)
+        vacuumed = max((at for at in (told, vacuumed_at) if at is not None), default=None)
+        sums = sum_files(
+            snapshot,
+            small_bytes=SMALL_FILE_BYTES,
+            instants=Instants(
+                expired_before=_before(now, properties.deleted_file_retention),
+                reclaimable_before=_before(now, vacuum_retention),
+                reclaimed_before=0 if vacuumed is None else _before(vacuumed, vacuum_retention),
+            ),
+        )
+    except DeltaMaintenanceError as error:
+        raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+    return TableHealth(
+        table=snapshot.table,
+        table_id=snapshot.metadata.id,
+        measured_at=now,
+        version=snapshot.version,
+        timestamp=snapshot.timestamp,
+        **_log(snapshot, inventory),
+        **_expired(snapshot, inventory, now, log_retention),
+        **_files(sums),
+        **_metadata(snapshot),
+        commits=series.points,
+        maintenance=series.maintenance,
+        warnings=(*snapshot.warnings, *properties.problems, *series.warnings),
+    )
+
+
+def last_vacuum(maintenance: tuple[MaintenanceSeen, ...]) -> datetime | None:
+    """When the last vacuum was completed that the log tells of."""
+    return next(
+        (
+            seen.timestamp
+            for seen in maintenance
+            if seen.operation == "VACUUM END" and seen.result == "COMPLETED"
+        ),
+        None,
+    )
+
+
+def _log(snapshot: Snapshot, inventory: LogInventory) -> dict[str, Any]:
+    segment, chosen, opened = snapshot.segment, snapshot.segment.checkpoint, snapshot.checkpoint
+    entries = chosen.entries if chosen is not None else ()
+    sidecars = opened.sidecars if opened is not None else ()
+    checkpoint_bytes = sum(entry.status.size for entry in entries)
+    checkpoint_bytes += sum(sidecar.size_in_bytes for sidecar in sidecars)
+    files: Counter[LogFilesKind] = Counter()
+    sizes: Counter[LogFilesKind] = Counter()
+    for entry in inventory.entries:
+        kind = _KINDS.get(entry.file.kind, "others")
+        files[kind] += 1
+        sizes[kind] += entry.status.size
+    oldest = segment.commits[0].status.modified_ms if segment.commits else None
+    written = max((entry.status.modified_ms for entry in entries), default=None)
+    return {
+        "commits_since_checkpoint": len(segment.commits),
+        "bytes_since_checkpoint": sum(entry.status.size for entry in segment.commits),
+        "oldest_commit_since_checkpoint": _instant(oldest),
+        "checkpoint_version": chosen.version if chosen is not None else None,
+        "checkpoint_kind": opened.kind if opened is not None else None,
+        "checkpoint_at": _instant(written),
+        "checkpoint_bytes": checkpoint_bytes,
+        "files_to_open": len(segment.tail) + len(entries) + len(sidecars),
+        "bytes_to_open": sum(entry.status.size for entry in segment.tail) + checkpoint_bytes,
+        "oldest_version": min(inventory.listing.commits, default=None),
+        "log_files": tuple(
+            LogFiles(kind=kind, files=files[kind], bytes=sizes[kind])
+            for kind in dict.fromkeys((*_KINDS.values(), "others"))
+            if files[kind]
+        ),
+        "log_bytes": sum(sizes.values()),
+    }
+
+
+def _expired(
+    snapshot: Snapshot, inventory: LogInventory, now: datetime, retention: timedelta
+) -> dict[str, Any]:
+    """What `clean-log` would find, without reading the checkpoint that it would rest on."""
+    cut_off = _cut_off(snapshot, inventory, now, retention)
+    going = (
+        []
+        if cut_off is None
+        else [e.status.size for e in inventory.entries if is_outdated(e.file, cut_off)]
+    )
+    return {"expired_log_files": len(going), "expired_log_bytes": sum(going)}
+
+
+def _cut_off(
+    snapshot: Snapshot, inventory: LogInventory, now: datetime, retention: timedelta
+) -> int | None:
+    properties, listing = snapshot.properties, inventory.listing
+    instant = midnight_before(now, retention)
+    if instant is None or not properties.enable_expired_log_cleanup:
+        return None
+    times = file_times(listing, now_ms=epoch_millis(now))
+    newest = newest_not_after(times, epoch_millis(instant))
+    if newest is None:
+        return None
+    candidates = (c.version for c in listing.checkpoints if c.version in listing.commits)
+    cut_off = max((version for version in candidates if version <= newest), default=None)
+    protected = properties.require_checkpoint_protection_before_version
+    return None if cut_off is None or cut_off < protected else cut_off
+
+
+def _files(sums: FileSums) -> dict[str, Any]:
+    num_files = sum(sums.files_by_size)
+    return {
+        "num_files": num_files,
+        "total_bytes": sum(sums.bytes_by_size),
+        "small_files": sums.small_files,
+        "small_file_bytes": SMALL_FILE_BYTES,
+        "small_file_share": _share(sums.small_files, num_files),
+        "file_sizes": tuple(
+            SizeBucket(from_bytes=1 << power >> 1, files=files, bytes=size)
+            for power, (files, size) in enumerate(
+                zip(sums.files_by_size, sums.bytes_by_size, strict=True)
+            )
+            if files
+        ),
+        "tombstones": sums.tombstones,
+        "expired_tombstones": sums.expired_tombstones,
+        "reclaimable_files": sums.reclaimable_files,
+        "reclaimable_bytes": sums.reclaimable_bytes,
+        "files_with_deletion_vector": sums.with_deletion_vector,
+        "deletion_vector_share": _share(sums.with_deletion_vector, num_files),
+        "deleted_rows": sums.deleted_rows,
+        "rows": sums.rows,
+        "deleted_rows_share": None if sums.rows is None else _share(sums.deleted_rows, sums.rows),
+    }
+
+
+def _metadata(snapshot: Snapshot) -> dict[str, Any]:
+    protocol, metadata, properties = snapshot.protocol, snapshot.metadata, snapshot.properties
+    return {
+        "min_reader_version": protocol.min_reader_version,
+        "min_writer_version": protocol.min_writer_version,
+        "features": tuple(sorted(supported_features(protocol))),
+        "refused": tuple(_refusals(snapshot)),
+        "row_tracking": row_tracking_state(protocol, metadata.configuration).value,
+        "partition_columns": tuple(metadata.partition_columns),
+        "clustering_columns": tuple(
+            ".".join(path) for path in clustering_columns(snapshot.domain_metadata) or ()
+        ),
+        "log_retention": properties.log_retention,
+        "deleted_file_retention": properties.deleted_file_retention,
+        # Configurations from Parquet may hold nulls, which are as good as absent.
+        "properties": {
+            key: value for key, value in sorted(metadata.configuration.items()) if value is not None
+        },
+    }
+
+
+def _refusals(snapshot: Snapshot) -> Iterator[Refusal]:
+    for operation in (
+        Operation.CHECKPOINT,
+        Operation.COMPACT_LOG,
+        Operation.CLEAN_LOG,
+        Operation.VACUUM,
+        Operation.COMMIT,
+        Operation.CHANGE_METADATA,
+    ):
+        try:
+            require_supported(snapshot.protocol, operation)
+        except (UnsupportedFeatureError, CorruptTableError) as error:
+            yield Refusal(operation=operation.value, problem=str(error))
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _before(instant: datetime, age: timedelta) -> int:
+    """Milliseconds since 1970 UTC; 0 where the calendar does not go back so far."""
+    try:
+        return max(0, epoch_millis(instant.astimezone(UTC) - age))
+    except OverflowError:
+        return 0
+
+
+def _instant(epoch_ms: int | None) -> datetime | None:
+    if epoch_ms is None:
+        return None
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=epoch_ms)
+
+
+_KINDS: Mapping[LogFileKind, LogFilesKind] = {
+    LogFileKind.COMMIT: "commits",
+    LogFileKind.CLASSIC_CHECKPOINT: "checkpoints",
+    LogFileKind.MULTIPART_CHECKPOINT: "checkpoints",
+    LogFileKind.UUID_CHECKPOINT: "checkpoints",
+    LogFileKind.SIDECAR: "sidecars",
+    LogFileKind.COMPACTION: "compactions",
+    LogFileKind.CHECKSUM: "checksums",
+    LogFileKind.STAGED_COMMIT: "staged-commits",
+    LogFileKind.LAST_CHECKPOINT: "hints",
+    LogFileKind.LAST_VACUUM_INFO: "hints",
+    LogFileKind.TEMPORARY: "temporary-files",
+}

@@ -1,0 +1,35 @@
+"""Sets and removes table properties, with the features they need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from delta_maintenance.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from delta_maintenance.operations.set_properties.operation import (
+        SetPropertiesOptions,
+        SetPropertiesPlan,
+        SetPropertiesResult,
+        apply,
+        plan,
+    )
+
+__all__ = [
+    "SetPropertiesOptions",
+    "SetPropertiesPlan",
+    "SetPropertiesResult",
+    "apply",
+    "plan",
+]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "SetPropertiesOptions": "operation",
+        "SetPropertiesPlan": "operation",
+        "SetPropertiesResult": "operation",
+        "apply": "operation",
+        "plan": "operation",
+    },
+)

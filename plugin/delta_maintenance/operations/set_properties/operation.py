@@ -1,0 +1,171 @@
+"""The `set-properties` operation: set and remove table properties, with the features they need.
+
+A property that activates a table feature brings the feature, what it requires, and the metadata
+that enabling it takes, all in one commit. Every other property changes itself and nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from delta_maintenance import clock
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.operations.table_change.models import (
+    ChangeOptions,
+    ChangePlan,
+    ChangeResult,
+    Decision,
+    PropertyChange,
+)
+from delta_maintenance.operations.table_change.operation import (
+    carry_out,
+    decide_change,
+    done_before,
+    require_changeable,
+)
+from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
+from delta_maintenance.protocol.features.properties import TableProperties
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPropertiesOptions(ChangeOptions):
+    """What is to be set and removed, in one commit."""
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """`delta.feature.NAME=supported`, `delta.minReaderVersion` and `delta.minWriterVersion` ask for
+    a protocol and are not stored."""
+    remove: tuple[str, ...] = ()
+    """Properties to be removed; one that is not there is no error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPropertiesPlan(ChangePlan):
+    """What `apply` will change, and for whom."""
+
+    options: SetPropertiesOptions
+    maps_columns: bool
+    """Whether every column gets an id and a physical name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPropertiesResult(ChangeResult):
+    """What was changed."""
+
+    changes: tuple[PropertyChange, ...] = ()
+
+
+def plan(
+    snapshot: Snapshot,
+    options: SetPropertiesOptions,
+    *,
+    now: datetime,
+    new_id: clock.NewId = clock.new_id,
+) -> SetPropertiesPlan:
+    """What the properties make of the latest snapshot. Writes nothing.
+
+    `InvalidRequestError` for names and values that cannot be; `RefusedError` and
+    `UnsupportedFeatureError` where this table cannot be so.
+    """
+    options = options.validated()
+    operation_id = options.operation_id or new_id()
+    done = done_before(snapshot, operation_id=options.operation_id, since=options.operation_since)
+    decision = (
+        _decide(snapshot, options, operation_id) if done is None else Decision.nothing(snapshot)
+    )
+    return SetPropertiesPlan.of(
+        snapshot,
+        options,
+        decision,
+        operation_id=operation_id,
+        now=now,
+        reason=done or _reason(decision),
+        maps_columns=decision.changes_schema,
+    )
+
+
+def apply(
+    table: Table,
+    plan: SetPropertiesPlan,
+    *,
+    now: Callable[[], datetime] = clock.now,
+    new_id: clock.NewId = clock.new_id,
+    sleep: Callable[[float], None] = time.sleep,
+) -> SetPropertiesResult:
+    """Commits what was planned, if the table would still be changed in that way.
+
+    `RefusedError` where the table is another one, or must not be changed any more;
+    `CommitUnknownError` where nobody can tell whether the commit was made.
+    """
+    ending = carry_out(
+        table,
+        plan,
+        lambda snapshot: _decide(snapshot, plan.options, plan.operation_id),
+        now=now,
+        new_id=new_id,
+        sleep=sleep,
+    )
+    done = ending.status == "committed"
+    return SetPropertiesResult.of(plan, ending, changes=plan.changes if done else ())
+
+
+def _decide(snapshot: Snapshot, options: SetPropertiesOptions, operation_id: str) -> Decision:
+    if not options.properties and not options.remove:
+        raise InvalidRequestError(
+            "no property is named", remedy="name properties to be set or to be removed"
+        )
+    try:
+        request = ChangeRequest.of_properties(options.properties, options.remove)
+    except DeltaMaintenanceError as error:
+        raise error.located(table=snapshot.table) from None
+    before = TableChange(protocol=snapshot.protocol, metadata=snapshot.metadata)
+    after = decide_change(snapshot, request, operation_id=operation_id)
+    decision = Decision(
+        operation="SET TBLPROPERTIES" if options.properties else "UNSET TBLPROPERTIES",
+        parameters=_parameters(options),
+        before=before,
+        after=after,
+        notes=tuple(_notes(snapshot, options, after)),
+    )
+    if not decision.is_noop:
+        require_changeable(snapshot, decision, other_writers=options.other_writers)
+    return decision
+
+
+def _parameters(options: SetPropertiesOptions) -> dict[str, Any]:
+    removed = {"properties": list(options.remove), "ifExists": True}
+    if not options.properties:
+        return removed
+    parameters: dict[str, Any] = {"properties": dict(options.properties)}
+    return parameters | ({"unset": list(options.remove)} if options.remove else {})
+
+
+def _reason(decision: Decision) -> str:
+    if decision.is_noop:
+        return "the table has these properties already"
+    if not decision.added_features:
+        return "no table feature is needed"
+    return f"the properties need {', '.join(decision.added_features)}"
+
+
+def _notes(snapshot: Snapshot, options: SetPropertiesOptions, change: TableChange) -> list[str]:
+    configuration = snapshot.metadata.configuration
+    notes = [f"{name} is not set" for name in options.remove if name not in configuration]
+    after = {name: value for name, value in configuration.items() if name not in options.remove}
+    properties = TableProperties.from_configuration({**after, **options.properties})
+    if properties.log_retention < properties.deleted_file_retention:
+        notes.append(
+            "delta.logRetentionDuration is shorter than delta.deletedFileRetentionDuration: "
+            "clean-log will refuse"
+        )
+    if change.forbids_vectors is not None and snapshot.counts.num_files:
+        notes.append(
+            "the data files stay as they are: what Iceberg's readers miss in them comes with "
+            "REORG TABLE … APPLY (UPGRADE UNIFORM …) of Delta Spark"
+        )
+    return notes

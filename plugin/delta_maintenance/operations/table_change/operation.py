@@ -1,0 +1,195 @@
+"""What operations share that change the protocol and the metadata of a table.
+
+`upgrade-protocol`, `set-properties` and `add-constraint` decide by pure rules what the
+table is to become, say who is cut off, and commit it once. A plan is carried out only while the
+table would still be changed in the same way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from itertools import count
+
+from delta_maintenance import clock
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.operations.table_change.models import ChangePlan, Decision, Ending
+from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange, changed_table
+from delta_maintenance.protocol.commit.staged import StagedActions
+from delta_maintenance.table.commit.idempotency import commit_after, commit_since
+from delta_maintenance.table.commit.outcome import AlreadyDone, Conflicted, Landed, Outcome
+from delta_maintenance.table.commit.preconditions import OtherWriters, require_committable
+from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+
+
+def decide_change(
+    snapshot: Snapshot,
+    request: ChangeRequest,
+    *,
+    operation_id: str,
+    protocol: Protocol | None = None,
+    metadata: Metadata | None = None,
+) -> TableChange:
+    """What the request makes of the snapshot, or of a table with this protocol and metadata.
+
+    The hidden columns of row tracking are named after the operation. Errors name the table.
+    """
+    ids = _ids(operation_id)
+    try:
+        change = changed_table(
+            protocol or snapshot.protocol,
+            metadata or snapshot.metadata,
+            request,
+            new_id=lambda: next(ids),
+        )
+        counts = snapshot.counts if change.depends_on_files else None
+        for obstacle, count in (
+            (change.forbids_files, counts and counts.num_files),
+            (change.forbids_vectors, counts and counts.num_deletion_vectors),
+        ):
+            if obstacle is not None and count:
+                raise RefusedError(
+                    f"{obstacle.problem}, of which there are {count}", remedy=obstacle.remedy
+                )
+    except DeltaMaintenanceError as error:
+        raise error.located(table=snapshot.table, version=snapshot.version) from None
+    return change
+
+
+def done_before(
+    snapshot: Snapshot, *, operation_id: str | None, since: datetime | None
+) -> str | None:
+    """One sentence where an earlier run of the task did it all, whatever became of it since.
+
+    `operation_id` as the caller gave it: an id of the plan's own cannot be in the log.
+    """
+    if operation_id is None:
+        return None
+    earlier = commit_since(snapshot, [operation_id], since)
+    return None if earlier is None else f"this task did it before, as version {earlier.version}"
+
+
+def require_changeable(
+    snapshot: Snapshot, decision: Decision, *, other_writers: OtherWriters | None
+) -> None:
+    """Refuses what the commit would refuse; who else writes need not be said yet."""
+    require_committable(
+        snapshot,
+        _staged(decision),
+        drops=decision.drops,
+        other_writers=other_writers or "none",
+    )
+
+
+def carry_out(
+    table: Table,
+    plan: ChangePlan,
+    decide: Callable[[Snapshot], Decision],
+    *,
+    examine: Callable[[Snapshot], None] | None = None,
+    now: Callable[[], datetime] = clock.now,
+    new_id: clock.NewId = clock.new_id,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Ending:
+    """Decides anew on the latest version and commits, if that comes to what was planned.
+
+    `examine` looks at the data on which the change depends, and raises where it must not be made;
+    then whatever others do to the data is a conflict. `RefusedError` where the table is another
+    one, or must not be changed any more; `CommitUnknownError` where nobody can tell whether the
+    commit was made.
+    """
+    if plan.is_noop:
+        return Ending(status="nothing-to-do", version=plan.version, notes=(plan.reason,))
+    try:
+        snapshot = table.snapshot()
+        if snapshot.metadata.id != plan.table_id:
+            raise RefusedError(
+                "another table stands there than the one that was planned for",
+                version=snapshot.version,
+                remedy="plan again",
+            )
+        earlier = commit_after(snapshot, [plan.operation_id], plan.version)
+        if earlier is not None:
+            return Ending(status="already-done", version=earlier.version, notes=plan.notes)
+        decision = decide(snapshot)
+        if decision.is_noop:
+            return Ending(status="already-done", version=snapshot.version, notes=plan.notes)
+        if not _is_planned(decision, plan):
+            problem = (
+                f"the table was changed since version {plan.version}, for which this was planned; "
+                "plan again"
+            )
+            return Ending(
+                status="conflict", version=snapshot.version, problem=problem, notes=plan.notes
+            )
+        if examine is not None:
+            examine(snapshot)
+        transaction = Transaction(
+            snapshot,
+            decision.operation,
+            parameters=decision.parameters,
+            operation_id=plan.operation_id,
+            other_writers=plan.options.other_writers,
+            now=now,
+            new_id=new_id,
+        )
+        _stage(transaction, decision)
+        if decision.after.depends_on_files or examine is not None:
+            # A file that somebody adds meanwhile may lack what the table promises of every file.
+            transaction.read_whole_table()
+        return _ending(transaction.commit(sleep=sleep), plan)
+    except DeltaMaintenanceError as error:
+        raise error.located(table=table.uri) from error.__cause__
+
+
+def _staged(decision: Decision) -> StagedActions:
+    before, after = decision.before, decision.after
+    return StagedActions(
+        protocol=after.protocol if after.protocol != before.protocol else None,
+        metadata=after.metadata if after.metadata != before.metadata else None,
+        domains=decision.domains,
+    )
+
+
+def _stage(transaction: Transaction, decision: Decision) -> None:
+    staged = _staged(decision)
+    if staged.protocol is not None:
+        transaction.stage_protocol(staged.protocol, drops=decision.drops)
+    if staged.metadata is not None:
+        transaction.stage_metadata(staged.metadata)
+    for domain in staged.domains:
+        transaction.stage_domain(domain.domain, domain.configuration)
+
+
+def _is_planned(decision: Decision, plan: ChangePlan) -> bool:
+    return (decision.protocol_before, decision.protocol_after, decision.changes) == (
+        plan.protocol_before,
+        plan.protocol_after,
+        plan.changes,
+    )
+
+
+def _ending(outcome: Outcome, plan: ChangePlan) -> Ending:
+    notes = plan.notes
+    match outcome:
+        case Landed(version=version, attempts=attempts):
+            return Ending(status="committed", version=version, attempts=attempts, notes=notes)
+        case AlreadyDone(version=version):
+            return Ending(status="already-done", version=version, notes=notes)
+        case Conflicted(version=version, attempts=attempts, conflict=conflict):
+            problem = f"{conflict.explanation}; {conflict.remedy}"
+            return Ending(
+                status="conflict", version=version, attempts=attempts, problem=problem, notes=notes
+            )
+    raise AssertionError("only commits of files alone can be superseded")
+
+
+def _ids(operation_id: str) -> Iterator[str]:
+    """Names that a second look at the same operation gives again."""
+    yield operation_id
+    for number in count(1):
+        yield f"{operation_id}-{number}"

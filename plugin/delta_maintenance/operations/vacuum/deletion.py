@@ -1,0 +1,181 @@
+"""Deleting data files: the one place that does, and what it will not touch whoever asks.
+
+Exact paths of a listing, below the root, never of a log, never through a link, never a directory
+with what is in it. Every file is accounted for: it is gone, or it says why it is not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
+from delta_maintenance.protocol.columns.arrays import booleans, to_bools
+from delta_maintenance.protocol.vacuum.visibility import Mask, in_a_log
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.listing import unclean
+from delta_maintenance.storage.core.streaming_pool import StreamingPool
+
+_BATCH = 1000
+_AT_ONCE = 4
+"""Batches that are deleted side by side, between one look at the log and the next."""
+
+_SHOWN = 20
+
+
+class Watch(Protocol):
+    """What others commit to the table meanwhile."""
+
+    def look(self) -> None:
+        """Reads what has been committed since the last look. Raises what forbids deletions."""
+
+    def covers(self, paths: pa.StringArray) -> Mask:
+        """Which of these paths have come into use, as far as has been looked."""
+
+
+@dataclass(slots=True)
+class Deletion:
+    """What has become of the files so far."""
+
+    deleted: int = 0
+    """Files that are gone, those that somebody else deleted first included."""
+    bytes: int = 0
+    spared: int = 0
+    """Files that came into use before their turn."""
+    failed: int = 0
+    """Files that may still be there."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """The first of them, and what keeps them."""
+    gave_up: bool = False
+    """Of a whole round nothing could be deleted."""
+    lost: tuple[str, ...] = ()
+    """Files that came into use right after they were deleted, the first of them."""
+
+    def take(self, other: Deletion) -> None:
+        """Adds what has become of other files."""
+        self.deleted += other.deleted
+        self.bytes += other.bytes
+        self.spared += other.spared
+        self.failed += other.failed
+        self.failures = dict(islice((self.failures | other.failures).items(), _SHOWN))
+        self.gave_up |= other.gave_up
+        self.lost = (*self.lost, *other.lost)[:_SHOWN]
+
+
+def require_deletable_root(store: Store) -> None:
+    """`RefusedError` for a root below which nobody keeps a single table."""
+    for address in store.addresses:
+        scheme, mark, rest = address.partition("://")
+        if mark and scheme.lower() not in ("file", "memory"):
+            too_high = "/" not in rest.strip("/")
+        else:
+            path = os.path.normpath(address)
+            too_high = path in (os.sep, os.path.expanduser("~"))
+        if too_high:
+            raise RefusedError(
+                "nothing is deleted where the table's root is that of a whole store or a home",
+                table=store.root,
+                remedy="move the table into a folder of its own",
+            )
+
+
+def delete_data_files(store: Store, files: pa.Table, *, watch: Watch) -> Iterator[Deletion]:
+    """Deletes files (`tree.STATUSES`) in rounds of a few batches, and tells after each how far.
+
+    The log is looked at before every round, and once more at the end; what the look raises stops
+    the deletion. `RefusedError`, before anything is deleted, for a path that is none of a data
+    file.
+    """
+    require_deletable_root(store)
+    require_data_paths(files["path"])
+    done = Deletion()
+    gone: list[pa.StringArray] = []
+    with StreamingPool(_AT_ONCE) as pool:
+        for first in range(0, files.num_rows, _BATCH * _AT_ONCE):
+            watch.look()
+            batch = files.slice(first, _BATCH * _AT_ONCE)
+            used = watch.covers(_one(batch["path"]))
+            done.spared += int(used.sum())
+            batch = batch.filter(booleans(~used))
+            parts = [batch.slice(at, _BATCH) for at in range(0, batch.num_rows, _BATCH)]
+            kept: dict[str, StorageError] = {}
+            for answer in pool.map(lambda part: _delete(store, part), parts):
+                kept |= answer
+            if kept:
+                names = pa.array(list(kept), pa.string())
+                batch = batch.filter(pc.invert(pc.is_in(batch["path"], value_set=names)))
+            gone.append(_one(batch["path"]))
+            done.take(
+                Deletion(
+                    deleted=batch.num_rows,
+                    bytes=pc.sum(batch["size"]).as_py() or 0,
+                    failed=len(kept),
+                    failures={path: error.problem for path, error in kept.items()},
+                    gave_up=bool(kept) and not batch.num_rows,
+                )
+            )
+            yield done
+            if done.gave_up:
+                break
+    # It can no longer keep anything from being deleted.
+    with suppress(DeltaMaintenanceError):
+        watch.look()
+    for paths in gone:
+        back = paths.filter(booleans(watch.covers(paths))).to_pylist()
+        done.take(Deletion(lost=tuple(back)))
+    yield done
+
+
+def remove_empty_directories(store: Store, directories: Iterable[str]) -> Iterator[bool]:
+    """Removes directories, each with one call that fails where anything is in it.
+
+    The deepest go first, since one may be all that another holds. Says of each whether it is gone.
+    """
+    deepest_first = sorted(directories, key=lambda path: (-path.count("/"), path))
+    if deepest_first:
+        require_data_paths(pa.chunked_array([deepest_first], pa.string()))
+    for path in deepest_first:
+        try:
+            yield store.remove_empty_directory(path)
+        except DeltaMaintenanceError:
+            # It holds no data; the next run tries again.
+            yield False
+
+
+def require_data_paths(paths: pa.ChunkedArray) -> None:
+    """`RefusedError` where a path leads anywhere but to a file below the root, outside of logs."""
+    for chunk in paths.chunks:
+        wrong = in_a_log(chunk) | to_bools(unclean(chunk))
+        if wrong.any():
+            raise RefusedError(
+                "this is no path of a data file, so nothing was deleted",
+                file=chunk.filter(booleans(wrong))[0].as_py(),
+                remedy="report it: it should never have been planned",
+            )
+
+
+def _delete(store: Store, files: pa.Table) -> dict[str, StorageError]:
+    kept = _tried(store, files)
+    if kept:
+        # A passing failure of one answer must not leave a thousand files for the next run.
+        again = pc.is_in(files["path"], value_set=pa.array(list(kept), pa.string()))
+        kept = _tried(store, files.filter(again))
+    return kept
+
+
+def _tried(store: Store, files: pa.Table) -> dict[str, StorageError]:
+    try:
+        return store.delete_unchanged(files)
+    except StorageError as error:
+        return dict.fromkeys(files["path"].to_pylist(), error)
+
+
+def _one(column: pa.ChunkedArray) -> pa.StringArray:
+    return pa.concat_arrays([pa.array([], pa.string()), *column.chunks])

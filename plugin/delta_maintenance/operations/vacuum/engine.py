@@ -1,0 +1,113 @@
+"""How the files of a vacuum are found and deleted: what an engine does, and the local one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from delta_maintenance.operations.vacuum.candidates import (
+    DeadFiles,
+    Search,
+    Tally,
+    find_dead_files,
+    list_folder,
+    require_no_missing,
+)
+from delta_maintenance.operations.vacuum.deletion import Deletion, Watch, delete_data_files
+from delta_maintenance.operations.vacuum.references import FileReferences, read_references
+from delta_maintenance.storage.core.listing import STATUSES
+from delta_maintenance.table.read.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What an engine is to find."""
+
+    snapshot: Snapshot
+    search: Search
+    deleted_before_ms: int
+    """Tombstones of this instant or later protect their files; milliseconds since 1970 UTC."""
+    kept_versions: Sequence[Snapshot]
+    """Versions whose live files stay too."""
+    requires_all: bool
+    """Whether a live file that is not there stops the search."""
+    complete: Callable[[FileReferences], Snapshot]
+    """Adds to the references, once they are read and the folder has been listed, what else
+    protects files. Gives the version up to which the log has been read then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What an engine found."""
+
+    latest: Snapshot
+    problem: str | None
+    """Why nothing may be deleted, as one clause: paths on which readers disagree."""
+    tallies: tuple[Tally, ...]
+    kept: Mapping[str, int]
+    """How many files stay, by the reason."""
+    listed: int
+    directories: tuple[str, ...]
+    """Those that may go once they are empty."""
+    live_files: int
+    live_bytes: int
+    ageless_tombstones: int
+    """Tombstones that protect since nobody knows their age."""
+    batches: Callable[[], Iterator[pa.Table]]
+    """Gives the files that may go (`dead_files.DEAD_FILES`), batch by batch."""
+    deletion: Callable[[Watch], Iterator[Deletion]]
+    """Deletes them, and tells now and then how far."""
+
+    def files(self) -> pa.Table:
+        """All the files that may go at once."""
+        return pa.concat_tables([DeadFiles().files, *self.batches()])
+
+
+class VacuumEngine(Protocol):
+    """Finds dead files in a folder, and deletes them."""
+
+    def find(self, request: Request) -> Found:
+        """What may go. The folder is listed before the log is read. See `survey` for errors."""
+
+
+class LocalEngine:
+    """Does it all in this process."""
+
+    def __init__(self, entries: Sequence[pa.Table] | None = None) -> None:
+        """`entries` (`tree.TREE`) say what may be there, in place of a listing."""
+        self._entries = entries
+
+    def find(self, request: Request) -> Found:
+        """See `VacuumEngine`."""
+        snapshot, search = request.snapshot, request.search
+        store = snapshot.store
+        entries = self._entries
+        if entries is None:
+            entries = list_folder(store, search.rules)
+        references, problem = read_references(
+            snapshot,
+            deleted_before_ms=request.deleted_before_ms,
+            kept_versions=request.kept_versions,
+        )
+        latest = request.complete(references)
+        if problem is None and request.requires_all:
+            require_no_missing(store, references, entries)
+        dead = DeadFiles() if problem else find_dead_files(store, entries, references, search)
+        return Found(
+            latest=latest,
+            problem=problem,
+            tallies=dead.tallies(),
+            kept=dead.kept,
+            listed=dead.listed,
+            directories=dead.directories,
+            live_files=references.num_live,
+            live_bytes=references.live_bytes,
+            ageless_tombstones=references.ageless_tombstones,
+            batches=lambda: iter([dead.files]),
+            deletion=lambda watch: delete_data_files(
+                store, dead.files.select(STATUSES.names), watch=watch
+            ),
+        )

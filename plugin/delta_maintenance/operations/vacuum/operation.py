@@ -1,0 +1,321 @@
+"""The `vacuum` operation: delete files that no version of the table within its retention needs.
+
+Implements "Add File and Remove File" as far as it says what may be physically deleted, and keeps
+more where Delta Spark does. The clock is read before the folder, the folder before the log, and the
+log again before every round of deletions; what cannot be told for certain stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from delta_maintenance.clock import NewId, new_id
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.vacuum.deletion import Deletion, remove_empty_directories
+from delta_maintenance.operations.vacuum.engine import VacuumEngine
+from delta_maintenance.operations.vacuum.options import (
+    DeadGroup,
+    KeptGroup,
+    SampleFile,
+    VacuumOptions,
+    VacuumPlan,
+)
+from delta_maintenance.operations.vacuum.planning import (
+    Settings,
+    Survey,
+    engine_for,
+    require_same_settings,
+    require_vacuumable,
+    survey,
+)
+from delta_maintenance.operations.vacuum.removed_in_log import record_vacuumed
+from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
+from delta_maintenance.protocol.vacuum.visibility import Mask
+from delta_maintenance.table.commit.follow import advance
+from delta_maintenance.table.commit.outcome import Conflicted
+from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.write.log_deletion import require_same_clock
+
+__all__ = [
+    "DeadGroup",
+    "KeptGroup",
+    "SampleFile",
+    "Survey",
+    "VacuumOptions",
+    "VacuumPlan",
+    "VacuumResult",
+    "apply",
+    "engine_for",
+    "plan",
+    "survey",
+]
+
+_PLAN_LIFE = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacuumResult(Record):
+    """What was deleted."""
+
+    table: str
+    version: int
+    """The latest version that is known of, the run's own commits included."""
+    status: Literal["vacuumed", "partly", "nothing-to-do"]
+    """`partly`: something could not be deleted, or must not have been. See `failures`."""
+    deleted: int = 0
+    """Files that are gone, those that somebody else deleted first included."""
+    bytes: int = 0
+    directories: int = 0
+    """Empty directories that are gone."""
+    spared: int = 0
+    """Files that came into use after the plan was made."""
+    failures: tuple[str, ...] = ()
+    """The first files that may still be there, and why."""
+    failed: int = 0
+    """How many of them there are."""
+    stopped: str | None = None
+    """Why it ended before the last file had its turn."""
+    lost: tuple[str, ...] = ()
+    """Files that somebody brought back into use right after they were deleted."""
+    start_version: int | None = None
+    """Of the commit VACUUM START."""
+    end_version: int | None = None
+    """Of the commit VACUUM END."""
+    notes: tuple[str, ...] = ()
+
+
+def plan(
+    snapshot: Snapshot,
+    options: VacuumOptions | None = None,
+    *,
+    now: datetime,
+    engine: VacuumEngine | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> VacuumPlan:
+    """What may go. See `survey`, which has the exact list too."""
+    return survey(snapshot, options, now=now, engine=engine, storage_options=storage_options).plan
+
+
+def apply(
+    table: Table,
+    plan: VacuumPlan,
+    *,
+    now: datetime,
+    new_id: NewId = new_id,
+    progress: Progress | None = None,
+    surveyed: Survey | None = None,
+    engine: VacuumEngine | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> VacuumResult:
+    """Deletes what was planned, as far as it is still out of use. Two at a time do no harm.
+
+    Without the survey that made the plan the folder is listed anew, for the plan's own instant. A
+    plan holds for an hour. `RefusedError` where it is older, where it is too large for its options,
+    or where the clocks of this machine and of the store differ: nothing was deleted then.
+    """
+    try:
+        _require_young(plan, now)
+        if surveyed is None and not plan.is_noop:
+            snapshot = table.snapshot()
+            surveyed = survey(
+                snapshot,
+                plan.options,
+                now=plan.planned_at,
+                engine=engine,
+                storage_options=storage_options,
+            )
+        if surveyed is None or surveyed.plan.is_noop:
+            made = plan if surveyed is None else surveyed.plan
+            if made.last_commit is not None:
+                record_vacuumed(table.store, made.last_commit)
+            return VacuumResult(
+                table=made.table,
+                version=made.version,
+                status="nothing-to-do",
+                notes=(made.reason, *made.notes),
+            )
+        return _Vacuuming(table, surveyed, now, new_id, progress).run()
+    except DeltaMaintenanceError as error:
+        raise error.located(table=table.uri) from error.__cause__
+
+
+class _Vacuuming:
+    """One run over a table's dead files."""
+
+    def __init__(
+        self,
+        table: Table,
+        surveyed: Survey,
+        now: datetime,
+        new_id: NewId,
+        progress: Progress | None,
+    ) -> None:
+        self.store = table.store
+        self.planned = surveyed.plan
+        self.found = surveyed.found
+        self.now = now
+        self.new_id = new_id
+        self.progress = progress
+        self.watch = _LogWatch(surveyed.found.latest)
+        self.done = Deletion()
+        self.directories = 0
+        self.stopped: str | None = None
+        self.notes: list[str] = list(surveyed.plan.notes)
+
+    def run(self) -> VacuumResult:
+        planned = self.planned
+        if planned.large is not None and not planned.options.allow_large_delete:
+            raise RefusedError(
+                planned.large,
+                version=planned.version,
+                remedy="look at the dry run, then allow a large delete",
+            )
+        require_same_clock(self.store, self.now, new_id=self.new_id)
+        start = self._log(
+            "VACUUM START",
+            parameters=self._retention(),
+            metrics={"numFilesToDelete": planned.files, "sizeOfDataToDelete": planned.bytes},
+        )
+        finished = False
+        try:
+            finished = self._delete()
+        finally:
+            end = self._end(finished)
+        done = self.done
+        if done.lost:
+            self.notes.append(
+                "files were brought back into use while they were being deleted: restore them from "
+                "a backup, or restore the table to a version without them"
+            )
+        complete = finished and not done.lost
+        if complete and planned.last_commit is not None:
+            record_vacuumed(self.store, planned.last_commit)
+        return VacuumResult(
+            table=planned.table,
+            version=max(self.watch.latest.version, start or 0, end or 0),
+            status="vacuumed" if complete else "partly",
+            deleted=done.deleted,
+            bytes=done.bytes,
+            directories=self.directories,
+            spared=done.spared,
+            failures=tuple(f"{path}: {problem}" for path, problem in done.failures.items()),
+            failed=done.failed,
+            stopped=self.stopped,
+            lost=done.lost,
+            start_version=start,
+            end_version=end,
+            notes=tuple(self.notes),
+        )
+
+    def _delete(self) -> bool:
+        """Whether everything is gone that was still out of use when its turn came."""
+        try:
+            for done in self.found.deletion(self.watch):
+                self.done = done
+                if self.progress is not None:
+                    self.progress("files deleted", done.deleted, self.planned.files)
+        except DeltaMaintenanceError as error:
+            if not self.done.deleted:
+                raise
+            self.stopped = str(error)
+        if self.done.gave_up:
+            self.stopped = "of the last files tried nothing could be deleted"
+        if self.done.failed or self.stopped is not None:
+            return False
+        removed = remove_empty_directories(self.store, self.found.directories)
+        self.directories = sum(removed)
+        return True
+
+    def _log(self, operation: str, **told: Mapping[str, Any]) -> int | None:
+        """Commits nothing but what is going on, and gives the version."""
+        if not self.planned.logs_commits:
+            return None
+        transaction = Transaction(
+            self.watch.latest,
+            operation,
+            parameters=told["parameters"],
+            other_writers=self.planned.options.other_writers,
+            new_id=self.new_id,
+        )
+        outcome = transaction.commit(metrics=told["metrics"])
+        if isinstance(outcome, Conflicted):
+            raise outcome.as_error(self.planned.table)
+        return outcome.version
+
+    def _end(self, finished: bool) -> int | None:
+        """What became of it, which must not hide why it ended."""
+        if not self.planned.logs_commits:
+            return None
+        # What it finds forbids deletions, not to say how they went.
+        with suppress(DeltaMaintenanceError):
+            self.watch.look()
+        try:
+            return self._log(
+                "VACUUM END",
+                parameters={"status": "COMPLETED" if finished else "FAILED"},
+                metrics={
+                    "numDeletedFiles": self.done.deleted,
+                    "numVacuumedDirectories": self.directories,
+                },
+            )
+        except DeltaMaintenanceError as error:
+            self.notes.append(f"VACUUM END is not in the log: {error.problem}")
+            return None
+
+    def _retention(self) -> dict[str, Any]:
+        options = self.planned.options
+        told: dict[str, Any] = {
+            "retentionCheckEnabled": not (
+                options.allow_short_retention and options.no_other_writers
+            ),
+            "defaultRetentionMillis": _millis(self.watch.settings.retention),
+        }
+        if options.retention is not None:
+            told["specifiedRetentionMillis"] = _millis(options.retention)
+        return told
+
+
+class _LogWatch:
+    """Follows the log from the version of a survey on."""
+
+    def __init__(self, latest: Snapshot) -> None:
+        self.latest = latest
+        self.settings = Settings.of(latest)
+        self._came = ProtectedPaths(latest.store.addresses)
+
+    def look(self) -> None:
+        advanced = advance(self.latest)
+        self.latest = advanced.snapshot
+        for commit in advanced.commits:
+            self._came.offer(commit.adds)
+            self._came.offer(commit.removes)
+        if advanced.commits:
+            require_vacuumable(advanced.snapshot)
+            require_same_settings(self.settings, advanced.snapshot)
+
+    def covers(self, paths: pa.StringArray) -> Mask:
+        return self._came.covers(paths)
+
+
+def _require_young(planned: VacuumPlan, now: datetime) -> None:
+    age = now - planned.planned_at
+    if not -_PLAN_LIFE < age <= _PLAN_LIFE:
+        raise RefusedError(
+            f"the plan was made {abs(age)} {'ago' if age > timedelta() else 'from now'}",
+            version=planned.version,
+            remedy="plan again: a plan holds for an hour",
+        )
+
+
+def _millis(length: timedelta) -> int:
+    return length // timedelta(milliseconds=1)

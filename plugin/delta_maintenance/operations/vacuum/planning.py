@@ -1,0 +1,361 @@
+"""What a vacuum would delete: the survey of a table's folder and log that makes a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import pyarrow as pa
+
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
+from delta_maintenance.operations.vacuum.candidates import Search, Tally
+from delta_maintenance.operations.vacuum.deletion import require_deletable_root
+from delta_maintenance.operations.vacuum.engine import Found, LocalEngine, Request, VacuumEngine
+from delta_maintenance.operations.vacuum.inventory import read_inventory
+from delta_maintenance.operations.vacuum.options import (
+    DeadGroup,
+    KeptGroup,
+    SampleFile,
+    VacuumOptions,
+    VacuumPlan,
+)
+from delta_maintenance.operations.vacuum.references import FileReferences
+from delta_maintenance.operations.vacuum.removed_in_log import LogWindow, removed_paths, window_to
+from delta_maintenance.protocol.features.registry import Operation, require_supported
+from delta_maintenance.protocol.vacuum.visibility import VisibilityRules
+from delta_maintenance.storage.core.listing import EntryKind, tree_of
+from delta_maintenance.table.commit.follow import advance
+from delta_maintenance.table.read.log_age import file_times, newest_commit_not_after
+from delta_maintenance.table.read.segment import LogListing, list_log
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+
+LEAST_RETENTION = timedelta(days=7)
+"""A writer may have been at work for so long before it commits what it wrote."""
+_LARGE = 1000
+_SAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A plan with the exact list behind it."""
+
+    plan: VacuumPlan
+    found: Found
+
+
+def survey(
+    snapshot: Snapshot,
+    options: VacuumOptions | None = None,
+    *,
+    now: datetime,
+    engine: VacuumEngine | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Survey:
+    """What a vacuum at an instant would delete. Deletes nothing.
+
+    `now` is to be read before the snapshot is opened. `engine` is the one of a plan for Spark; the
+    local engine needs none. `storage_options` are for an inventory. The folder is listed first and
+    the log's newest commits are read last, so that nothing is taken for dead that came into use in
+    between. Errors: `UnsupportedFeatureError` and `RefusedError` where the table must not be
+    vacuumed so, `CorruptTableError` where its files are not there.
+    """
+    options = (options or VacuumOptions()).validated()
+    try:
+        return _Surveying(snapshot, options, now, engine, storage_options).run()
+    except DeltaMaintenanceError as error:
+        raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+
+
+def engine_for(snapshot: Snapshot, options: VacuumOptions) -> Literal["local", "spark"]:
+    """The engine that these options ask for, or that the size of the log asks for."""
+    if options.mode != "full" or options.engine == "local":
+        return "local"
+    if options.engine == "spark":
+        return "spark"
+    segment = snapshot.segment
+    size = sum(entry.status.size for entry in segment.tail)
+    if snapshot.checkpoint is not None:
+        size += sum(entry.status.size for entry in snapshot.checkpoint.files.entries)
+        size += sum(sidecar.size_in_bytes for sidecar in snapshot.checkpoint.sidecars)
+    return "spark" if size >= options.auto_spark_bytes else "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What of a table's metadata decides what may go."""
+
+    retention: timedelta
+    rules: VisibilityRules
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Settings:
+        """Those of a version."""
+        metadata, properties = snapshot.metadata, snapshot.properties
+        columns = dict.fromkeys((*metadata.partition_columns, *snapshot.physical_partition_columns))
+        formats = metadata.configuration.get("delta.universalFormat.enabledFormats") or ""
+        compatible = (
+            properties.enable_iceberg_compat_v1,
+            properties.enable_iceberg_compat_v2,
+            properties.enable_iceberg_compat_v3,
+        )
+        return cls(
+            properties.deleted_file_retention,
+            VisibilityRules(
+                partition_columns=tuple(columns),
+                iceberg="iceberg" in formats.lower() or any(compatible),
+            ),
+        )
+
+
+def require_vacuumable(snapshot: Snapshot) -> None:
+    """`UnsupportedFeatureError` or `RefusedError` where files of the table must not be deleted."""
+    require_supported(
+        snapshot.protocol, Operation.VACUUM, table=snapshot.table, version=snapshot.version
+    )
+    unread = [p for p in snapshot.properties.problems if "deletedFileRetention" in p]
+    if unread:
+        raise _refused(snapshot, f"a property cannot be read: {unread[0]}", "correct the property")
+
+
+class _Surveying:
+    """One look at a table's folder and its log."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        options: VacuumOptions,
+        now: datetime,
+        engine: VacuumEngine | None,
+        storage_options: Mapping[str, str] | None,
+    ) -> None:
+        self.engine = engine
+        self.storage_options = storage_options
+        self.snapshot = snapshot
+        self.store = snapshot.store
+        self.options = options
+        self.now = now
+        self.notes = list(snapshot.warnings)
+        self.settings = Settings.of(snapshot)
+
+    def run(self) -> Survey:
+        snapshot, options = self.snapshot, self.options
+        require_vacuumable(snapshot)
+        require_deletable_root(self.store)
+        if (options.mode == "inventory") != (options.inventory is not None):
+            raise InvalidRequestError(
+                "the mode inventory and the address of an inventory go together",
+                remedy="give both or none",
+            )
+        self.retention = self._retention() + self._since()
+        self.before = self._delete_before()
+        self.before_ms = epoch_millis(self.before)
+        kept = [Table(self.store).snapshot(version=v) for v in sorted(set(options.keep_versions))]
+        window, engine = self._chosen_engine()
+        found = engine.find(
+            Request(
+                snapshot=snapshot,
+                search=Search(
+                    rules=self.settings.rules,
+                    modified_before_ms=self.before_ms,
+                    foreign_files=options.foreign_files,
+                ),
+                deleted_before_ms=self.before_ms,
+                kept_versions=kept,
+                requires_all=options.mode == "full" and not options.ignore_missing_files,
+                complete=self._complete,
+            )
+        )
+        if found.problem is not None:
+            raise _refused(
+                snapshot, found.problem, "repair the log first: readers disagree about it"
+            )
+        if found.ageless_tombstones:
+            self.notes.append(
+                f"{found.ageless_tombstones} tombstones do not say how old they are, so they "
+                "protect their files"
+            )
+        return Survey(self._plan(found, window), found)
+
+    def _chosen_engine(self) -> tuple[LogWindow | None, VacuumEngine]:
+        """The engine, and the commits that say what may be there, if it is they who do."""
+        if self.options.mode != "full":
+            window, entries = self._entries()
+            return window, LocalEngine(entries)
+        if engine_for(self.snapshot, self.options) == "local":
+            return None, LocalEngine()
+        if self.engine is None:
+            raise InvalidRequestError(
+                "the plan is for Spark",
+                remedy="run it by delta_maintenance.spark, or plan for local",
+            )
+        return None, self.engine
+
+    def _entries(self) -> tuple[LogWindow | None, list[pa.Table]]:
+        """What may be there, by an inventory or by the log."""
+        options = self.options
+        if options.inventory is not None:
+            self.notes.append("files that are not in the inventory are not found")
+            listed = read_inventory(
+                options.inventory,
+                roots=self.store.addresses,
+                storage_options=self.storage_options,
+            )
+            return None, [listed]
+        self.notes.append(
+            "only what the retained log says was removed is found: no file that never was in the "
+            "table, and no empty directory"
+        )
+        listing = list_log(self.store)
+        last = self._newest_before(listing)
+        if last is None:
+            return LogWindow(0, -1), []
+        window = window_to(self.store, listing, last)
+        commits = [listing.commits[v] for v in sorted(listing.commits)]
+        within = [e for e in commits if window.first <= (e.file.version or 0) <= window.last]
+        paths = removed_paths(self.store, within)
+        return window, [tree_of(paths, EntryKind.FILE)]
+
+    def _newest_before(self, listing: LogListing) -> int | None:
+        times = file_times(listing, now_ms=epoch_millis(self.now))
+        return newest_commit_not_after(self.snapshot, listing, times, instant_ms=self.before_ms - 1)
+
+    def _protect_removed_since(self, references: FileReferences) -> None:
+        """Checkpoints drop tombstones after the table's retention; only commits know longer."""
+        listing = list_log(self.store)
+        last = self._newest_before(listing)
+        earliest = min(listing.commits, default=0)
+        if last is None and earliest > 0:
+            raise _refused(
+                self.snapshot,
+                f"the log does not go back for {self.retention}, so that what was removed within "
+                "that time is not known",
+                "take a shorter retention, or keep the log for longer",
+            )
+        since = -1 if last is None else last
+        entries = [listing.commits[v] for v in sorted(listing.commits) if v > since]
+        references.in_use.offer(pa.table({"path": removed_paths(self.store, entries)}))
+
+    def _complete(self, references: FileReferences) -> Snapshot:
+        """Protects what was committed while the folder was listed and the log was read."""
+        if self.retention > self.settings.retention:
+            self._protect_removed_since(references)
+        advanced = advance(self.snapshot)
+        for commit in advanced.commits:
+            references.in_use.offer(commit.adds)
+            references.in_use.offer(commit.removes)
+        if advanced.commits:
+            require_vacuumable(advanced.snapshot)
+            require_same_settings(self.settings, advanced.snapshot)
+        return advanced.snapshot
+
+    def _retention(self) -> timedelta:
+        own = self.settings.retention
+        least = max(own, LEAST_RETENTION)
+        wanted = self.options.retention
+        flags = self.options.allow_short_retention and self.options.no_other_writers
+        if wanted is None:
+            if own < least and not flags:
+                self.notes.append(
+                    f"delta.deletedFileRetentionDuration is {own}; what is younger than {least} "
+                    "stays all the same"
+                )
+            return own if flags else least
+        if wanted < timedelta():
+            raise InvalidRequestError(
+                f"a retention of {wanted} is negative", remedy="give zero or more"
+            )
+        if wanted < least and not flags:
+            raise _refused(
+                self.snapshot,
+                f"a retention of {wanted} is shorter than {least}",
+                "keep the longer one, or give both flags that allow a short retention",
+            )
+        return wanted
+
+    def _since(self) -> timedelta:
+        """How long ago the instant is that ages are counted at."""
+        as_of = self.options.as_of
+        return max(self.now - as_of, timedelta()) if as_of is not None else timedelta()
+
+    def _delete_before(self) -> datetime:
+        try:
+            return self.now.astimezone(UTC) - self.retention
+        except OverflowError:
+            # Some ask for more years than the calendar has, to keep everything.
+            return datetime.fromtimestamp(0, UTC)
+
+    def _plan(self, found: Found, window: LogWindow | None) -> VacuumPlan:
+        files = sum(tally.count for tally in found.tallies)
+        size = sum(tally.bytes for tally in found.tallies)
+        logs = self.options.log_commits
+        swept = window is not None and not window.is_empty
+        return VacuumPlan(
+            table=self.snapshot.table,
+            version=found.latest.version,
+            planned_at=self.now,
+            options=self.options,
+            engine=engine_for(self.snapshot, self.options),
+            retention=self.retention,
+            delete_before=self.before,
+            files=files,
+            bytes=size,
+            groups=tuple(_group(tally) for tally in found.tallies),
+            kept=tuple(KeptGroup(why=why, count=n) for why, n in sorted(found.kept.items()) if n),
+            listed=found.listed,
+            live_files=found.live_files,
+            directories=len(found.directories),
+            sample_directories=tuple(sorted(found.directories)[:_SAMPLES]),
+            large=_large(files, size, found),
+            logs_commits=logs if logs is not None else not self.store.root.startswith("s3"),
+            first_commit=window.first if window is not None and swept else None,
+            last_commit=window.last if window is not None and swept else None,
+            reason=self._reason(files, window),
+            notes=tuple(self.notes),
+        )
+
+    def _reason(self, files: int, window: LogWindow | None) -> str:
+        since = f"{self.before:%Y-%m-%dT%H:%M:%SZ}"
+        if window is not None and window.is_empty:
+            return f"no commit from before {since} is left that no vacuum went through"
+        if window is not None:
+            return f"of what commits {window.first} to {window.last} removed, this is still there"
+        if not files:
+            return f"nothing from before {since} is out of use"
+        return f"no version and no tombstone since {since} needs these files"
+
+
+def require_same_settings(settings: Settings, snapshot: Snapshot) -> None:
+    """`RefusedError` where a newer version of the table decides otherwise about its files."""
+    if Settings.of(snapshot) != settings:
+        raise _refused(
+            snapshot,
+            "the table's retention, its partitioning or its use by Iceberg has just changed",
+            "plan again",
+        )
+
+
+def _group(tally: Tally) -> DeadGroup:
+    return DeadGroup(
+        reason=tally.reason.label,
+        count=tally.count,
+        bytes=tally.bytes,
+        samples=tuple(SampleFile(path=path, size=size) for path, size in tally.samples),
+    )
+
+
+def _large(files: int, size: int, found: Found) -> str | None:
+    if files <= _LARGE:
+        return None
+    if files > found.live_files:
+        return f"{files} files are to go, and {found.live_files} are live"
+    if size > found.live_bytes:
+        return f"{size} bytes are to go, and {found.live_bytes} are live"
+    return None
+
+
+def _refused(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:
+    return RefusedError(problem, table=snapshot.table, version=snapshot.version, remedy=remedy)

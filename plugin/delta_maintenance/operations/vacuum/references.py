@@ -1,0 +1,148 @@
+"""What a version of a table refers to, as far as deleting files depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.actions.paths import ABSOLUTE, PathAudit, locations
+from delta_maintenance.protocol.columns.arrays import booleans, to_bools
+from delta_maintenance.protocol.delta_log.checkpoint_rows import deletion_times
+from delta_maintenance.protocol.vacuum.protected_paths import (
+    ProtectedPaths,
+    deletion_vector_paths,
+    spellings_of,
+)
+from delta_maintenance.table.read.active_files import StandingFiles
+from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.write.sidecar_writer import commit_times
+
+REFERENCE_FIELDS = {
+    "add": ("path", "deletionVector", "size"),
+    "remove": ("path", "deletionVector", "deletionTimestamp"),
+}
+"""The fields of file actions that references are told by."""
+
+
+@dataclass(slots=True)
+class FileReferences:
+    """The files of one or several versions, each under every spelling."""
+
+    in_use: ProtectedPaths
+    """Files of live adds, and of tombstones whose retention is not over."""
+    expired: list[pa.BinaryArray] = field(default_factory=list)
+    """Files of tombstones whose retention is over; some of them may be in use all the same."""
+    live: list[pa.StringArray] = field(default_factory=list)
+    """The files of live adds, as their paths are written."""
+    live_bytes: int = 0
+    num_live: int = 0
+    ageless_tombstones: int = 0
+    """Of unknown age: they protect, since nothing tells that they have expired."""
+
+    @classmethod
+    def none(cls, roots: tuple[str, ...]) -> FileReferences:
+        """Of no version yet; `roots` are the addresses of the table."""
+        return cls(ProtectedPaths(roots))
+
+    @staticmethod
+    def live_paths(adds: pa.Table) -> list[pa.StringArray]:
+        """The data files of adds, and the files of their vectors as far as they are inside."""
+        vectors = adds["deletionVector"].chunks if "deletionVector" in adds.column_names else []
+        return [*adds["path"].chunks, *(deletion_vector_paths(chunk)[0] for chunk in vectors)]
+
+    def unlisted(self, listed: Sequence[pa.StringArray]) -> list[tuple[str, str]]:
+        """The live files below the root that are not among the listed ones under any spelling.
+
+        Each as its path is written, and where that points, relative to the root.
+        """
+        there = ProtectedPaths(self.in_use.roots)
+        there.take_literally(listed)
+        found: list[tuple[str, str]] = []
+        for paths in self.live:
+            known = there.covers(paths)
+            if known.all():
+                continue
+            for root in self.in_use.roots:
+                places = locations(paths, root=root)
+                below = ~to_bools(pc.match_substring_regex(places, ABSOLUTE))
+                known |= there.covers(places)
+                missing = booleans(below & ~known)
+                known |= below
+                found += zip(
+                    paths.filter(missing).to_pylist(),
+                    map(_readable, places.filter(missing).to_pylist()),
+                    strict=True,
+                )
+        return found
+
+
+def read_references(
+    snapshot: Snapshot, *, deleted_before_ms: int, kept_versions: Iterable[Snapshot] = ()
+) -> tuple[FileReferences, str | None]:
+    """What a snapshot refers to, and other versions whose live files are to stay with theirs.
+
+    A tombstone expires when it was deleted before an instant, in milliseconds since 1970-01-01 UTC;
+    one that does not say when is as old as its commit, and never expires where that is not known.
+    The second value says what forbids deletions, as one clause: paths on which readers disagree.
+    """
+    while True:
+        references = FileReferences.none(snapshot.store.addresses)
+        audit = PathAudit(snapshot.table)
+        try:
+            for batch in snapshot.scan(fields=REFERENCE_FIELDS):
+                audit.offer(batch.adds, batch.tombstones)
+                take_references(
+                    references,
+                    batch,
+                    deleted_before_ms=deleted_before_ms,
+                    commit_times=commit_times(snapshot),
+                )
+            break
+        except UnusableCheckpointError as error:
+            snapshot = snapshot.avoiding(error)
+    for kept in kept_versions:
+        protect_live_files(references.in_use, kept)
+    return references, audit.problem()
+
+
+def protect_live_files(protected: ProtectedPaths, snapshot: Snapshot) -> None:
+    """Adds the live files of another version, with their deletion vectors."""
+    while True:
+        try:
+            for batch in snapshot.scan(fields={"add": ("path", "deletionVector"), "remove": ()}):
+                protected.offer(batch.adds)
+            return
+        except UnusableCheckpointError as error:
+            snapshot = snapshot.avoiding(error)
+
+
+def take_references(
+    references: FileReferences,
+    batch: StandingFiles,
+    *,
+    deleted_before_ms: int,
+    commit_times: Mapping[int, int],
+) -> None:
+    """Adds what a batch of a version's standing actions refers to."""
+    adds, tombstones = batch.adds, batch.tombstones
+    references.in_use.offer(adds)
+    references.num_live += adds.num_rows
+    if "size" in adds.column_names:
+        references.live_bytes += pc.sum(adds["size"]).as_py() or 0
+    references.live += FileReferences.live_paths(adds)
+    if not tombstones.num_rows:
+        return
+    times = deletion_times(tombstones, commit_times=commit_times)
+    protects = pc.fill_null(pc.greater_equal(times, deleted_before_ms), True)
+    references.in_use.offer(tombstones.filter(protects))
+    expired = tombstones.filter(pc.invert(protects))
+    references.expired += spellings_of(expired, roots=references.in_use.roots).places
+    references.ageless_tombstones += times.null_count
+
+
+def _readable(place: bytes) -> str:
+    return place.decode(errors="replace")

@@ -1,0 +1,101 @@
+"""Maintenance hours: the windows of a week in which a table may be worked on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, Field
+
+from delta_maintenance.policies.definition.values import PolicyModel
+
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_DAY = timedelta(days=1)
+_WEEK = 8
+"""Days after which every window has begun once more."""
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(
+            f"{name!r} is no time zone; give an IANA name, such as Europe/Paris"
+        ) from None
+    return name
+
+
+def _windows(texts: tuple[str, ...]) -> tuple[str, ...]:
+    for text in texts:
+        _parsed(text)
+    return texts
+
+
+class Hours(PolicyModel):
+    """Windows of the week, on the clock of one time zone."""
+
+    timezone: Annotated[str, AfterValidator(_zone)] = "UTC"
+    """IANA name."""
+    windows: Annotated[tuple[str, ...], AfterValidator(_windows), Field(min_length=1)]
+    """Such as `22:00-06:00`, `Mon-Fri 20:00-24:00` or `Sun 00:00-24:00`. One that ends at or before
+    its beginning ends on the next day; its days are those on which it begins."""
+
+    def is_open(self, instant: datetime) -> bool:
+        """Whether an instant is in a window."""
+        return self.next_opening(instant) == instant
+
+    def next_opening(self, instant: datetime) -> datetime:
+        """The first instant in a window, `instant` or later, in UTC."""
+        instant = instant.astimezone(UTC)
+        return min(
+            max(start, instant) for start, end in self._spans(instant) if start < end > instant
+        )
+
+    def _spans(self, instant: datetime) -> Iterator[tuple[datetime, datetime]]:
+        """The windows from the day before an instant on, for a good week."""
+        zone = ZoneInfo(self.timezone)
+        yesterday = instant.astimezone(zone).date() - _DAY
+        parsed = [_parsed(text) for text in self.windows]
+        for day in (yesterday + _DAY * number for number in range(_WEEK + 2)):
+            for days, first, last in parsed:
+                if day.weekday() in days:
+                    yield _at(day, first, zone), _at(day, last, zone)
+
+
+def _at(day: date, since_midnight: timedelta, zone: ZoneInfo) -> datetime:
+    """By the clock on the wall: a day of 23 hours has its windows all the same."""
+    wall = datetime.combine(day, time()) + since_midnight
+    return wall.replace(tzinfo=zone).astimezone(UTC)
+
+
+def _parsed(text: str) -> tuple[frozenset[int], timedelta, timedelta]:
+    """The days on which a window begins, and its ends since their midnight."""
+    match = _WINDOW.fullmatch(text.strip().lower())
+    if match is None:
+        raise ValueError(f"{text!r} is no window; write it like 'Mon-Fri 22:00-06:00'")
+    first, last = (_clock(match[end]) for end in ("from", "to"))
+    return _weekdays(match["first"], match["last"]), first, last if last > first else last + _DAY
+
+
+def _clock(text: str) -> timedelta:
+    hours, minutes = (int(part) for part in text.split(":"))
+    length = timedelta(hours=hours, minutes=minutes)
+    if length > _DAY or minutes > 59:
+        raise ValueError(f"{text!r} is no time of a day; the last one is 24:00")
+    return length
+
+
+def _weekdays(first: str | None, last: str | None) -> frozenset[int]:
+    if first is None:
+        return frozenset(range(7))
+    start, end = _DAYS.index(first), _DAYS.index(last or first)
+    return frozenset((start + offset) % 7 for offset in range((end - start) % 7 + 1))
+
+
+_WINDOW = re.compile(
+    rf"(?:(?P<first>{'|'.join(_DAYS)})(?:-(?P<last>{'|'.join(_DAYS)}))? +)?"
+    r"(?P<from>[0-9]{1,2}:[0-9]{2})-(?P<to>[0-9]{1,2}:[0-9]{2})"
+)

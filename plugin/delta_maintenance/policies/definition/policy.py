@@ -1,0 +1,188 @@
+"""The policy document: which tables there are, and what each of them needs.
+
+One rule merges: for a table, the `defaults` come first, over them the first pattern in the file
+that its address matches, over that its own entry. Mappings merge key by key, everything else
+replaces.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from delta_maintenance.policies.definition.patterns import Pattern
+from delta_maintenance.policies.definition.reader import read_document
+from delta_maintenance.policies.definition.rules import Rules
+from delta_maintenance.policies.definition.values import Address, PolicyModel
+
+
+class TableEntry(Rules):
+    """One table by its address, or all that a pattern finds, with what they need beyond the
+    defaults."""
+
+    name: Annotated[str, Field(min_length=1)] | None = None
+    """Of a table: unique, for people and for what is remembered of it; by default its address. Of
+    a pattern: stands before the names of what it finds, with a slash."""
+    uri: Address | None = None
+    """The address of one table; may hold `${env:NAME}`."""
+    pattern: Address | None = None
+    """Addresses of tables: `*` is any text within one folder's name, `**` any folders. A root with
+    all below it ends with `/**`."""
+    exclude: tuple[Address, ...] = ()
+    """Of a pattern: patterns of addresses that are left out, with what is below them."""
+    owner: str | None = None
+    """For people."""
+    tags: tuple[str, ...] = ()
+    """For people."""
+
+    @model_validator(mode="after")
+    def _says_where(self) -> Self:
+        if (self.uri is None) == (self.pattern is None):
+            raise ValueError("a table has either a uri or a pattern; give one of the two")
+        if self.exclude and self.pattern is None:
+            raise ValueError("only a pattern has exclusions; take them out")
+        return self
+
+    def covers(self, uri: str) -> bool:
+        """Whether the address is one of the pattern's, and not excluded."""
+        return (
+            self.pattern is not None
+            and _pattern(self.pattern).matches(uri)
+            and not self.excludes(uri)
+        )
+
+    def excludes(self, uri: str) -> bool:
+        """Whether the address, or a folder above it, is excluded."""
+        return any(_pattern(f"{text.removesuffix('/**')}/**").matches(uri) for text in self.exclude)
+
+
+class PolicyTable(PolicyModel):
+    """One table with everything that the policy says of it. Travels as JSON."""
+
+    name: str
+    """Unique in its policy."""
+    uri: str
+    owner: str | None = None
+    tags: tuple[str, ...] = ()
+    rules: Rules
+    """Merged."""
+
+
+class Policy(PolicyModel):
+    """The document. `load_policy` reads one from a file."""
+
+    version: Literal[1]
+    """Of the form of this document."""
+    defaults: Rules = Rules()
+    """What every table needs."""
+    tables: tuple[TableEntry, ...] = ()
+    """Tables by their addresses, and patterns of them."""
+
+    @model_validator(mode="after")
+    def _is_unambiguous(self) -> Self:
+        for what, values in (
+            ("named", [e.name or e.uri for e in self.tables if e.uri is not None]),
+            ("at", [e.uri for e in self.tables if e.uri is not None]),
+        ):
+            if (twice := _repeated(values)) is not None:
+                raise ValueError(f"two tables are {what} {twice}; keep one of them")
+        return self
+
+    @cached_property
+    def named_tables(self) -> tuple[PolicyTable, ...]:
+        """The tables that stand in the document with their address, in its order."""
+        return tuple(
+            self._table(entry.uri, entry.name or entry.uri, entry)
+            for entry in self.tables
+            if entry.uri is not None
+        )
+
+    @cached_property
+    def patterns(self) -> tuple[TableEntry, ...]:
+        """The entries whose tables are yet to be discovered (`policies.discovery`)."""
+        return tuple(entry for entry in self.tables if entry.pattern is not None)
+
+    def table_at(self, uri: str, *, name: str | None = None) -> PolicyTable:
+        """The table at an address, with its merged rules, whether or not the document names it."""
+        uri = uri.rstrip("/") or uri
+        own = next((entry for entry in self.tables if entry.uri == uri), None)
+        return self._table(uri, name or (own.name if own is not None else None) or uri, own)
+
+    def table_of(self, entry: TableEntry, uri: str) -> PolicyTable:
+        """A table that has the rules of this entry, wherever it is."""
+        return _table(self.defaults, [entry], uri, entry.name or uri)
+
+    def _table(self, uri: str, name: str, own: TableEntry | None) -> PolicyTable:
+        pattern = next((entry for entry in self.patterns if entry.covers(uri)), None)
+        layers = [layer for layer in (pattern, own) if layer is not None]
+        return _table(self.defaults, layers, uri, name)
+
+
+def load_policy(
+    path: str | os.PathLike[str], environment: Mapping[str, str] | None = None
+) -> Policy:
+    """The policy in a YAML file, of which JSON is one.
+
+    `environment` resolves `${env:NAME}` in addresses, by default that of the process; references in
+    storage options and Spark properties stay references. `InvalidRequestError` names the file, the
+    line, the key, what is wrong and what to do.
+    """
+    return read_document(
+        Policy, path, environment=os.environ if environment is None else environment
+    )
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of the document, for editors."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Policy of delta-maintenance",
+        **{key: value for key, value in Policy.model_json_schema().items() if key != "title"},
+    }
+
+
+_RULES = set(Rules.model_fields)
+
+
+def _table(defaults: Rules, layers: list[TableEntry], uri: str, name: str) -> PolicyTable:
+    return PolicyTable(
+        name=name,
+        uri=uri,
+        owner=next((each.owner for each in reversed(layers) if each.owner is not None), None),
+        tags=next((each.tags for each in reversed(layers) if each.tags), ()),
+        rules=_merged(defaults, layers),
+    )
+
+
+def _merged(defaults: Rules, layers: list[TableEntry]) -> Rules:
+    said = [layer.model_dump(include=_RULES, exclude_unset=True) for layer in layers]
+    if not any(said):
+        return defaults
+    merged = defaults.model_dump(exclude_unset=True)
+    for each in said:
+        merged = _over(merged, each)
+    return Rules.model_validate(merged)
+
+
+def _over(lower: Any, upper: Any) -> Any:
+    if not isinstance(lower, Mapping) or not isinstance(upper, Mapping):
+        return upper
+    over = {key: _over(lower.get(key), value) for key, value in upper.items()}
+    return {**lower, **over}
+
+
+# Each is asked about every table.
+_pattern = lru_cache(maxsize=1024)(Pattern)
+
+
+def _repeated(values: Iterable[str]) -> str | None:
+    seen: set[str] = set()
+    for value in values:
+        if value in seen:
+            return value
+        seen.add(value)
+    return None

@@ -1,0 +1,134 @@
+"""What is told of tables and their policies: what is due, what was done, what is remembered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from delta_maintenance.operations.core.record import Instant, Record
+from delta_maintenance.operations.health.models import TableHealth
+from delta_maintenance.policies.definition.rules import AnyOperation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastRun(Record):
+    """When an operation was last run, which no log tells of those that leave no commit.
+
+    Whoever runs operations keeps these: `RunResult.last_runs` has them brought up to date.
+    """
+
+    operation: AnyOperation
+    at: Instant
+    """When it began."""
+    version: int
+    """Of the table afterwards."""
+    status: str
+    """Of the operation's Result; `failed` where there is none."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it did what it was to do, so that it need not be done again at once."""
+        return self.status not in ("failed", "partly", "incomplete", "conflict", "corrupt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssessedOperation(Record):
+    """One operation that the policy, or somebody, asks for."""
+
+    operation: AnyOperation
+    status: Literal["due", "not-due", "blocked"]
+    """`blocked`: due but for something that somebody has to change, or for the hour."""
+    reason: str
+    """One sentence."""
+    due_at: Instant | None = None
+    """When it will be due, or may run, as far as time alone decides."""
+    engine: Literal["local", "spark"] = "local"
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the operation, as JSON: what its Options are made from."""
+    needs_approval: bool = False
+    commits_to_replay: int | None = None
+    """Files of commits that a reader opens now, compactions for one; None where the operation makes
+    no difference."""
+    commits_to_replay_after: int | None = None
+    bytes_to_read: int = 0
+    """What it costs, about, as far as the log tells."""
+    requests: int = 0
+    """To the store, likewise."""
+    reclaims_files: int = 0
+    """What it brings, as far as the log tells; it may be more."""
+    reclaims_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment(Record):
+    """One table, held against its policy at an instant."""
+
+    name: str
+    uri: str
+    assessed_at: Instant
+    status: Literal["due", "nothing-due", "blocked", "failed"]
+    """`blocked`: all that is due is blocked. `failed`: the table could not be looked at."""
+    problem: str | None = None
+    """Of `failed`: one line, with the remedy."""
+    exit_status: int = 0
+    """Of `failed`: as the command line would end."""
+    retryable: bool = False
+    """Of `failed`: whether another look may succeed."""
+    operations: tuple[AssessedOperation, ...] = ()
+    """In the order in which they run."""
+    next_due_at: Instant | None = None
+    """When to look again at the latest, as far as time alone decides."""
+    health: TableHealth | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def due(self) -> tuple[AssessedOperation, ...]:
+        """What is to be run, in order."""
+        return tuple(each for each in self.operations if each.status == "due")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationOutcome(Record):
+    """What became of one operation."""
+
+    operation: AnyOperation
+    status: Literal[
+        "done", "nothing-to-do", "planned", "incomplete", "failed", "stopped", "needs-approval"
+    ]
+    """`incomplete`: the Result says how far it came. `stopped`: a limit was reached before it did
+    anything."""
+    reason: str
+    """One line; of what failed, with table, version, file and remedy."""
+    started_at: Instant
+    seconds: float = 0.0
+    engine: Literal["local", "spark"] = "local"
+    result: dict[str, Any] | None = None
+    """The operation's own Result as JSON, its Plan where that was all."""
+    commits: int = 0
+    """Versions that it added."""
+    exit_status: int = 0
+    """As the command line would end."""
+    retryable: bool = False
+    """Whether the same again may succeed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult(Record):
+    """What was done on one table."""
+
+    name: str
+    uri: str
+    status: Literal["done", "nothing-due", "planned", "incomplete", "failed", "stopped", "blocked"]
+    """`blocked`: nothing could be run, for the hour, for want of an approval or else."""
+    started_at: Instant
+    ended_at: Instant
+    outcomes: tuple[OperationOutcome, ...] = ()
+    before: Assessment | None = None
+    after: Assessment | None = None
+    """None where nothing was run."""
+    last_runs: tuple[LastRun, ...] = ()
+    """Those that were handed in, brought up to date: to be kept for the next assessment."""
+    problem: str | None = None
+    """Of what ended the run: one line, with the remedy."""
+    exit_status: int = 0
+    retryable: bool = False

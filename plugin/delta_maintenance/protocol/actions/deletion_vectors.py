@@ -1,0 +1,282 @@
+"""Deletion vectors: which vector a file has, where it is stored and which rows it marks.
+
+Implements "Deletion Vector Descriptor Schema", "Derived Fields", "Deletion Vector Format" and
+"Deletion Vector File Storage Format" of the protocol. A vector is a set of physical row positions,
+counted from 0. Whatever does not fit its descriptor raises `CorruptTableError`: a vector that is
+read wrongly brings deleted rows back.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap, BitMap64
+
+from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
+from delta_maintenance.protocol.actions.model import Json
+
+STORED_RELATIVE = "u"
+STORED_ABSOLUTE = "p"
+STORED_INLINE = "i"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionVectorDescriptor:
+    """The `deletionVector` of one `add` or `remove`, for reading the vector.
+
+    Actions that are committed again repeat the columns they were read from, never this object.
+    """
+
+    storage_type: str
+    path_or_inline_dv: str
+    offset: int | None = None
+    """Bytes from the start of the file; None where the log has none, which is not the same id."""
+    size_in_bytes: int
+    """Of the vector itself: without the file's framing, before Z85."""
+    cardinality: int
+    """The number of rows the vector marks."""
+
+    @classmethod
+    def from_json(cls, value: Json) -> DeletionVectorDescriptor:
+        """From the object of the log, or from the same fields of a checkpoint's row.
+
+        `CorruptTableError` where a field is missing or cannot be; `UnsupportedFeatureError` for a
+        storage type that the protocol does not have.
+        """
+        storage_type = value.get("storageType")
+        if storage_type not in (STORED_RELATIVE, STORED_ABSOLUTE, STORED_INLINE):
+            raise UnsupportedFeatureError(
+                f"a deletion vector has the unknown storage type {storage_type!r}",
+                remedy="use a release that knows it",
+            )
+        path_or_inline_dv = value.get("pathOrInlineDv")
+        if not isinstance(path_or_inline_dv, str):
+            raise CorruptTableError("deletionVector.pathOrInlineDv is missing or no text")
+        offset = None if value.get("offset") is None else _count(value, "offset", bits=31)
+        if offset is not None and storage_type == STORED_INLINE:
+            raise CorruptTableError("an inline deletion vector has an offset")
+        return cls(
+            storage_type=storage_type,
+            path_or_inline_dv=path_or_inline_dv,
+            offset=offset,
+            size_in_bytes=_count(value, "sizeInBytes", bits=31),
+            cardinality=_count(value, "cardinality", bits=63),
+        )
+
+    @property
+    def unique_id(self) -> str:
+        """What tells this vector from every other one of the same data file."""
+        place = "" if self.offset is None else f"@{self.offset}"
+        return f"{self.storage_type}{self.path_or_inline_dv}{place}"
+
+    def relative_path(self) -> str | None:
+        """The file below the table's root, literally as stored; None for other storage types.
+
+        `CorruptTableError` where the UUID does not decode or the prefix leads out of the table.
+        """
+        if self.storage_type != STORED_RELATIVE:
+            return None
+        # The UUID always takes 20 characters; what stands before it is a directory.
+        prefix, encoded = self.path_or_inline_dv[:-20], self.path_or_inline_dv[-20:]
+        name = f"deletion_vector_{UUID(bytes=z85_decode(encoded, 16))}.bin"
+        if not prefix:
+            return name
+        if any(part in ("", ".", "..") for part in prefix.split("/")):
+            raise CorruptTableError(f"a deletion vector has the impossible prefix {prefix!r}")
+        return f"{prefix}/{name}"
+
+    def absolute_path(self) -> str | None:
+        """The address of the file with its URI encoding undone; None for other storage types."""
+        if self.storage_type != STORED_ABSOLUTE:
+            return None
+        try:
+            return unquote(self.path_or_inline_dv, errors="strict")
+        except UnicodeDecodeError:
+            raise CorruptTableError(
+                f"the path {self.path_or_inline_dv!r} of a deletion vector is no encoded UTF-8"
+            ) from None
+
+
+def unique_ids(storage_type: pa.Array, path_or_inline_dv: pa.Array, offset: pa.Array) -> pa.Array:
+    """The unique id of each row's vector from the columns of its descriptor, all of one length.
+
+    Null where `storage_type` is null. `CorruptTableError` where only one of the first two is null,
+    which would make a file with a vector look like one without.
+    """
+    present = pc.is_valid(storage_type)
+    if not pc.all(pc.equal(present, pc.is_valid(path_or_inline_dv)), min_count=0).as_py():
+        raise CorruptTableError("a deletionVector lacks its storageType or its pathOrInlineDv")
+    place = pc.binary_join_element_wise("@", pc.cast(offset, pa.string()), "")
+    return pc.binary_join_element_wise(storage_type, path_or_inline_dv, pc.fill_null(place, ""), "")
+
+
+def load(descriptor: DeletionVectorDescriptor, read: Callable[[str], bytes]) -> BitMap64:
+    """The rows that the vector marks, with its checksum and its cardinality checked.
+
+    `read` gives a whole file by its `relative_path` or `absolute_path`. A `FileNotFoundError` of it
+    becomes a `CorruptTableError` that names the file, since the log says that the file is there.
+    """
+    path = descriptor.relative_path() or descriptor.absolute_path()
+    try:
+        if path is None:
+            data = z85_decode(descriptor.path_or_inline_dv, descriptor.size_in_bytes)
+        else:
+            data = read_from_file(read(path), descriptor.offset, descriptor.size_in_bytes)
+        bitmap = decode_bitmap(data)
+        if len(bitmap) != descriptor.cardinality:
+            raise CorruptTableError(
+                f"a deletion vector marks {len(bitmap)} rows "
+                f"where the log says {descriptor.cardinality}"
+            )
+    except FileNotFoundError:
+        raise CorruptTableError("the file of a deletion vector is missing", file=path) from None
+    except CorruptTableError as error:
+        error.located(file=path)
+        raise
+    return bitmap
+
+
+def read_from_file(data: bytes, offset: int | None, size: int) -> bytes:
+    """One vector out of a deletion vector file, with its frame checked.
+
+    `data` is the whole file, `offset` and `size` (bytes) are those of the descriptor.
+    `CorruptTableError` where the version, the size or the CRC-32 differs.
+    """
+    frame_size = struct.pack(">I", size)
+    start = offset or 0
+    # An absent offset means 0, which is where files have their version byte. Size and CRC-32 tell
+    # whether the vector stands right there or, as in the files of every known writer, behind it.
+    if start == 0 and data[:4] != frame_size:
+        start = 1
+    if start > 0 and data[:1] != _FILE_VERSION:
+        raise CorruptTableError("a deletion vector file has no format version 1")
+    if data[start : start + 4] != frame_size:
+        raise CorruptTableError(
+            f"a deletion vector file has no vector of {size} bytes at offset {start}"
+        )
+    vector = data[start + 4 : start + 4 + size]
+    if data[start + 4 + size : start + 8 + size] != struct.pack(">I", zlib.crc32(vector)):
+        raise CorruptTableError(f"the deletion vector at offset {start} fails its CRC-32")
+    return vector
+
+
+def write_file(bitmaps: Sequence[BitMap64]) -> tuple[bytes, list[int]]:
+    """A deletion vector file that holds these vectors, and the offset of each."""
+    file = bytearray(_FILE_VERSION)
+    offsets = []
+    for bitmap in bitmaps:
+        vector = encode_bitmap(bitmap)
+        offsets.append(len(file))
+        file += struct.pack(">I", len(vector)) + vector + struct.pack(">I", zlib.crc32(vector))
+    return bytes(file), offsets
+
+
+def decode_bitmap(data: bytes) -> BitMap64:
+    """The rows of one serialised vector: the magic number and the bitmap behind it.
+
+    Reads the portable layout and the native one that Delta Spark wrote before it, both
+    little-endian. `CorruptTableError` for any other bytes.
+    """
+    magic, body = data[:4], data[4:]
+    if magic == _DRAFT_MAGIC:
+        raise CorruptTableError(
+            "a deletion vector has the big-endian layout of the protocol's first draft, "
+            "which no reader supports"
+        )
+    if magic not in (_PORTABLE_MAGIC, _NATIVE_MAGIC):
+        raise CorruptTableError(f"a deletion vector starts with unknown bytes {magic.hex()!r}")
+    try:
+        portable = body if magic == _PORTABLE_MAGIC else _portable_from_native(body)
+        bitmap = BitMap64.deserialize(portable)
+    # pyroaring raises IndexError for empty input.
+    except (ValueError, IndexError, struct.error):
+        raise CorruptTableError("the bitmap of a deletion vector does not decode") from None
+    if bitmap and bitmap.max() >= 2**63:
+        raise CorruptTableError("a deletion vector marks a row beyond 2^63")
+    return bitmap
+
+
+def encode_bitmap(bitmap: BitMap64) -> bytes:
+    """The serialised vector in the portable layout."""
+    return _PORTABLE_MAGIC + bytes(bitmap.serialize())
+
+
+def z85_decode(text: str, size: int | None = None) -> bytes:
+    """The bytes behind a Z85 text, cut to `size` where one is given.
+
+    Z85 knows only multiples of four bytes. Delta Spark fills the last group up with zero bytes,
+    which `size` cuts off; a Rust encoder writes one `#` per missing byte instead, which no full
+    group can start with. `CorruptTableError` for a text that is no Z85 or has another size.
+    """
+    try:
+        groups = text.encode("ascii").translate(_Z85_TO_RFC1924)
+        filler = len(text[-5:]) - len(text[-5:].lstrip("#"))
+        if len(groups) % 5:
+            raise ValueError("the last group is short")
+        if filler:
+            # Zero digits in place of the filler leave the value of the last bytes as it is.
+            tail = base64.b85decode(b"0" * filler + groups[len(groups) - 5 + filler :])
+            if filler > 3 or any(tail[:filler]):
+                raise ValueError("more bytes than the filler leaves room for")
+            decoded = base64.b85decode(groups[:-5]) + tail[filler:]
+        else:
+            decoded = base64.b85decode(groups)
+    except ValueError:
+        raise CorruptTableError(f"the text {text!r} of a deletion vector is no Z85") from None
+    if size is None:
+        return decoded
+    if not 0 <= len(decoded) - size < 4:
+        raise CorruptTableError(f"the text {text!r} of a deletion vector is not of {size} bytes")
+    return decoded[:size]
+
+
+def z85_encode(data: bytes) -> str:
+    """The Z85 text of the bytes, filled up with zero bytes to a multiple of four."""
+    return base64.b85encode(data, pad=True).translate(_RFC1924_TO_Z85).decode("ascii")
+
+
+_FILE_VERSION = b"\x01"
+_PORTABLE_MAGIC = struct.pack("<I", 1681511377)
+_NATIVE_MAGIC = struct.pack("<I", 1681511376)
+_DRAFT_MAGIC = struct.pack(">I", 1681511376)
+
+_DIGITS = b"0123456789"
+_LOWER = b"abcdefghijklmnopqrstuvwxyz"
+Z85 = _DIGITS + _LOWER + _LOWER.upper() + b".-:+=^!/*?&<>()[]{}@%$#"
+# The alphabet of base64.b85decode, which is Z85 in all but its characters.
+_RFC1924 = _DIGITS + _LOWER.upper() + _LOWER + b"!#$%&()*+-;<=>?@^_`{|}~"
+# A blank is in neither alphabet, so that foreign characters are refused.
+_Z85_TO_RFC1924 = bytes(
+    _RFC1924[Z85.index(octet)] if octet in Z85 else ord(" ") for octet in range(256)
+)
+_RFC1924_TO_Z85 = bytes.maketrans(_RFC1924, Z85)
+
+
+def _portable_from_native(body: bytes) -> bytes:
+    """Native: a count of 32-bit bitmaps, then each one's length and bytes; its index is its key."""
+    (count,) = struct.unpack_from("<I", body)
+    position, buckets = 4, []
+    for key in range(count):
+        (length,) = struct.unpack_from("<I", body, position)
+        position += 4
+        # Serialised afresh, so that a wrong length cannot shift the buckets behind it.
+        bitmap = BitMap.deserialize(body[position : position + length])
+        buckets.append(struct.pack("<I", key) + bitmap.serialize())
+        position += length
+    return struct.pack("<Q", count) + b"".join(buckets)
+
+
+def _count(value: Json, key: str, *, bits: int) -> int:
+    number: Any = value.get(key)
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**bits:
+        raise CorruptTableError(f"deletionVector.{key} is no count: {number!r}")
+    return number

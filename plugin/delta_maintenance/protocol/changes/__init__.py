@@ -1,0 +1,1 @@
+"""Changes of protocol and properties: what an upgrade, a downgrade or a property change entails."""

@@ -1,0 +1,174 @@
+"""What of a table's metadata uses a feature, and the same metadata with the feature off.
+
+A trace is told as a noun phrase, None where there is none. What cannot be understood counts as one:
+it is no proof that the feature is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from delta_maintenance.protocol.actions.model import Metadata
+from delta_maintenance.protocol.features import in_commit_timestamps
+from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.protocol.schema.types import (
+    ArrayType,
+    DeltaType,
+    MapType,
+    StructType,
+    UnknownType,
+    parse_schema,
+    walk,
+)
+
+MetadataTrace = Callable[[Metadata], str | None]
+MetadataChange = Callable[[Metadata], Metadata]
+
+
+def is_on(key: str) -> MetadataTrace:
+    """A property that is not false."""
+
+    def trace(metadata: Metadata) -> str | None:
+        text = metadata.configuration.get(key) or "false"
+        return None if text.lower() == "false" else f"the property {key}"
+
+    return trace
+
+
+def is_set(key: str) -> MetadataTrace:
+    """A property that is there, whatever it says."""
+    return lambda metadata: f"the property {key}" if key in metadata.configuration else None
+
+
+def first_of(*traces: MetadataTrace) -> MetadataTrace:
+    """The first of several traces."""
+
+    def first(metadata: Metadata) -> str | None:
+        return next((found for trace in traces if (found := trace(metadata)) is not None), None)
+
+    return first
+
+
+def without_properties(*keys: str) -> MetadataChange:
+    """Takes properties away."""
+    return lambda metadata: _configured(metadata, dict.fromkeys(keys))
+
+
+def constraint(metadata: Metadata) -> str | None:
+    """A CHECK constraint."""
+    prefix = "delta.constraints."
+    names = sorted(key for key in metadata.configuration if key.lower().startswith(prefix))
+    return f"the constraint {names[0][len(prefix) :]}" if names else None
+
+
+def mapped_column(metadata: Metadata) -> str | None:
+    """A column mapping mode, or a column with a name or an id for data files."""
+    mode = metadata.configuration.get("delta.columnMapping.mode", "none")
+    if mode != "none":
+        return f"the column mapping mode {mode}"
+    return _column(metadata, _has_metadata("delta.columnMapping."), "has a name for data files")
+
+
+def widened_column(metadata: Metadata) -> str | None:
+    """A column that had a narrower type, in which data files may still hold it."""
+    return _column(metadata, _has_metadata("delta.typeChanges"), "had another type")
+
+
+def geometry_column(metadata: Metadata) -> str | None:
+    """A column that holds geometries or geographies, at any level."""
+    return _column(metadata, _geometries, "holds geometries")
+
+
+def v2_policy(metadata: Metadata) -> str | None:
+    """A checkpoint policy other than classic."""
+    policy = metadata.configuration.get(_POLICY, "classic")
+    return None if policy == "classic" else f"the checkpoint policy {policy}"
+
+
+def with_classic_policy(metadata: Metadata) -> Metadata:
+    """Asks for classic checkpoints, where V2 ones were asked for."""
+    if v2_policy(metadata) is None:
+        return metadata
+    return _configured(metadata, {_POLICY: "classic"})
+
+
+def row_ids(metadata: Metadata) -> str | None:
+    """Row tracking that is not suspended: new files get row IDs."""
+    enabled = is_on(row_tracking.ENABLED_PROPERTY)(metadata)
+    suspended = metadata.configuration.get(row_tracking.SUSPENDED_PROPERTY) or "false"
+    if enabled is None and suspended.lower() != "true":
+        return "row tracking, which gives row IDs to new files unless suspended,"
+    return enabled
+
+
+def without_row_ids(metadata: Metadata) -> Metadata:
+    """Suspends row tracking."""
+    off = {row_tracking.ENABLED_PROPERTY: "false", row_tracking.SUSPENDED_PROPERTY: "true"}
+    return _configured(metadata, off)
+
+
+commit_times: MetadataTrace = first_of(
+    is_on(in_commit_timestamps.ENABLED_PROPERTY),
+    is_set(in_commit_timestamps.ENABLEMENT_VERSION),
+    is_set(in_commit_timestamps.ENABLEMENT_TIMESTAMP),
+)
+"""In-commit timestamps, or what is recorded of when they began."""
+
+
+def without_commit_times(metadata: Metadata) -> Metadata:
+    """Switches in-commit timestamps off and forgets when they began."""
+    off: dict[str, str | None] = {
+        in_commit_timestamps.ENABLEMENT_VERSION: None,
+        in_commit_timestamps.ENABLEMENT_TIMESTAMP: None,
+    }
+    if is_on(in_commit_timestamps.ENABLED_PROPERTY)(metadata) is not None:
+        off[in_commit_timestamps.ENABLED_PROPERTY] = "false"
+    return _configured(metadata, off)
+
+
+_POLICY = "delta.checkpointPolicy"
+
+
+def _configured(metadata: Metadata, changes: Mapping[str, str | None]) -> Metadata:
+    kept = {key: value for key, value in metadata.configuration.items() if key not in changes}
+    given = {key: value for key, value in changes.items() if value is not None}
+    return replace(metadata, configuration={**kept, **given})
+
+
+def _column(
+    metadata: Metadata, find: Callable[[StructType], Iterator[str]], what: str
+) -> str | None:
+    if metadata.schema_string is None:
+        return "a schema that is not in the log"
+    column = next(find(parse_schema(metadata.schema_string)), None)
+    return None if column is None else f"the column {column}, which {what},"
+
+
+def _has_metadata(prefix: str) -> Callable[[StructType], Iterator[str]]:
+    def find(schema: StructType) -> Iterator[str]:
+        for path, field in walk(schema):
+            if any(key.startswith(prefix) for key in field.metadata):
+                yield ".".join(path)
+
+    return find
+
+
+def _geometries(schema: StructType) -> Iterator[str]:
+    for field in schema.fields:
+        if any(name.startswith(("geometry", "geography")) for name in _unknown_types(field.type)):
+            yield field.name
+
+
+def _unknown_types(kind: DeltaType) -> Iterator[str]:
+    match kind:
+        case UnknownType(definition=definition):
+            yield definition
+        case StructType(fields=fields):
+            for field in fields:
+                yield from _unknown_types(field.type)
+        case ArrayType(element=element):
+            yield from _unknown_types(element)
+        case MapType(key=key, value=value):
+            yield from _unknown_types(key)
+            yield from _unknown_types(value)

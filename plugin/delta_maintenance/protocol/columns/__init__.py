@@ -1,0 +1,1 @@
+"""Arrow arrays: conversions and hashing that the protocol modules share."""

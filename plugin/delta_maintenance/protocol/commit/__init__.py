@@ -1,0 +1,1 @@
+"""Commits: the actions to be written, their rules, their text and their conflicts."""

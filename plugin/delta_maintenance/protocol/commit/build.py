@@ -1,0 +1,185 @@
+"""A commit bound to a version and an instant: everything that depends on either is put in here.
+
+Implements "Commit Provenance Information", the writer's side of "In-Commit Timestamps" and of "Row
+Tracking". A commit that has to try another version is built again from its attempt, never patched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.protocol.actions.model import DomainMetadata, Metadata
+from delta_maintenance.protocol.commit.conflicts import Attempt
+from delta_maintenance.protocol.commit.staged import StagedActions
+from delta_maintenance.protocol.features import in_commit_timestamps
+from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.protocol.row_tracking.assign import assign_row_ids
+from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
+
+OPERATION_ID = "operationId"
+"""The field of our `commitInfo` by which a second run of one task knows that the first is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """What `commitInfo` tells of a commit beside what follows from the commit itself."""
+
+    read_version: int
+    engine_info: str
+    txn_id: str
+    """Unique to this commit: it settles whose commit a file is."""
+    operation_id: str | None = None
+    """Unique to what was asked for, the same when it is asked again."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    version_properties: tuple[str, ...] = ()
+    """Properties of the staged metadata whose value is the version of the commit itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltCommit:
+    """One version, ready to be rendered."""
+
+    version: int
+    in_commit_timestamp: int | None
+    """Milliseconds since 1970-01-01 UTC; None where the table does not have them."""
+    commit_info: Mapping[str, Any]
+    actions: StagedActions
+
+
+def build(attempt: Attempt, provenance: Provenance, *, now_ms: int) -> BuiltCommit:
+    """The commit of the attempt at its version and at this instant.
+
+    `RefusedError` where row IDs cannot be given or would be lost, and where the time of the version
+    before is needed and gone.
+    """
+    timestamp = _in_commit_timestamp(attempt, now_ms)
+    actions = _stamped(attempt, provenance, timestamp, now_ms)
+    state = row_tracking_state(attempt.protocol_after, attempt.metadata_after.configuration)
+    if state is RowTrackingState.ENABLED and not attempt.preserves_row_ids:
+        raise RefusedError(
+            "row tracking is enabled, and the rows that are moved would lose their row IDs",
+            remedy="write the materialized row ID columns with them",
+        )
+    if state in (RowTrackingState.SUPPORTED, RowTrackingState.ENABLED):
+        actions = _with_row_ids(attempt, actions)
+    return BuiltCommit(
+        version=attempt.version,
+        in_commit_timestamp=timestamp,
+        commit_info=_commit_info(attempt, provenance, timestamp, now_ms),
+        actions=actions,
+    )
+
+
+def _in_commit_timestamp(attempt: Attempt, now_ms: int) -> int | None:
+    configuration = attempt.metadata_after.configuration
+    if not in_commit_timestamps.is_active(attempt.protocol_after, configuration):
+        return None
+    if attempt.previous_ms is None:
+        raise RefusedError(
+            f"the commit of version {attempt.base_version} is gone, and with it the time that the "
+            "next one must exceed",
+            remedy="restore that commit from a backup",
+        )
+    return in_commit_timestamps.next_timestamp(now_ms, attempt.previous_ms)
+
+
+def _stamped(
+    attempt: Attempt, provenance: Provenance, timestamp: int | None, now_ms: int
+) -> StagedActions:
+    staged = attempt.actions
+    instant = timestamp if timestamp is not None else now_ms
+    times = pc.fill_null(staged.removes["deletionTimestamp"], instant)
+    at = staged.removes.column_names.index("deletionTimestamp")
+    return replace(
+        staged,
+        metadata=_metadata(attempt, provenance, timestamp),
+        txns=tuple(
+            txn if txn.last_updated is not None else replace(txn, last_updated=instant)
+            for txn in staged.txns
+        ),
+        removes=staged.removes.set_column(at, "deletionTimestamp", times),
+    )
+
+
+def _metadata(attempt: Attempt, provenance: Provenance, timestamp: int | None) -> Metadata | None:
+    metadata = attempt.actions.metadata
+    if metadata is None:
+        return None
+    if provenance.version_properties:
+        mine = dict.fromkeys(provenance.version_properties, str(attempt.version))
+        metadata = replace(metadata, configuration={**metadata.configuration, **mine})
+    if timestamp is None:
+        return metadata
+    before = attempt.metadata
+    return in_commit_timestamps.with_enablement(
+        metadata,
+        before,
+        newly_active=not in_commit_timestamps.is_active(attempt.protocol, before.configuration),
+        version=attempt.version,
+        timestamp_ms=timestamp,
+    )
+
+
+def _with_row_ids(attempt: Attempt, actions: StagedActions) -> StagedActions:
+    others = tuple(d for d in actions.domains if d.domain != row_tracking.DOMAIN)
+    asked = [d for d in actions.domains if d.domain == row_tracking.DOMAIN]
+    if any(domain.removed for domain in asked):
+        raise RefusedError(
+            "the high-water mark cannot go while row tracking gives out row IDs",
+            remedy="suspend row tracking first",
+        )
+    wanted = max(
+        (row_tracking.high_water_mark(domain.configuration) for domain in asked),
+        default=row_tracking.NO_ROW_ID,
+    )
+    start = max(attempt.high_water_mark, wanted)
+    adds, mark = assign_row_ids(actions.adds, high_water_mark=start, version=attempt.version)
+    domains = others
+    if mark > attempt.high_water_mark or asked:
+        text = row_tracking.render_domain_configuration(mark)
+        domains = (DomainMetadata(domain=row_tracking.DOMAIN, configuration=text), *others)
+    return replace(actions, adds=adds, domains=domains)
+
+
+def _commit_info(
+    attempt: Attempt, provenance: Provenance, timestamp: int | None, now_ms: int
+) -> dict[str, Any]:
+    info: dict[str, Any] = {}
+    if timestamp is not None:
+        info["inCommitTimestamp"] = timestamp
+    info |= {
+        "timestamp": now_ms,
+        "operation": attempt.operation,
+        "operationParameters": _texts(provenance.parameters),
+        "readVersion": provenance.read_version,
+        "isolationLevel": attempt.isolation.value,
+        "isBlindAppend": attempt.reads.is_empty and not attempt.actions.removes.num_rows,
+        "operationMetrics": _texts(provenance.metrics),
+        "engineInfo": provenance.engine_info,
+        "txnId": provenance.txn_id,
+    }
+    state = row_tracking_state(attempt.protocol_after, attempt.metadata_after.configuration)
+    tags = dict(provenance.tags)
+    if state is not RowTrackingState.UNSUPPORTED:
+        tags["delta.rowTracking.preserved"] = str(attempt.preserves_row_ids).lower()
+    if tags:
+        info["tags"] = tags
+    if provenance.operation_id is not None:
+        info[OPERATION_ID] = provenance.operation_id
+    return info
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    # Readers take both maps for maps of text; what is no text stands in them as its JSON.
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        for name, value in values.items()
+    }

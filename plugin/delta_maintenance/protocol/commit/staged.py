@@ -1,0 +1,166 @@
+"""What a commit of ours is to hold, before it is bound to a version.
+
+File actions are columns (`file_actions`), everything else comes in ones. Nothing here depends on
+the version or the instant of the commit: row IDs, timestamps and the like are put in when the
+commit is built (`commit_build`), anew for every version that is tried.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CorruptTableError, InvalidRequestError, RefusedError
+from delta_maintenance.protocol.actions.file_columns import (
+    ADD_TYPES,
+    COMMIT_VERSION,
+    PARSED_COLUMNS,
+    REMOVE_TYPES,
+    deletion_vector_ids,
+    empty,
+    normalise,
+)
+from delta_maintenance.protocol.actions.model import DomainMetadata, Json, Metadata, Protocol, Txn
+from delta_maintenance.protocol.actions.paths import locations
+from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
+from delta_maintenance.protocol.ndjson.split import LineRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedActions:
+    """The actions of one commit but for `commitInfo`."""
+
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    txns: tuple[Txn, ...] = ()
+    domains: tuple[DomainMetadata, ...] = ()
+    adds: pa.Table = field(default_factory=lambda: empty(ADD_TYPES))
+    """Every column of `ADD_TYPES`, then unknown ones. A base row ID is that of a file committed
+    before; files without one get theirs when the commit is built."""
+    removes: pa.Table = field(default_factory=lambda: empty(REMOVE_TYPES))
+    """Every column of `REMOVE_TYPES`, then unknown ones."""
+
+    @property
+    def changes_data(self) -> bool:
+        """Whether any file action says that rows come or go."""
+        return any(
+            pc.any(batch["dataChange"]).as_py() or False for batch in (self.adds, self.removes)
+        )
+
+    @property
+    def only_re_adds(self) -> bool:
+        """Whether the file actions do nothing but repeat files that are live already."""
+        return bool(self.adds.num_rows and not self.removes.num_rows and not self.changes_data)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing but `commitInfo` to commit."""
+        singles = (self.protocol, self.metadata, *self.txns, *self.domains)
+        return not (self.adds.num_rows or self.removes.num_rows or any(singles))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSet:
+    """What a commit depends on, so that a change of it by somebody else is a conflict."""
+
+    whole_table: bool = False
+    files: pa.Table | None = None
+    """Live logical files, by the columns `path` and, where any has one, `deletionVector`."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was read: the commit is right whatever others did."""
+        return not self.whole_table and (self.files is None or not self.files.num_rows)
+
+
+def staged_adds(
+    adds: pa.Table | Sequence[Json], *, partition_columns: Collection[str] = ()
+) -> pa.Table:
+    """Adds as `StagedActions` wants them, from the columns of a snapshot's scan or from objects.
+
+    `partition_columns` are physical names; their nulls are kept. `RefusedError` where the
+    statistics of a file stand in parsed columns only, which no commit can hold.
+    """
+    if not isinstance(adds, pa.Table):
+        adds = _from_json("add", adds, partition_columns)
+    if "stats_parsed" in adds.column_names:
+        stats = adds["stats"] if "stats" in adds.column_names else pa.nulls(adds.num_rows)
+        unsaid = pc.and_(pc.is_null(stats), pc.is_valid(adds["stats_parsed"]))
+        if pc.any(unsaid).as_py():
+            raise RefusedError(
+                "the statistics of a file to be added stand in stats_parsed only",
+                remedy="render them as JSON first, or they are lost",
+            )
+    return _complete(adds, ADD_TYPES)
+
+
+def staged_removes(
+    removes: pa.Table | Sequence[Json], *, partition_columns: Collection[str] = ()
+) -> pa.Table:
+    """Removes as `StagedActions` wants them; a missing time is put in when the commit is built."""
+    if not isinstance(removes, pa.Table):
+        removes = _from_json("remove", removes, partition_columns)
+    return _complete(removes, REMOVE_TYPES)
+
+
+def removes_of(adds: pa.Table, *, data_change: bool) -> pa.Table:
+    """The removes of live files, repeating everything that their adds say of them."""
+    adds = _complete(adds, ADD_TYPES)
+    rows = adds.num_rows
+    columns = {name: adds[name] for name in REMOVE_TYPES if name in ADD_TYPES}
+    columns["dataChange"] = pa.chunked_array([pa.array([data_change] * rows, pa.bool_())])
+    columns["extendedFileMetadata"] = pa.chunked_array([pa.array([True] * rows, pa.bool_())])
+    return _complete(pa.table(columns), REMOVE_TYPES)
+
+
+def places(batch: pa.Table, *, root: str) -> pa.BinaryArray:
+    """Where each file is: equal for any two spellings of one path."""
+    return locations(_one_array(batch["path"], pa.string()), root=root)
+
+
+def logical_places(batch: pa.Table, *, root: str) -> pa.BinaryArray:
+    """Like `places`, but equal only where the deletion vectors are the same too."""
+    ids = _one_array(deletion_vector_ids(batch), pa.string())
+    # NUL is in no URI, so that no path can look like a vector with a path.
+    return pc.binary_join_element_wise(
+        pc.fill_null(ids, "").cast(pa.binary()), places(batch, root=root), b"\0"
+    )
+
+
+def _from_json(
+    action: str, actions: Sequence[Json], partition_columns: Collection[str]
+) -> pa.Table:
+    lines = b"".join(json.dumps({action: value}).encode() + b"\n" for value in actions)
+    runs = (LineRun(lines, len(actions), action),) if actions else ()
+    source = FileLines("the staged actions", runs, range(1, len(actions) + 1))
+    try:
+        parsed = parse_file_actions(
+            [source], keys=MapKeys(partition_columns=frozenset(partition_columns))
+        )
+    except CorruptTableError as error:
+        raise InvalidRequestError(error.problem, file=error.file) from None
+    return parsed.adds if action == "add" else parsed.removes
+
+
+def _complete(batch: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
+    batch = batch.drop_columns(
+        [name for name in (*PARSED_COLUMNS, COMMIT_VERSION) if name in batch.column_names]
+    )
+    known = normalise(batch, types, partition_keys=None)
+    columns = {
+        name: known[name]
+        if name in known.column_names
+        else pa.chunked_array([pa.nulls(batch.num_rows, kind)])
+        for name, kind in types.items()
+    }
+    return pa.table(
+        columns | {name: known[name] for name in known.column_names if name not in types}
+    )
+
+
+def _one_array(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
+    return pa.concat_arrays([pa.array([], kind), *column.chunks])

@@ -1,0 +1,464 @@
+"""What a checkpoint holds: its rows and its columns.
+
+Implements "Writer Requirements for Checkpoints", "Checkpoint Schema" and "V2 Spec" as pure
+functions from reconciled actions to Arrow. Which file the rows go to is the writer's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import tzinfo
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.protocol.actions.file_columns import (
+    ADD_TYPES,
+    COMMIT_VERSION,
+    REMOVE_TYPES,
+    STRING_MAP,
+    unknown_columns,
+)
+from delta_maintenance.protocol.actions.model import (
+    CheckpointMetadata,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Sidecar,
+    Txn,
+)
+from delta_maintenance.protocol.schema.partition_values import parse_partition_values
+from delta_maintenance.protocol.schema.types import DeltaType, to_arrow_type
+from delta_maintenance.protocol.statistics.stats import (
+    align_statistics,
+    parse_statistics,
+    render_statistics,
+)
+
+TEXTS = pa.list_(pa.field("element", pa.string()))
+
+_SINGLE_TYPES: Mapping[str, Mapping[str, pa.DataType]] = {
+    "txn": {"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()},
+    "metaData": {
+        "id": pa.string(),
+        "name": pa.string(),
+        "description": pa.string(),
+        "format": pa.struct([("provider", pa.string()), ("options", STRING_MAP)]),
+        "schemaString": pa.string(),
+        "partitionColumns": TEXTS,
+        "configuration": STRING_MAP,
+        "createdTime": pa.int64(),
+    },
+    "protocol": {
+        "minReaderVersion": pa.int32(),
+        "minWriterVersion": pa.int32(),
+        "readerFeatures": TEXTS,
+        "writerFeatures": TEXTS,
+    },
+    "domainMetadata": {
+        "domain": pa.string(),
+        "configuration": pa.string(),
+        "removed": pa.bool_(),
+    },
+    "checkpointMetadata": {"version": pa.int64(), "tags": STRING_MAP},
+    "sidecar": {
+        "path": pa.string(),
+        "sizeInBytes": pa.int64(),
+        "modificationTime": pa.int64(),
+        "tags": STRING_MAP,
+    },
+}
+
+# `remove` in a checkpoint has neither ("Checkpoint Schema"); `add` has its statistics last.
+_NOT_IN_REMOVE = ("stats", "tags")
+
+
+_TIGHT_BOUNDS = ("tightBounds",)
+
+
+class UnknownFieldsError(Exception):
+    """A batch has fields that the columns chosen so far do not hold; widen them and start over."""
+
+    def __init__(self, layout: FileActionLayout) -> None:
+        super().__init__("unknown fields")
+        self.layout = layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileActionLayout:
+    """The columns that the adds and removes of one checkpoint have."""
+
+    stats_as_json: bool
+    statistics_type: pa.StructType | None
+    """The type of `stats_parsed`, None where statistics are not written as structs."""
+    source_type: pa.StructType | None = None
+    """The same type whether written or not: it tells instants from local times in the source."""
+    partition_types: Mapping[str, DeltaType] | None = None
+    """The types of `partitionValues_parsed` by physical name, None without that column."""
+    zone: tzinfo | None = None
+    """For partition values of type timestamp that tell none."""
+    columns: frozenset[str] = frozenset()
+    """Physical names of the table's columns; statistics of dropped ones may be lost."""
+    unknown_add_fields: tuple[pa.Field, ...] = ()
+    unknown_remove_fields: tuple[pa.Field, ...] = ()
+    vector_type: pa.DataType = ADD_TYPES["deletionVector"]
+
+    def adds(self, batch: pa.Table) -> pa.ChunkedArray:
+        """The rows of a batch of live files as the checkpoint's `add`.
+
+        `dataChange` is false throughout; a form of the statistics that the row lacks is computed
+        from the other. `UnknownFieldsError` where the batch has further fields, `RefusedError`
+        where a statistic would be lost.
+        """
+        self._require_fields(batch)
+        return pa.chunked_array([self._adds(part) for part in batch.to_batches()], self.add_type)
+
+    def removes(self, batch: pa.Table) -> pa.ChunkedArray:
+        """The rows of a batch of tombstones as the checkpoint's `remove`."""
+        self._require_fields(batch, removes=True)
+        return pa.chunked_array(
+            [self._removes(part) for part in batch.to_batches()], self.remove_type
+        )
+
+    def _adds(self, batch: pa.RecordBatch) -> pa.StructArray:
+        columns = {
+            name: _column(batch, name, kind)
+            for name, kind in ADD_TYPES.items()
+            if name not in ("stats", "dataChange")
+        }
+        columns["dataChange"] = pa.repeat(pa.scalar(False), batch.num_rows)
+        columns["deletionVector"] = _cast_struct(columns["deletionVector"], self.vector_type)
+        stats = _column(batch, "stats", pa.string())
+        parsed = _column(batch, "stats_parsed", None)
+        if self.stats_as_json:
+            columns["stats"] = self._json(stats, parsed)
+        if self.statistics_type is not None:
+            columns["stats_parsed"] = self._struct(stats, parsed, self.statistics_type)
+        if self.partition_types is not None:
+            columns["partitionValues_parsed"] = self._partition_values(columns["partitionValues"])
+        for field in self.unknown_add_fields:
+            columns[field.name] = _carried(batch, field)
+        return _struct(columns, self.add_type, batch.num_rows)
+
+    def _removes(self, batch: pa.RecordBatch) -> pa.StructArray:
+        columns = {
+            name: _column(batch, name, kind)
+            for name, kind in REMOVE_TYPES.items()
+            if name not in _NOT_IN_REMOVE
+        }
+        columns["dataChange"] = pa.repeat(pa.scalar(False), batch.num_rows)
+        columns["deletionVector"] = _cast_struct(columns["deletionVector"], self.vector_type)
+        for field in self.unknown_remove_fields:
+            columns[field.name] = _carried(batch, field)
+        return _struct(columns, self.remove_type, batch.num_rows)
+
+    @property
+    def add_type(self) -> pa.StructType:
+        """The type of the column `add`."""
+        fields = [
+            pa.field(name, self.vector_type if name == "deletionVector" else kind)
+            for name, kind in ADD_TYPES.items()
+            if name != "stats"
+        ]
+        if self.partition_types is not None:
+            fields.append(pa.field("partitionValues_parsed", self._parsed_partition_type()))
+        if self.stats_as_json:
+            fields.append(pa.field("stats", pa.string()))
+        if self.statistics_type is not None:
+            fields.append(pa.field("stats_parsed", self.statistics_type))
+        return pa.struct([*fields, *self.unknown_add_fields])
+
+    @property
+    def remove_type(self) -> pa.StructType:
+        """The type of the column `remove`."""
+        fields = [
+            pa.field(name, self.vector_type if name == "deletionVector" else kind)
+            for name, kind in REMOVE_TYPES.items()
+            if name not in _NOT_IN_REMOVE
+        ]
+        return pa.struct([*fields, *self.unknown_remove_fields])
+
+    def widened(self, adds: pa.Schema, removes: pa.Schema) -> FileActionLayout:
+        """The layout with room for every unknown field of batches of these columns.
+
+        `RefusedError` where a field has a type here that cannot be reconciled with the one there,
+        or one that Parquet has no room for.
+        """
+        vector_type = self.vector_type
+        for schema in (adds, removes):
+            if "deletionVector" in schema.names:
+                vector_type = _merged_type(vector_type, schema.field("deletionVector").type)
+        return replace(
+            self,
+            unknown_add_fields=_merged(self.unknown_add_fields, _unknown(adds, ADD_TYPES)),
+            unknown_remove_fields=_merged(
+                self.unknown_remove_fields, _unknown(removes, REMOVE_TYPES)
+            ),
+            vector_type=vector_type,
+        )
+
+    def _require_fields(self, batch: pa.Table, *, removes: bool = False) -> None:
+        none = pa.schema([])
+        wider = self.widened(*((none, batch.schema) if removes else (batch.schema, none)))
+        if wider != self:
+            raise UnknownFieldsError(wider)
+
+    def _json(self, stats: pa.Array, parsed: pa.Array | None) -> pa.Array:
+        if parsed is None or not stats.null_count:
+            return stats
+        needed = pc.and_(pc.is_null(stats), pc.is_valid(parsed))
+        if not pc.any(needed).as_py():
+            return stats
+        rendered = render_statistics(parsed.filter(needed), self.source_type)
+        if lost := self._of_interest(rendered.lost):
+            raise _loss(lost, "as JSON")
+        return pc.replace_with_mask(stats, needed, rendered.values)
+
+    def _struct(
+        self, stats: pa.Array, parsed: pa.Array | None, wanted: pa.StructType
+    ) -> pa.StructArray:
+        from_json = parse_statistics(stats, wanted)
+        lost = from_json.lost
+        values = from_json.values
+        if parsed is not None and parsed.null_count < len(parsed):
+            aligned = align_statistics(parsed, wanted)
+            lost = tuple(sorted({*lost, *aligned.lost}))
+            # What a writer typed itself is exact; the text may have been cut or rounded.
+            values = pc.if_else(pc.is_valid(aligned.values), aligned.values, values)
+        if not self.stats_as_json and (lost := self._of_interest(lost)):
+            if lost == (_TIGHT_BOUNDS,) and wanted.get_field_index(*_TIGHT_BOUNDS) < 0:
+                # Files go on saying so after the feature deletionVectors was dropped.
+                wider = pa.struct([*wanted, pa.field(*_TIGHT_BOUNDS, pa.bool_())])
+                raise UnknownFieldsError(replace(self, statistics_type=wider, source_type=wider))
+            raise _loss(lost, "as a struct alone")
+        return values
+
+    def _of_interest(self, lost: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+        per_column = ("minValues", "maxValues", "nullCount", "nullCounts")
+        return tuple(
+            path
+            for path in lost
+            if len(path) < 2 or path[0] not in per_column or path[1] in self.columns
+        )
+
+    def _partition_values(self, values: pa.MapArray) -> pa.StructArray:
+        assert self.partition_types is not None
+        columns = {}
+        for name, kind in self.partition_types.items():
+            texts = pc.map_lookup(values, query_key=pa.scalar(name), occurrence="first")
+            columns[name] = parse_partition_values(texts, kind, zone=self.zone).values
+        return _struct(columns, self._parsed_partition_type(), len(values))
+
+    def _parsed_partition_type(self) -> pa.StructType:
+        assert self.partition_types is not None
+        return pa.struct(
+            [pa.field(name, to_arrow_type(kind)) for name, kind in self.partition_types.items()]
+        )
+
+
+def unexpired(
+    tombstones: pa.Table, *, deleted_after_ms: int | None, commit_times: Mapping[int, int]
+) -> pa.Table:
+    """The tombstones to keep: those deleted after the instant, all of them where it is None.
+
+    One without a deletion timestamp is as old as its commit; where that is not known either, it has
+    come from an earlier checkpoint and counts as expired ("Action Reconciliation").
+    """
+    if deleted_after_ms is None or not tombstones.num_rows:
+        return tombstones
+    times = deletion_times(tombstones, commit_times=commit_times)
+    return tombstones.filter(pc.fill_null(pc.greater(times, deleted_after_ms), False))
+
+
+def deletion_times(tombstones: pa.Table, *, commit_times: Mapping[int, int]) -> pa.ChunkedArray:
+    """When each file was removed, in milliseconds since 1970-01-01 UTC; null where unknown.
+
+    By its tombstone, else by the time of the commit that it comes from.
+    """
+    times = (
+        tombstones["deletionTimestamp"]
+        if "deletionTimestamp" in tombstones.column_names
+        else pa.chunked_array([pa.nulls(tombstones.num_rows, pa.int64())])
+    )
+    if times.null_count and COMMIT_VERSION in tombstones.column_names:
+        versions = tombstones[COMMIT_VERSION].to_numpy()
+        known, at = np.unique(versions, return_inverse=True)
+        committed = pa.array([commit_times.get(int(version)) for version in known], pa.int64())
+        times = pc.coalesce(times, committed.take(pa.array(at)))
+    return times
+
+
+def kept_txns(txns: Iterable[Txn], *, updated_after_ms: int | None) -> list[Txn]:
+    """The transactions to keep: an old one goes only if it says itself when it was updated."""
+    return [
+        txn
+        for txn in txns
+        if updated_after_ms is None
+        or txn.last_updated is None
+        or txn.last_updated > updated_after_ms
+    ]
+
+
+def single_actions(
+    *,
+    protocol: Protocol,
+    metadata: Metadata,
+    txns: Sequence[Txn],
+    domains: Sequence[DomainMetadata],
+    checkpoint_metadata: CheckpointMetadata | None = None,
+    sidecars: Sequence[Sidecar] = (),
+) -> list[tuple[str, dict[str, Any]]]:
+    """Every action of a checkpoint that is not a file, by name; the first two only in V2."""
+    actions: list[tuple[str, dict[str, Any]]] = []
+    if checkpoint_metadata is not None:
+        actions.append(("checkpointMetadata", checkpoint_metadata.to_json()))
+    actions.extend(("sidecar", sidecar.to_json()) for sidecar in sidecars)
+    actions.append(("protocol", protocol.to_json()))
+    actions.append(("metaData", metadata.to_json()))
+    actions.extend(("txn", txn.to_json()) for txn in txns)
+    actions.extend(("domainMetadata", domain.to_json()) for domain in domains)
+    return actions
+
+
+def single_action_table(
+    actions: Sequence[tuple[str, Mapping[str, Any]]], *, version_2: bool
+) -> pa.Table:
+    """The same as rows of a Parquet checkpoint: one column per kind, all but one null in a row.
+
+    `RefusedError` where unknown fields cannot be columns.
+    """
+    names = [name for name in _SINGLE_TYPES if version_2 or name not in _VERSION_2_ONLY]
+    columns = {}
+    for name in names:
+        values = [dict(value) if kind == name else None for kind, value in actions]
+        try:
+            columns[name] = pa.array(values, _single_type(name, values))
+        except (pa.ArrowException, OverflowError):
+            problem = f"a field of {name} has several types or numbers too large"
+            raise _not_carried(problem) from None
+    return pa.table(columns)
+
+
+_VERSION_2_ONLY = ("checkpointMetadata", "sidecar")
+
+
+def _single_type(name: str, values: Sequence[Mapping[str, Any] | None]) -> pa.StructType:
+    known = _SINGLE_TYPES[name]
+    extra: dict[str, list[Any]] = {}
+    for value in values:
+        for key in value or {}:
+            if key not in known:
+                extra.setdefault(key, []).append((value or {})[key])
+    inferred = [pa.field(key, pa.infer_type(found)) for key, found in extra.items()]
+    for field in inferred:
+        _require_storable(field, name)
+    return pa.struct([*(pa.field(key, kind) for key, kind in known.items()), *inferred])
+
+
+def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType | None) -> Any:
+    if name not in batch.column_names:
+        return None if kind is None else pa.nulls(batch.num_rows, kind)
+    array = batch.column(name)
+    if kind is None or array.type == kind or name == "deletionVector":
+        return array
+    return _cast_struct(array, kind) if pa.types.is_struct(kind) else array.cast(kind)
+
+
+def _carried(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    """An unknown field in its type of the checkpoint, and not a digit different."""
+    try:
+        values = _column(batch, field.name, field.type)
+    except pa.ArrowInvalid:
+        values = None
+    if values is None or _may_be_rounded(values):
+        raise _not_carried(f"the field {field.name} holds numbers too large to be kept exactly")
+    return values
+
+
+def _may_be_rounded(values: pa.Array) -> bool:
+    # Beside a fraction, and beyond 64 bits, JSON's whole numbers are read as floating point.
+    if pa.types.is_floating(values.type):
+        return bool(pc.any(pc.greater_equal(pc.abs(values), 2.0**53)).as_py())
+    if pa.types.is_struct(values.type):
+        return any(_may_be_rounded(child) for child in values.flatten())
+    return pa.types.is_list(values.type) and _may_be_rounded(values.flatten())
+
+
+def _cast_struct(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if values.type == wanted:
+        return values
+    names = {field.name for field in values.type}
+    children = [
+        pc.struct_field(values, field.name).cast(field.type)
+        if field.name in names
+        else pa.nulls(len(values), field.type)
+        for field in wanted
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=pc.is_null(values))
+
+
+def _struct(columns: Mapping[str, pa.Array], wanted: pa.StructType, rows: int) -> pa.StructArray:
+    if not wanted.num_fields:
+        return pa.array([{}] * rows, wanted)
+    return pa.StructArray.from_arrays(
+        [columns[field.name] for field in wanted], fields=list(wanted)
+    )
+
+
+def _unknown(schema: pa.Schema, types: Mapping[str, pa.DataType]) -> list[pa.Field]:
+    return [schema.field(name) for name in unknown_columns(schema.empty_table(), types)]
+
+
+def _merged(known: tuple[pa.Field, ...], found: Sequence[pa.Field]) -> tuple[pa.Field, ...]:
+    merged = {field.name: field for field in known}
+    for field in found:
+        _require_storable(field, "the file actions")
+        if field.name in merged:
+            kind = _merged_type(merged[field.name].type, field.type)
+            merged[field.name] = field.with_type(kind)
+        else:
+            merged[field.name] = field.with_nullable(True)
+    return tuple(merged.values())
+
+
+def _merged_type(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+    if known == found:
+        return known
+    try:
+        schemas = [pa.schema([pa.field("field", kind)]) for kind in (known, found)]
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        problem = f"a field of the file actions is {known} here and {found} there"
+        raise _not_carried(problem) from None
+
+
+def _require_storable(field: pa.Field, action: str) -> None:
+    if _has_empty_struct(field.type):
+        raise _not_carried(f"the field {field.name} of {action} holds an object without any field")
+
+
+def _has_empty_struct(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind):
+        return _has_empty_struct(kind.value_type)
+    if pa.types.is_struct(kind):
+        return not kind.num_fields or any(_has_empty_struct(field.type) for field in kind)
+    return False
+
+
+def _not_carried(why: str) -> RefusedError:
+    return RefusedError(
+        f"an unknown field cannot be carried over: {why}",
+        remedy="let the writer of that field checkpoint the table",
+    )
+
+
+def _loss(lost: Sequence[Sequence[str]], form: str) -> RefusedError:
+    columns = ", ".join(sorted({".".join(path) for path in lost}))
+    return RefusedError(
+        f"statistics cannot be written {form} without loss: {columns}",
+        remedy="set delta.checkpoint.writeStatsAsJson to true, or let Delta Spark checkpoint",
+    )

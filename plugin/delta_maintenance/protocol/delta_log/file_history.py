@@ -1,0 +1,277 @@
+"""Which logical files were live at which version: the whole log of a table in a few columns.
+
+Implements "Action Reconciliation" forwards, for every version at once. Each file action is one row,
+sorted by logical file and version, so that the action before it says what it changed. From that
+follow the totals of every version, the files of any version, and the commits that break the rules
+of "Add File and Remove File".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION, logical_file_keys
+from delta_maintenance.protocol.actions.paths import locations
+from delta_maintenance.protocol.columns.arrays import integers
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+ABSENT = -1
+"""In place of a null, in columns that hold no negative numbers."""
+
+COMPARED_FIELDS = ("size", "modificationTime", "baseRowId", "defaultRowCommitVersion")
+"""Fields of an add that a checkpoint repeats as numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileActions:
+    """Some adds and removes, of one version each row."""
+
+    adds: pa.Table
+    removes: pa.Table
+    version: int | None = None
+    """Of all rows; None where a column tells (`COMMIT_VERSION`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What the live files add up to, one number for each version from `first` on."""
+
+    first: int
+    num_files: Ints
+    total_size: Ints
+    num_deletion_vectors: Ints
+    num_deleted_rows: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleBreach:
+    """File actions of one commit that break a rule, as many as there are of one kind."""
+
+    rule: str
+    """`repeated-file`, `added-and-removed`, `remove-of-absent-file` or `two-live-vectors`."""
+    version: int
+    path: str
+    """The first of them."""
+    count: int
+
+
+class FileHistory:
+    """The file actions of a log from one version to another.
+
+    `base` is a checkpoint, or None for a log from its beginning; `tail` are the actions of the
+    commits after it. Fields that are numbers are kept, everything else is not.
+    """
+
+    def __init__(
+        self, base: FileActions | None, tail: Sequence[FileActions], *, first: int, last: int
+    ) -> None:
+        self.first = first
+        """The base's version, or 0."""
+        self.last = last
+        self._base_version = first if base is not None else ABSENT
+        parts = [part for part in (base, *tail) if part is not None]
+        batches = [
+            (batch, part.version, is_add)
+            for part in parts
+            for batch, is_add in ((part.adds, True), (part.removes, False))
+            if batch.num_rows
+        ]
+        encoded = _keys([batch for batch, _, _ in batches])
+        codes = _indices(encoded)
+        self.keys: pa.StringArray = (
+            encoded.chunk(0).dictionary if encoded.num_chunks else pa.array([], pa.string())
+        )
+        """Every logical file (`logical_file_keys`), each once; its position is its code."""
+        versions = _concat(_versions(batch, version) for batch, version, _ in batches)
+        is_add = _concat(np.full(batch.num_rows, flag) for batch, _, flag in batches)
+        # The add stands of an add and a remove in one commit: keeping a file loses nothing.
+        order = np.lexsort((is_add, versions, codes))
+        self._codes, self._versions = codes[order], versions[order]
+        self._is_add = is_add[order].astype(bool)
+        self._fields = {
+            name: _concat(numbers(batch, name) for batch, _, _ in batches)[order]
+            for name in COMPARED_FIELDS
+        }
+        self._deleted = _concat(cardinalities(batch) for batch, _, _ in batches)[order]
+        first_rows = _first_rows(self._codes, len(self.keys))
+        self._paths = _take_paths([batch["path"] for batch, _, _ in batches], order[first_rows])
+
+    def codes_of(self, keys: pa.ChunkedArray) -> Ints:
+        """The code of each logical file, `ABSENT` where the log never had it."""
+        found = pc.fill_null(pc.index_in(keys, value_set=self.keys), ABSENT)
+        return _concat(chunk.to_numpy().astype(np.int64) for chunk in found.chunks)
+
+    def path(self, code: int) -> str:
+        """The path of a logical file, as in the log."""
+        return str(self._paths[code].as_py())
+
+    def standing(self, version: int) -> tuple[Ints, Bools]:
+        """For each code the row of the action that stands at a version, `ABSENT` for none, and
+        whether the file is live."""
+        rows = np.full(len(self.keys), ABSENT, np.int64)
+        known = np.flatnonzero(self._versions <= version)
+        # Rows of one file ascend by version: of several assignments the last one stays.
+        rows[self._codes[known]] = known
+        live = np.zeros(len(rows), bool)
+        present = rows >= 0
+        live[present] = self._is_add[rows[present]]
+        return rows, live
+
+    def field(self, name: str, rows: Ints) -> Ints:
+        """A field of `COMPARED_FIELDS` of some actions, `ABSENT` for null."""
+        return self._fields[name][rows]
+
+    def cardinality(self, rows: Ints) -> Ints:
+        """The rows that the deletion vectors of some actions mark, `ABSENT` without a vector."""
+        return self._deleted[rows]
+
+    def totals(self) -> Totals:
+        """The sums of every version from `first` to `last`."""
+        sizes = np.maximum(self._fields["size"], 0)
+        has_vector = (self._deleted != ABSENT).astype(np.int64)
+        deleted = np.maximum(self._deleted, 0)
+        return Totals(
+            first=self.first,
+            num_files=self._accumulated(np.ones_like(sizes)),
+            total_size=self._accumulated(sizes),
+            num_deletion_vectors=self._accumulated(has_vector),
+            num_deleted_rows=self._accumulated(deleted),
+        )
+
+    def breaches(self, *, root: str) -> Iterator[RuleBreach]:
+        """What the commits did that no commit may do, paths compared whatever their spelling."""
+        committed = self._versions > self._base_version
+        places = _places(self._paths, root)
+        for flag in (True, False):
+            rows = np.flatnonzero(committed & (self._is_add == flag))
+            yield from self._grouped("repeated-file", rows[self._repeats(places, rows)])
+        same = self._codes[1:] == self._codes[:-1]
+        together = same & (self._versions[1:] == self._versions[:-1])
+        both = together & (self._is_add[1:] != self._is_add[:-1])
+        yield from self._grouped("added-and-removed", np.flatnonzero(both) + 1)
+        absent = committed & ~self._is_add & ~self._was_live
+        yield from self._grouped("remove-of-absent-file", np.flatnonzero(absent))
+        # Two spellings of a path are told apart here, for they need no vectors to be two.
+        written = _encoded(self._paths)
+        yield from self._grouped("two-live-vectors", self._second_vectors(written))
+
+    @cached_property
+    def _was_live(self) -> Bools:
+        """Whether the file was live before each action."""
+        before = np.zeros(len(self._codes), bool)
+        before[1:] = self._is_add[:-1] & (self._codes[1:] == self._codes[:-1])
+        return before
+
+    def _accumulated(self, weights: Ints) -> Ints:
+        """The sum of a weight over the live files of every version."""
+        before = np.zeros_like(weights)
+        before[1:] = weights[:-1]
+        change = weights * self._is_add - before * self._was_live
+        totals = np.zeros(self.last - self.first + 1, np.int64)
+        np.add.at(totals, self._versions - self.first, change)
+        return np.cumsum(totals)
+
+    def _repeats(self, places: Ints, rows: Ints) -> Bools:
+        """Which of the rows are not the first of their place in their commit."""
+        if not len(rows):
+            return np.zeros(0, bool)
+        of_rows = places[self._codes[rows]]
+        order = np.lexsort((of_rows, self._versions[rows]))
+        versions, ordered = self._versions[rows][order], of_rows[order]
+        repeats = np.zeros(len(rows), bool)
+        repeats[order[1:]] = (versions[1:] == versions[:-1]) & (ordered[1:] == ordered[:-1])
+        return repeats
+
+    def _second_vectors(self, paths: Ints) -> Ints:
+        """The actions after which one path is live more than once."""
+        keys_per_path = np.bincount(paths, minlength=1)
+        rows = np.flatnonzero(keys_per_path[paths[self._codes]] > 1)
+        if not len(rows):
+            return rows
+        change = self._is_add[rows].astype(np.int64) - self._was_live[rows]
+        # Within a commit removes come first, for its actions have no order.
+        order = np.lexsort((change, self._versions[rows], paths[self._codes[rows]]))
+        rows, change = rows[order], change[order]
+        of_rows = paths[self._codes[rows]]
+        running = np.cumsum(change)
+        starts = np.flatnonzero(np.append(True, of_rows[1:] != of_rows[:-1]))
+        offsets = np.repeat(running[starts] - change[starts], np.diff(np.append(starts, len(rows))))
+        return np.sort(rows[(running - offsets > 1) & (change > 0)])
+
+    def _grouped(self, rule: str, rows: Ints) -> Iterator[RuleBreach]:
+        versions, first, counts = np.unique(
+            self._versions[rows], return_index=True, return_counts=True
+        )
+        for version, at, count in zip(versions.tolist(), first, counts.tolist(), strict=True):
+            path = self.path(int(self._codes[rows[at]]))
+            yield RuleBreach(rule=rule, version=version, path=path, count=count)
+
+
+def numbers(batch: pa.Table, name: str) -> Ints:
+    """A column of `COMPARED_FIELDS`, `ABSENT` for null."""
+    if name not in batch.column_names:
+        return np.full(batch.num_rows, ABSENT, np.int64)
+    return np.asarray(pc.fill_null(batch[name], ABSENT).to_numpy(), np.int64)
+
+
+def cardinalities(batch: pa.Table) -> Ints:
+    """The rows that the deletion vector of each file marks, `ABSENT` without a vector."""
+    if "deletionVector" not in batch.column_names:
+        return np.full(batch.num_rows, ABSENT, np.int64)
+    return _concat(
+        np.where(
+            pc.is_valid(chunk).to_numpy(zero_copy_only=False),
+            pc.fill_null(pc.struct_field(chunk, "cardinality"), 0).to_numpy(zero_copy_only=False),
+            ABSENT,
+        )
+        for chunk in batch["deletionVector"].chunks
+    )
+
+
+def _keys(batches: Sequence[pa.Table]) -> pa.ChunkedArray:
+    chunks = [chunk for batch in batches for chunk in logical_file_keys(batch).chunks]
+    return pa.chunked_array(chunks, pa.string()).dictionary_encode()
+
+
+def _indices(encoded: pa.ChunkedArray) -> Ints:
+    return _concat(chunk.indices.to_numpy().astype(np.int64) for chunk in encoded.chunks)
+
+
+def _concat(parts: Iterator[npt.NDArray[np.generic]]) -> Ints:
+    arrays = [np.asarray(part, np.int64) for part in parts]
+    return np.concatenate([np.empty(0, np.int64), *arrays])
+
+
+def _versions(batch: pa.Table, version: int | None) -> Ints:
+    if version is not None:
+        return np.full(batch.num_rows, version, np.int64)
+    return np.asarray(batch[COMMIT_VERSION].to_numpy(), np.int64)
+
+
+def _first_rows(codes: Ints, count: int) -> Ints:
+    """Where each code occurs first among ascending ones."""
+    return np.searchsorted(codes, np.arange(count))
+
+
+def _take_paths(columns: Sequence[pa.ChunkedArray], rows: Ints) -> pa.Array:
+    chunks = [chunk for column in columns for chunk in column.chunks]
+    taken = pa.chunked_array(chunks, pa.string()).take(integers(rows))
+    return pa.concat_arrays([pa.array([], pa.string()), *taken.chunks])
+
+
+def _places(paths: pa.StringArray, root: str) -> Ints:
+    """A number for each path, the same for two spellings of one place."""
+    return _encoded(locations(paths, root=root))
+
+
+def _encoded(texts: pa.Array) -> Ints:
+    return np.asarray(texts.dictionary_encode().indices.to_numpy(), np.int64)

@@ -1,0 +1,210 @@
+"""Action reconciliation: which actions of a log still stand ("Action Reconciliation").
+
+Both halves read the log from its newest action to its oldest. What is met first stands; everything
+older with the same key is superseded. So every row that is let through is final at once and can be
+written on, and the only memory that grows is the set of keys already met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.actions.model import DomainMetadata, Metadata, Protocol, Txn
+from delta_maintenance.protocol.columns.arrays import integers
+from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+
+Positions = npt.NDArray[np.int64]
+
+_FIRST_MARKS, _MOST_MARKS = 1 << 20, 1 << 24
+_SHORT = 1 << 11
+"""Keys in a chunk that is worth copying to have fewer of them."""
+
+
+@dataclass(slots=True)
+class StateReplay:
+    """The newest of every action that is not a file, fed from the newest commit to the oldest."""
+
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    txns: dict[str, Txn] = field(default_factory=dict)
+    domains: dict[str, DomainMetadata] = field(default_factory=dict)
+    """Removed ones too: they suppress older ones."""
+    draft_high_water_mark: dict[str, Any] | None = None
+    """The last `rowIdHighWaterMark` action of the drafts of 2023, which no release wrote."""
+
+    def offer(
+        self,
+        *,
+        protocol: Protocol | None = None,
+        metadata: Metadata | None = None,
+        txns: Iterable[Txn] = (),
+        domains: Iterable[DomainMetadata] = (),
+        draft_high_water_mark: dict[str, Any] | None = None,
+    ) -> None:
+        """Takes in the actions of one commit, compaction or checkpoint, older than all before."""
+        self.protocol = self.protocol or protocol
+        self.metadata = self.metadata or metadata
+        for txn in txns:
+            self.txns.setdefault(txn.app_id, txn)
+        for domain in domains:
+            self.domains.setdefault(domain.domain, domain)
+        self.draft_high_water_mark = self.draft_high_water_mark or draft_high_water_mark
+
+    def present_domains(self) -> dict[str, DomainMetadata]:
+        """The domains that are not removed."""
+        return {name: domain for name, domain in self.domains.items() if not domain.removed}
+
+
+class FileReplay:
+    """Lets through the file actions that still stand, batch by batch, newest first.
+
+    The full key decides; its hash only narrows the search. Two keys with one hash are possible, if
+    hardly ever met: from the first such pair on, this replay compares keys alone.
+    """
+
+    def __init__(self, *, hash_keys: Callable[[pa.StringArray], Hashes] = hash_texts) -> None:
+        self._hash_keys = hash_keys
+        self._levels: list[tuple[Hashes, Positions]] = []
+        # Says of most new keys at once that they are new: one byte for each end of a hash.
+        self._marks = np.zeros(_FIRST_MARKS, np.bool_)
+        self._keys: list[pa.StringArray] = []
+        self._starts: list[int] = []
+        self._count = 0
+        self._exact: set[bytes] | None = None
+
+    def __len__(self) -> int:
+        """How many keys have been remembered."""
+        return sum(len(hashes) for hashes, _ in self._levels) + len(self._exact or ())
+
+    def offer(
+        self,
+        keys: pa.StringArray,
+        *,
+        order: Positions,
+        hashes: Hashes | None = None,
+        remember: bool = True,
+    ) -> Positions:
+        """The positions, in no particular order, of the rows of a batch that stand.
+
+        `order` lists the rows from the newest to the oldest. `hashes` are those of the keys, where
+        they are at hand. `remember=False` for the last batch of a log, whose keys nothing older
+        will ask for.
+        """
+        if len(keys) == 0:
+            return np.empty(0, np.int64)
+        if self._exact is not None:
+            return self._offer_exactly(keys, order, remember)
+        newest_first = order
+        hashes = (self._hash_keys(keys) if hashes is None else hashes)[order]
+        by_hash = np.argsort(hashes, kind="stable")
+        order, ordered = order[by_hash], hashes[by_hash]
+        repeats = np.append(False, ordered[1:] == ordered[:-1])
+        if repeats.any():
+            first = order[np.maximum.accumulate(np.where(repeats, 0, np.arange(len(order))))]
+            if not _same_texts(keys, order[repeats], keys, first[repeats]):
+                return self._switch_to_exact(keys, newest_first, remember)
+            order, ordered = order[~repeats], ordered[~repeats]
+        perhaps = np.flatnonzero(self._marks[ordered % len(self._marks)])
+        standing = np.ones(len(order), bool)
+        hits, remembered = [perhaps[:0]], [perhaps[:0]]
+        for level_hashes, level_positions in self._levels:
+            at = np.searchsorted(level_hashes, ordered[perhaps])
+            at[at == len(level_hashes)] = 0
+            found = level_hashes[at] == ordered[perhaps]
+            hits.append(perhaps[found])
+            remembered.append(level_positions[at[found]])
+        hit = np.concatenate(hits)
+        if len(hit):
+            if not self._same_as_remembered(keys, order[hit], np.concatenate(remembered)):
+                return self._switch_to_exact(keys, newest_first, remember)
+            standing[hit] = False
+        order, ordered = order[standing], ordered[standing]
+        if remember:
+            self._remember(keys, order, ordered)
+        return order
+
+    def _remember(self, keys: pa.StringArray, order: Positions, hashes: Hashes) -> None:
+        if not len(order):
+            return
+        # A batch of which most rows stand is kept as it is: copying texts costs more than room.
+        if 2 * len(order) >= len(keys):
+            positions = self._count + order
+        else:
+            keys, positions = keys.take(integers(order)), self._count + np.arange(len(order))
+        # Sorted runs that double in size: each key is merged a logarithmic number of times.
+        level = (hashes, positions)
+        start = self._count
+        self._count += len(keys)
+        while self._keys and len(self._keys[-1]) <= min(2 * len(keys), _SHORT):
+            keys, start = pa.concat_arrays([self._keys.pop(), keys]), self._starts.pop()
+        self._keys.append(keys)
+        self._starts.append(start)
+        self._mark(hashes)
+        while self._levels and len(self._levels[-1][0]) <= 2 * len(level[0]):
+            level = _merge(self._levels.pop(), level)
+        self._levels.append(level)
+
+    def _mark(self, hashes: Hashes) -> None:
+        marked = [hashes]
+        # Few keys want little room; where the marks fill up, they say less and less.
+        if 8 * self._count > len(self._marks) < _MOST_MARKS:
+            self._marks = np.zeros(_MOST_MARKS, np.bool_)
+            marked += [of_level for of_level, _ in self._levels]
+        for each in marked:
+            self._marks[each % len(self._marks)] = True
+
+    def _same_as_remembered(
+        self, keys: pa.StringArray, rows: Positions, remembered: Positions
+    ) -> bool:
+        ascending = np.argsort(remembered)
+        rows, remembered = rows[ascending], remembered[ascending]
+        bounds = [*np.searchsorted(remembered, self._starts), len(remembered)]
+        texts = [
+            chunk.take(integers(remembered[first:last] - start))
+            for chunk, start, first, last in zip(
+                self._keys, self._starts, bounds[:-1], bounds[1:], strict=True
+            )
+            if last > first
+        ]
+        return bool(pc.all(pc.equal(pa.concat_arrays(texts), keys.take(integers(rows)))).as_py())
+
+    def _switch_to_exact(self, keys: pa.StringArray, order: Positions, remember: bool) -> Positions:
+        remembered = [positions for _, positions in self._levels]
+        texts = pa.chunked_array(self._keys, pa.string()).cast(pa.binary())
+        kept = texts.take(pa.array(np.concatenate([np.empty(0, np.int64), *remembered])))
+        self._exact = set(kept.to_pylist())
+        self._levels, self._keys, self._starts = [], [], []
+        return self._offer_exactly(keys, order, remember)
+
+    def _offer_exactly(self, keys: pa.StringArray, order: Positions, remember: bool) -> Positions:
+        assert self._exact is not None
+        texts = keys.cast(pa.binary()).to_pylist()
+        new: dict[bytes, int] = {}
+        for position in order.tolist():
+            if texts[position] not in self._exact:
+                new.setdefault(texts[position], position)
+        if remember:
+            self._exact.update(new)
+        return np.array(list(new.values()), np.int64)
+
+
+def _merge(
+    left: tuple[Hashes, Positions], right: tuple[Hashes, Positions]
+) -> tuple[Hashes, Positions]:
+    hashes = np.concatenate([left[0], right[0]])
+    order = np.argsort(hashes, kind="stable")
+    return hashes[order], np.concatenate([left[1], right[1]])[order]
+
+
+def _same_texts(
+    left: pa.StringArray, left_rows: Positions, right: pa.StringArray, right_rows: Positions
+) -> bool:
+    left_texts, right_texts = left.take(integers(left_rows)), right.take(integers(right_rows))
+    return bool(pc.all(pc.equal(left_texts, right_texts)).as_py())

@@ -1,0 +1,44 @@
+"""The time that a commit carries in itself ("In-Commit Timestamps")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.features.registry import supports
+
+FEATURE = "inCommitTimestamp"
+ENABLED_PROPERTY = "delta.enableInCommitTimestamps"
+ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
+ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
+
+
+def is_active(protocol: Protocol, configuration: Mapping[str, str]) -> bool:
+    """Whether every commit must carry its time."""
+    enabled = configuration.get(ENABLED_PROPERTY) or "false"
+    return enabled.lower() == "true" and supports(protocol, FEATURE)
+
+
+def next_timestamp(now_ms: int, previous_ms: int) -> int:
+    """The time of a commit attempted at `now_ms`, always later than the commit before it."""
+    return max(now_ms, previous_ms + 1)
+
+
+def with_enablement(
+    metadata: Metadata, before: Metadata, *, newly_active: bool, version: int, timestamp_ms: int
+) -> Metadata:
+    """The metadata of a commit that leaves in-commit timestamps active, with their provenance.
+
+    Where they were active `before`, what was recorded then stays for good. Where the commit itself
+    activates them, it records its own version and time; in version 0 there is nothing to tell.
+    """
+    record: Mapping[str, str]
+    if newly_active:
+        record = {ENABLEMENT_VERSION: str(version), ENABLEMENT_TIMESTAMP: str(timestamp_ms)}
+        if version == 0:
+            record = {}
+    else:
+        kept = (ENABLEMENT_VERSION, ENABLEMENT_TIMESTAMP)
+        record = {name: before.configuration[name] for name in kept if name in before.configuration}
+    return replace(metadata, configuration={**metadata.configuration, **record})

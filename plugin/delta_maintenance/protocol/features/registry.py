@@ -1,0 +1,494 @@
+"""Table features: what a protocol asks for, and what this release does about each feature.
+
+Implements "Protocol Evolution" and "Table Features". `FEATURES` is the union of the newest text,
+its RFCs and the names that released engines wrote, for the appendix of valid names is incomplete.
+A feature is *supported* by a table when its protocol lists or implies it; whether it is *active*
+is a question of table properties and is not asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
+from delta_maintenance.protocol.actions.model import Protocol
+
+MAX_READER_VERSION = 3
+MAX_WRITER_VERSION = 7
+
+
+class Operation(Enum):
+    """What may be done to a table, as far as features tell operations apart."""
+
+    READ = "read"
+    """Find out the state that the log describes; data files are not opened."""
+    CHECKPOINT = "checkpoint"
+    COMPACT_LOG = "compact-log"
+    CLEAN_LOG = "clean-log"
+    VACUUM = "vacuum"
+    COMMIT = "commit"
+    """Add a version that neither rewrites data nor changes properties or protocol."""
+    CHANGE_METADATA = "change-metadata"
+    """Commit other table properties or another protocol."""
+    REWRITE_DATA = "rewrite-data"
+    """Write data files with rows of existing ones."""
+
+
+class FeatureKind(Enum):
+    """Whom a feature binds."""
+
+    READER_WRITER = "reader-writer"
+    """Belongs in both lists of the protocol."""
+    WRITER = "writer"
+    """Belongs in `writerFeatures` only and never hinders reading."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFeature:
+    """One feature and our support of it."""
+
+    name: str
+    kind: FeatureKind
+    operations: frozenset[Operation]
+    """What this release may do on a table that supports the feature."""
+    legacy_reader_version: int | None = None
+    """The least reader version that implies the feature together with the writer version."""
+    legacy_writer_version: int | None = None
+    """The least writer version below 7 that implies the feature."""
+    requires: tuple[str, ...] = ()
+    """Features that must be supported with it; direct ones only."""
+    aliases: tuple[str, ...] = ()
+    """Names of drafts and previews with the same meaning: read, never written."""
+    note: str = ""
+    """Why operations are missing, in a few words for a message."""
+
+
+def supported_features(protocol: Protocol) -> frozenset[str]:
+    """The features that the table supports, those implied by legacy versions included.
+
+    Aliases appear under their final names and unknown names as they stand. A name counts from
+    either list, since real tables leave out one of them. Column mapping needs reader version 2
+    whatever is listed.
+    """
+    supported = set()
+    for name in _listed(protocol) | _implied(protocol):
+        feature = find_feature(name)
+        if feature is None:
+            supported.add(name)
+        elif (feature.legacy_reader_version or 0) <= protocol.min_reader_version:
+            supported.add(feature.name)
+    return frozenset(supported)
+
+
+def supports(protocol: Protocol, feature: str) -> bool:
+    """Whether the table supports `feature`, given by its final name."""
+    return feature in supported_features(protocol)
+
+
+def find_feature(name: str) -> TableFeature | None:
+    """The feature that a protocol means by `name`, final or alias; None where it is unknown.
+
+    Names are case-sensitive.
+    """
+    return _BY_NAME.get(name)
+
+
+def with_requirements(features: Iterable[str]) -> frozenset[str]:
+    """`features` and everything they need, directly or through one another."""
+    closed: set[str] = set()
+    waiting = list(features)
+    while waiting:
+        name = waiting.pop()
+        if name not in closed:
+            closed.add(name)
+            feature = find_feature(name)
+            waiting.extend(feature.requires if feature is not None else ())
+    return frozenset(closed)
+
+
+def without_features(protocol: Protocol, names: Collection[str]) -> Protocol:
+    """The protocol with `names`, given as final ones, off its lists. Its versions stay."""
+
+    def kept(listed: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if listed is None:
+            return None
+        final = {name: find_feature(name) for name in listed}
+        return tuple(n for n, known in final.items() if (known.name if known else n) not in names)
+
+    return replace(
+        protocol,
+        reader_features=kept(protocol.reader_features),
+        writer_features=kept(protocol.writer_features),
+    )
+
+
+def misplaced_features(protocol: Protocol) -> frozenset[str]:
+    """Listed names that stand in the wrong lists: legal to read, yet a finding.
+
+    A feature of readers and writers belongs in both lists, one of writers only in `writerFeatures`.
+    Column mapping at reader version 2 has no reader list to stand in.
+    """
+    readers, writers = set(protocol.reader_features or ()), set(protocol.writer_features or ())
+    misplaced = {name for name in readers if name not in writers or _kind(name) is _WRITER}
+    for name in writers - readers:
+        feature = find_feature(name)
+        if (
+            feature is not None
+            and feature.kind is _BOTH
+            and feature.legacy_reader_version != protocol.min_reader_version
+        ):
+            misplaced.add(name)
+    return frozenset(misplaced)
+
+
+def check_protocol(protocol: Protocol) -> None:
+    """`CorruptTableError` where versions and lists contradict each other ("Protocol Evolution").
+
+    A list exists if and only if its version is 3 or 7, and reader version 3 needs writer version 7.
+    Versions beyond those are legal, though `require_supported` refuses them.
+    """
+    reader, writer = protocol.min_reader_version, protocol.min_writer_version
+    if reader < 1 or writer < 1:
+        raise CorruptTableError(f"protocol versions start at 1, not {_pair(protocol)}")
+    if reader >= MAX_READER_VERSION and writer < MAX_WRITER_VERSION:
+        raise CorruptTableError(
+            f"reader version {reader} needs writer version {MAX_WRITER_VERSION}, not {writer}"
+        )
+    for version, listing, key, listed in (
+        (reader, MAX_READER_VERSION, "readerFeatures", protocol.reader_features),
+        (writer, MAX_WRITER_VERSION, "writerFeatures", protocol.writer_features),
+    ):
+        if version == listing and listed is None:
+            raise CorruptTableError(f"protocol {_pair(protocol)} lacks {key}")
+        if version < listing and listed is not None:
+            raise CorruptTableError(f"protocol {_pair(protocol)} must not have {key}")
+
+
+def require_supported(
+    protocol: Protocol,
+    operation: Operation,
+    *,
+    table: str | None = None,
+    version: int | None = None,
+) -> None:
+    """Refuses `operation` unless this release fully supports it under `protocol`.
+
+    Reading needs every reader feature and no writer feature. Everything else needs both, for an
+    unknown writer feature may have put into the log what a checkpoint would lose.
+
+    Raises `CorruptTableError` for a protocol that contradicts itself and `UnsupportedFeatureError`,
+    which names everything that is missing, for one that asks too much.
+    """
+    try:
+        check_protocol(protocol)
+        _require_versions(protocol, operation)
+        _require_features(protocol, operation)
+    except (CorruptTableError, UnsupportedFeatureError) as error:
+        raise error.located(table=table, version=version) from None
+
+
+_EVERYTHING = frozenset(Operation)
+_NO_REWRITE = _EVERYTHING - {Operation.REWRITE_DATA}
+_LOG_AND_FILES = _NO_REWRITE - {Operation.CHANGE_METADATA}
+_PUBLISHED_LOG = frozenset({Operation.READ, Operation.CHECKPOINT, Operation.COMPACT_LOG})
+_READ_ONLY = frozenset({Operation.READ})
+_NOTHING: frozenset[Operation] = frozenset()
+
+_BOTH = FeatureKind.READER_WRITER
+_WRITER = FeatureKind.WRITER
+
+_ICEBERG_NOTE = "rewriting it or changing its properties needs rules for Iceberg"
+
+FEATURES: tuple[TableFeature, ...] = (
+    TableFeature(name="appendOnly", kind=_WRITER, operations=_EVERYTHING, legacy_writer_version=2),
+    TableFeature(
+        name="invariants",
+        kind=_WRITER,
+        operations=_EVERYTHING,
+        legacy_writer_version=2,
+        aliases=("columnInvariants",),
+    ),
+    TableFeature(
+        name="checkConstraints", kind=_WRITER, operations=_EVERYTHING, legacy_writer_version=3
+    ),
+    TableFeature(
+        name="changeDataFeed", kind=_WRITER, operations=_EVERYTHING, legacy_writer_version=4
+    ),
+    TableFeature(
+        name="generatedColumns", kind=_WRITER, operations=_EVERYTHING, legacy_writer_version=4
+    ),
+    TableFeature(
+        name="columnMapping",
+        kind=_BOTH,
+        operations=_NO_REWRITE,
+        legacy_reader_version=2,
+        legacy_writer_version=5,
+        note="new data files need its names and ids",
+    ),
+    TableFeature(
+        name="identityColumns", kind=_WRITER, operations=_EVERYTHING, legacy_writer_version=6
+    ),
+    TableFeature(name="allowColumnDefaults", kind=_WRITER, operations=_EVERYTHING),
+    TableFeature(
+        name="deletionVectors",
+        kind=_BOTH,
+        operations=_NO_REWRITE,
+        note="deleted rows must not come back",
+    ),
+    TableFeature(name="domainMetadata", kind=_WRITER, operations=_EVERYTHING),
+    TableFeature(
+        name="rowTracking",
+        kind=_WRITER,
+        operations=_NO_REWRITE,
+        requires=("domainMetadata",),
+        note="moved rows must keep their ids",
+    ),
+    TableFeature(
+        name="timestampNtz", kind=_BOTH, operations=_EVERYTHING, aliases=("timestampNTZ",)
+    ),
+    TableFeature(name="v2Checkpoint", kind=_BOTH, operations=_EVERYTHING),
+    TableFeature(name="vacuumProtocolCheck", kind=_BOTH, operations=_EVERYTHING),
+    TableFeature(name="inCommitTimestamp", kind=_WRITER, operations=_EVERYTHING),
+    TableFeature(
+        name="clustering",
+        kind=_WRITER,
+        operations=_NO_REWRITE,
+        requires=("domainMetadata",),
+        note="new data files need statistics of the clustering columns",
+    ),
+    TableFeature(
+        name="typeWidening",
+        kind=_BOTH,
+        operations=_NO_REWRITE,
+        aliases=("typeWidening-preview",),
+        note="old data files need widening",
+    ),
+    TableFeature(
+        name="variantType",
+        kind=_BOTH,
+        operations=_NO_REWRITE,
+        aliases=("variantType-preview",),
+        note="variants cannot be rewritten",
+    ),
+    TableFeature(
+        name="variantShredding",
+        kind=_BOTH,
+        operations=_NO_REWRITE,
+        requires=("variantType",),
+        aliases=("variantShredding-preview",),
+        note="shredded variants cannot be rewritten",
+    ),
+    TableFeature(
+        name="icebergCompatV1",
+        kind=_WRITER,
+        operations=_NO_REWRITE,
+        requires=("columnMapping",),
+        note="new data files need the form that Iceberg reads",
+    ),
+    TableFeature(
+        name="icebergCompatV2",
+        kind=_WRITER,
+        operations=_NO_REWRITE,
+        requires=("columnMapping",),
+        note="new data files need the form that Iceberg reads",
+    ),
+    TableFeature(
+        name="catalogManaged",
+        kind=_BOTH,
+        operations=_PUBLISHED_LOG,
+        requires=("inCommitTimestamp", "vacuumProtocolCheck"),
+        aliases=("catalogOwned-preview",),
+        note="its commits and its upkeep belong to a catalog",
+    ),
+    # From here on: what no text of the protocol, or only an RFC, describes.
+    TableFeature(name="checkpointProtection", kind=_WRITER, operations=_EVERYTHING),
+    TableFeature(
+        name="materializePartitionColumns",
+        kind=_WRITER,
+        operations=_NO_REWRITE,
+        note="new data files need the partition columns",
+    ),
+    TableFeature(
+        name="geospatial",
+        kind=_BOTH,
+        operations=_NO_REWRITE,
+        aliases=("geospatial-dev",),
+        note="geometries cannot be rewritten",
+    ),
+    TableFeature(
+        name="collations",
+        kind=_WRITER,
+        operations=_NO_REWRITE,
+        requires=("domainMetadata",),
+        aliases=("collations-preview",),
+        note="new data files need statistics by collation",
+    ),
+    TableFeature(
+        name="icebergCompatV3",
+        kind=_WRITER,
+        operations=_LOG_AND_FILES,
+        requires=("columnMapping", "rowTracking"),
+        note=_ICEBERG_NOTE,
+    ),
+    TableFeature(
+        name="icebergWriterCompatV1",
+        kind=_WRITER,
+        operations=_LOG_AND_FILES,
+        requires=("icebergCompatV2",),
+        note=_ICEBERG_NOTE,
+    ),
+    TableFeature(
+        name="icebergWriterCompatV3",
+        kind=_WRITER,
+        operations=_LOG_AND_FILES,
+        requires=("icebergCompatV3",),
+        note=_ICEBERG_NOTE,
+    ),
+    TableFeature(
+        name="coordinatedCommits-preview",
+        kind=_WRITER,
+        operations=_READ_ONLY,
+        requires=("inCommitTimestamp", "vacuumProtocolCheck"),
+        aliases=("managedCommit-preview", "managed-commit-dev"),
+        note="its newest commits may be known to a coordinator only",
+    ),
+    TableFeature(
+        name="inCommitTimestamp-preview",
+        kind=_WRITER,
+        operations=_READ_ONLY,
+        note="a preview with other property names",
+    ),
+    TableFeature(
+        name="liquid",
+        kind=_WRITER,
+        operations=_READ_ONLY,
+        note="an ancestor of clustering that was never described",
+    ),
+    TableFeature(
+        name="rowIds",
+        kind=_WRITER,
+        operations=_READ_ONLY,
+        aliases=("delta.rowIds",),
+        note="the draft of row tracking of 2023, to be migrated to rowTracking first",
+    ),
+    TableFeature(
+        name="columnMappingUsageTracking",
+        kind=_WRITER,
+        operations=_READ_ONLY,
+        requires=("columnMapping",),
+        note="a proposal",
+    ),
+    TableFeature(
+        name="redirectWriterOnly-preview",
+        kind=_WRITER,
+        operations=_READ_ONLY,
+        note="writers must go to another table",
+    ),
+    TableFeature(
+        name="redirectReaderWriter-preview",
+        kind=_BOTH,
+        operations=_NOTHING,
+        note="its contents are in another table",
+    ),
+    TableFeature(name="timestampNanos", kind=_BOTH, operations=_NOTHING, note="a proposal"),
+    TableFeature(
+        name="adaptiveMetadata-preview",
+        kind=_BOTH,
+        operations=_NOTHING,
+        requires=(
+            "catalogManaged",
+            "columnMapping",
+            "deletionVectors",
+            "domainMetadata",
+            "rowTracking",
+        ),
+        aliases=("adaptiveMetadata",),
+        note="the state of the table is not in the log",
+    ),
+)
+"""Every feature this release knows. Dropping support is one word in one row."""
+
+_BY_NAME = {name: feature for feature in FEATURES for name in (feature.name, *feature.aliases)}
+
+
+def _require_versions(protocol: Protocol, operation: Operation) -> None:
+    missing = []
+    if protocol.min_reader_version > MAX_READER_VERSION:
+        missing.append(
+            f"reader version {protocol.min_reader_version} (known: 1 to {MAX_READER_VERSION})"
+        )
+    if operation is not Operation.READ and protocol.min_writer_version > MAX_WRITER_VERSION:
+        missing.append(
+            f"writer version {protocol.min_writer_version} (known: 1 to {MAX_WRITER_VERSION})"
+        )
+    if missing:
+        raise UnsupportedFeatureError(
+            f"{operation.value} needs {' and '.join(missing)}",
+            remedy="use an engine or a newer release that knows this protocol",
+        )
+
+
+def _require_features(protocol: Protocol, operation: Operation) -> None:
+    if operation is Operation.READ:
+        names = set(protocol.reader_features or ())
+        names |= {name for name in protocol.writer_features or () if _kind(name) is _BOTH}
+    else:
+        names = _listed(protocol) | _implied(protocol)
+    missing = [
+        f"{name} ({reason})"
+        for name in sorted(names)
+        if (reason := _reason_against(name, operation)) is not None
+    ]
+    if missing:
+        raise UnsupportedFeatureError(
+            f"{operation.value} is not supported with {_plural('table feature', missing)} "
+            f"{', '.join(missing)}",
+            remedy="use an engine or a newer release that supports it on such a table",
+        )
+    if operation is Operation.READ:
+        return
+    unwritable = sorted(set(protocol.reader_features or ()) - set(protocol.writer_features or ()))
+    if unwritable:
+        raise UnsupportedFeatureError(
+            f"{operation.value} is not supported while readerFeatures lists "
+            f"{', '.join(unwritable)} and writerFeatures does not",
+            remedy="repair the protocol of the table first",
+        )
+
+
+def _reason_against(name: str, operation: Operation) -> str | None:
+    feature = find_feature(name)
+    if feature is None:
+        return "unknown"
+    return None if operation in feature.operations else feature.note
+
+
+def _listed(protocol: Protocol) -> set[str]:
+    return {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+
+
+def _implied(protocol: Protocol) -> set[str]:
+    if protocol.min_writer_version >= MAX_WRITER_VERSION:
+        return set()
+    return {
+        feature.name
+        for feature in FEATURES
+        if feature.legacy_writer_version is not None
+        and feature.legacy_writer_version <= protocol.min_writer_version
+        and (feature.legacy_reader_version or 0) <= protocol.min_reader_version
+    }
+
+
+def _kind(name: str) -> FeatureKind | None:
+    feature = find_feature(name)
+    return None if feature is None else feature.kind
+
+
+def _pair(protocol: Protocol) -> str:
+    return f"({protocol.min_reader_version}, {protocol.min_writer_version})"
+
+
+def _plural(noun: str, items: list[str]) -> str:
+    return noun if len(items) == 1 else f"{noun}s"

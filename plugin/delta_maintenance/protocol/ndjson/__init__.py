@@ -1,0 +1,1 @@
+"""Commit files as text: lines of JSON to Arrow columns."""

@@ -1,0 +1,95 @@
+"""Lines of file actions that are not as the protocol has them, brought into its form.
+
+Whole numbers with a fraction of nought, statistics as objects, nulls spelt out: what can only mean
+one thing is taken for it, and everything else is corrupt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+import pyarrow as pa
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.actions.file_columns import (
+    DELETION_VECTOR,
+    FILE_ACTION_TYPES,
+    STRING_MAP,
+)
+from delta_maintenance.protocol.ndjson.split import FILE_ACTIONS, SINGLE_ACTIONS, parse_line
+
+
+def tidy_lines(data: bytes, *, name: str, numbers: Sequence[int]) -> bytes:
+    """The same lines with every known field in the type that the protocol gives it.
+
+    `numbers` are those of the lines in the file `name`, for messages; lines without one follow at
+    the end. `CorruptTableError` names what nobody can read.
+    """
+    tidy = []
+    lines = (line for line in data.split(b"\n") if line.strip())
+    for line, number in zip_longest(lines, numbers):
+        try:
+            tidy.append(json.dumps(_tidy_line(line)).encode())
+        except CorruptTableError as error:
+            if number is not None:
+                error.problem = f"line {number}: {error.problem}"
+            raise error.located(file=name) from None
+    return b"\n".join([*tidy, b""])
+
+
+def _tidy_line(line: bytes) -> dict[str, dict[str, Any]]:
+    actions = {name: value for name, value in parse_line(line).items() if value is not None}
+    for action, value in actions.items():
+        if action in SINGLE_ACTIONS:
+            raise CorruptTableError(f"{action} stands behind a file action")
+        if action in FILE_ACTIONS and not isinstance(value, dict):
+            raise CorruptTableError(f"{action} is no JSON object")
+    return {
+        action: {
+            name: _tidy(action, name, item)
+            for name, item in actions[action].items()
+            if item is not None
+        }
+        for action in FILE_ACTIONS.intersection(actions)
+    }
+
+
+def _tidy(action: str, name: str, value: Any) -> Any:
+    wanted = FILE_ACTION_TYPES[action].get(name)
+    if wanted is None:
+        return value
+    if name == "stats" and isinstance(value, dict):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    if wanted == STRING_MAP:
+        if isinstance(value, dict) and all(
+            item is None or isinstance(item, str) for item in value.values()
+        ):
+            return value
+        raise CorruptTableError(f"{action}.{name} is no map of text")
+    if wanted == DELETION_VECTOR:
+        if not isinstance(value, dict):
+            raise CorruptTableError(f"{action}.{name} is no JSON object")
+        types = {field.name: field.type for field in DELETION_VECTOR}
+        return {
+            key: _scalar(f"{action}.{name}.{key}", item, types[key]) if key in types else item
+            for key, item in value.items()
+            if item is not None
+        }
+    return _scalar(f"{action}.{name}", value, wanted)
+
+
+def _scalar(name: str, value: Any, wanted: pa.DataType) -> Any:
+    if pa.types.is_string(wanted) and isinstance(value, str):
+        return value
+    if pa.types.is_boolean(wanted) and isinstance(value, bool):
+        return value
+    if pa.types.is_integer(wanted) and not isinstance(value, bool):
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        limit = 1 << (wanted.bit_width - 1)
+        if isinstance(value, int) and -limit <= value < limit:
+            return value
+    raise CorruptTableError(f"{name} is no {wanted}: {value!r:.80}")

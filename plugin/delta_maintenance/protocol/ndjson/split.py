@@ -1,0 +1,333 @@
+"""The text of a commit or of a log compaction, taken apart line by line.
+
+Implements "Delta Log Entries": newline-delimited JSON, one action a line. Blank lines, blanks
+around the JSON and several actions on one line are met in real logs and read; anything else is
+corruption and named with its file and line.
+
+Nearly all the text of a large log is file actions. They are left as text here, to be parsed as
+columns (`file_action_json`); only the other lines become objects.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.actions.model import (
+    CheckpointMetadata,
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Sidecar,
+    Txn,
+)
+
+FILE_ACTIONS = frozenset({"add", "remove", "cdc"})
+SINGLE_ACTIONS = (
+    "protocol",
+    "metaData",
+    "txn",
+    "domainMetadata",
+    "commitInfo",
+    "rowIdHighWaterMark",
+    "checkpointMetadata",
+    "sidecar",
+)
+KNOWN_ACTIONS = FILE_ACTIONS.union(SINGLE_ACTIONS)
+
+_LINE_ACTIONS = ("add", "remove", "cdc")
+_FILE_LINES = tuple(b'{"%b":{' % action.encode() for action in _LINE_ACTIONS)
+_ACTION_OF_WORD = {
+    int.from_bytes(mark[:8], "little"): action
+    for mark, action in zip(_FILE_LINES, _LINE_ACTIONS, strict=True)
+}
+"""By the first eight bytes of such lines, as one number each."""
+_NEWLINE = ord("\n")
+_MOST_RUNS = 8
+"""More of them in one file, and its lines are taken as a mixture."""
+_SINGLE_NAMES = tuple(f'"{name}"'.encode() for name in SINGLE_ACTIONS)
+_SINGLE_KEY = re.compile(rb"(?:%b)\s*:\s*\{" % b"|".join(_SINGLE_NAMES))
+
+
+@dataclass(slots=True)
+class SingleActions:
+    """The actions of one file of the log that are not files; later lines replace earlier ones."""
+
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    txns: dict[str, Txn] = field(default_factory=dict)
+    domains: dict[str, DomainMetadata] = field(default_factory=dict)
+    commit_info: CommitInfo | None = None
+    draft_high_water_mark: dict[str, Any] | None = None
+    checkpoint_metadata: list[CheckpointMetadata] = field(default_factory=list)
+    sidecars: list[Sidecar] = field(default_factory=list)
+    unknown: set[str] = field(default_factory=set)
+    """Names of actions that no revision of the protocol knows."""
+    repeated: set[str] = field(default_factory=set)
+    """Actions met twice where the protocol allows one."""
+
+    def take(self, name: str, value: Mapping[str, Any]) -> None:
+        """Takes in one action. `CorruptTableError` where it lacks what the protocol requires."""
+        match name:
+            case "protocol":
+                self._once(name, self.protocol)
+                self.protocol = Protocol.from_json(value)
+            case "metaData":
+                self._once(name, self.metadata)
+                self.metadata = Metadata.from_json(value)
+            case "txn":
+                txn = Txn.from_json(value)
+                self._once(f"txn {txn.app_id}", self.txns.get(txn.app_id))
+                self.txns[txn.app_id] = txn
+            case "domainMetadata":
+                domain = DomainMetadata.from_json(value)
+                self._once(f"domainMetadata {domain.domain}", self.domains.get(domain.domain))
+                self.domains[domain.domain] = domain
+            case "commitInfo":
+                self.commit_info = CommitInfo(values=value)
+            case "rowIdHighWaterMark":
+                # Databricks 12.2 wrote it without a value in it.
+                present = {key: mark for key, mark in value.items() if mark is not None}
+                self.draft_high_water_mark = present or self.draft_high_water_mark
+            case "checkpointMetadata":
+                self.checkpoint_metadata.append(CheckpointMetadata.from_json(value))
+            case "sidecar":
+                self.sidecars.append(Sidecar.from_json(value))
+
+    def _once(self, name: str, present: object) -> None:
+        if present is not None:
+            self.repeated.add(name)
+
+
+@dataclass(frozen=True, slots=True)
+class FileBlock:
+    """Where in a file of the log its lines of file actions lie, one after the other."""
+
+    start: int
+    end: int
+    """Behind the last newline."""
+    runs: tuple[tuple[int, int, str | None], ...]
+    """Where each run of lines ends (behind its last newline), its lines, and its action."""
+
+    @property
+    def count(self) -> int:
+        """How many lines there are."""
+        return sum(count for _, count, _ in self.runs)
+
+    def moved(self, by: int) -> FileBlock:
+        """The same lines, that many bytes further on."""
+        runs = tuple((end + by, count, action) for end, count, action in self.runs)
+        return FileBlock(self.start + by, self.end + by, runs)
+
+    def of(self, data: bytes) -> Iterator[LineRun]:
+        """The runs, as text."""
+        start, text = self.start, memoryview(data)
+        for end, count, action in self.runs:
+            yield LineRun(text[start:end], count, action)
+            start = end
+
+
+@dataclass(frozen=True, slots=True)
+class LineRun:
+    """Adjacent lines, each one add, remove or cdc, ended by a newline."""
+
+    text: memoryview | bytes
+    count: int
+    action: str | None = None
+    """What all of them begin with; None where they differ, or might."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitText:
+    """One file of the log, split into what is parsed as columns and what is parsed line by line."""
+
+    name: str
+    """Relative to the table root, for messages."""
+    file_lines: tuple[LineRun, ...]
+    file_line_numbers: Sequence[int]
+    """The number of each of these lines, counted from 1."""
+    other_lines: tuple[tuple[int, bytes], ...]
+    """The remaining lines that are not blank, each with its number counted from 1."""
+    block: FileBlock | None
+    """Set where the file lines stand together: `split` is quicker with it the next time."""
+
+    @property
+    def file_line_count(self) -> int:
+        """How many lines of file actions there are, those beside other actions left out."""
+        return len(self.file_line_numbers)
+
+
+def split(
+    name: str,
+    data: bytes,
+    *,
+    thorough: bool = True,
+    block: FileBlock | None = None,
+    first_line: int = 1,
+) -> CommitText:
+    """Tells the lines of files from the others without parsing either. The first has a number.
+
+    A line that starts with a file action may hold another action behind it. No writer is known to
+    do so; finding out costs as much as all the rest, and without `thorough` is left to the parser
+    of file actions, which refuses such a line. `CorruptTableError` for an empty file: a commit
+    whose writer died before its first byte, on a store that shows such things.
+    """
+    if not data or data.isspace():
+        raise CorruptTableError(
+            "the file is empty",
+            file=name,
+            remedy="restore it from a backup, or remove it if no writer ever reported this commit",
+        )
+    if not data.endswith(b"\n"):
+        data += b"\n"
+    if block is None:
+        if not data.isascii():
+            _require_utf8(name, data, first_line)
+        block = _file_block(data, thorough)
+    if block is None:
+        return _split_lines(name, data, first_line)
+    lines = tuple(block.of(data))
+    first = first_line + data.count(b"\n", 0, block.start)
+    numbers = range(first, first + block.count)
+    head = _numbered(data[: block.start], first_line)
+    tail = _numbered(data[block.end :], numbers.stop)
+    return CommitText(name, lines, numbers, (*head, *tail), block)
+
+
+def parse_other_lines(
+    text: CommitText, *, commit_info: bool = False
+) -> tuple[SingleActions, list[bytes]]:
+    """The single actions, and every file action found beside them, as a line of its own.
+
+    `commitInfo` is free-form and mostly not wanted; without `commit_info` it is checked to be JSON
+    and dropped.
+    """
+    actions, files = SingleActions(), []
+    for number, line in text.other_lines:
+        try:
+            for name, value in parse_line(line).items():
+                if value is None or (name == "commitInfo" and not commit_info):
+                    continue
+                if name not in KNOWN_ACTIONS:
+                    actions.unknown.add(name)
+                elif not isinstance(value, dict):
+                    raise CorruptTableError(f"{name} is no JSON object")
+                elif name in FILE_ACTIONS:
+                    files.append(json.dumps({name: value}).encode() + b"\n")
+                else:
+                    actions.take(name, value)
+        except CorruptTableError as error:
+            error.problem = f"line {number}: {error.problem}"
+            raise error.located(file=text.name) from None
+    return actions, files
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """One line as its actions. `CorruptTableError` for what is no JSON object or repeats a key."""
+    try:
+        value = _DECODER.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
+        if b"\\ud" in line.lower():
+            # Half a surrogate pair is no character; Python would let it pass.
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        problem = " ".join(str(error).split())
+        raise CorruptTableError(
+            f"not a line of JSON ({problem})",
+            remedy="restore the file from a backup; a commit is never edited",
+        ) from None
+    if not isinstance(value, dict):
+        raise CorruptTableError("a line that is no JSON object")
+    return value
+
+
+def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
+    """The block of file actions, or None where other lines stand among them."""
+    # Writers put the other actions first or last; what lies between is the bulk.
+    start, end = 0, len(data)
+    while start < end and not data.startswith(_FILE_LINES, start):
+        start = data.index(b"\n", start) + 1
+    while end > start:
+        last = data.rfind(b"\n", start, end - 1) + 1 or start
+        if data.startswith(_FILE_LINES, last):
+            break
+        end = last
+    if start == end:
+        return FileBlock(start, end, ())
+    # Every line of the block has to start like one of a file action.
+    text = np.frombuffer(data, np.uint8, end - start, start)
+    lines = (text == _NEWLINE).nonzero()[0] + (start + 1)
+    words: npt.NDArray[np.uint64] = np.ndarray(
+        (len(data) - 7,), np.dtype("<u8"), data, strides=(1,)
+    )
+    starts = np.empty(len(lines), np.uint64)
+    starts[0], starts[1:] = words[start], words[lines[:-1]]
+    last_lines = [*(starts[1:] != starts[:-1]).nonzero()[0].tolist(), len(lines) - 1]
+    heads = starts[last_lines].tolist()
+    if not _ACTION_OF_WORD.keys() >= set(heads):
+        return None
+    if thorough and _holds_single_action(data, start, end):
+        return None
+    if len(heads) > _MOST_RUNS:
+        return FileBlock(start, end, ((end, len(lines), None),))
+    ends = lines[last_lines].tolist()
+    counts = [number - before for before, number in pairwise([-1, *last_lines])]
+    actions = [_ACTION_OF_WORD[head] for head in heads]
+    return FileBlock(start, end, tuple(zip(ends, counts, actions, strict=True)))
+
+
+def _split_lines(name: str, data: bytes, first_line: int) -> CommitText:
+    files, numbers, others = [], [], []
+    for number, line in _numbered(data, first_line):
+        if line.startswith(_FILE_LINES) and not _holds_single_action(line, 0, len(line)):
+            files.append(line)
+            numbers.append(number)
+        else:
+            others.append((number, line))
+    runs = (LineRun(b"\n".join([*files, b""]), len(files)),) if files else ()
+    return CommitText(name, runs, numbers, tuple(others), None)
+
+
+def _holds_single_action(data: bytes, start: int, end: int) -> bool:
+    # Quotes inside of text are escaped, so that a name in quotes is a key or a whole value.
+    named = any(data.find(name, start, end) >= 0 for name in _SINGLE_NAMES)
+    return named and _SINGLE_KEY.search(data, start, end) is not None
+
+
+def _numbered(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:
+    for number, line in enumerate(data.split(b"\n"), first):
+        if line.strip():
+            yield number, line
+
+
+def _require_utf8(name: str, data: bytes, first_line: int) -> None:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        line = first_line + data.count(b"\n", 0, error.start)
+        raise CorruptTableError(
+            f"line {line} is not UTF-8", file=name, remedy="restore the file from a backup"
+        ) from None
+
+
+def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+# Making one takes longer than reading a line.
+_DECODER = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)

@@ -1,0 +1,60 @@
+"""What a long commit says beside files, without holding the rest of its text.
+
+A commit that fills a table names every one of its files. Whoever asks for no more than its other
+actions takes it apart piece by piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from delta_maintenance.protocol.ndjson.split import CommitText, FileBlock, split
+
+
+def split_pieces(name: str, pieces: Iterable[bytes]) -> CommitText:
+    """Like `commit_text.split` of all pieces together, but for the lines of files, which are gone.
+
+    Holds one piece, or the longest line where that is longer. Always thorough: nobody parses what
+    is dropped here, so nobody else would notice another action in it.
+    """
+    others: list[tuple[int, bytes]] = []
+    whole: FileBlock | None = FileBlock(0, 0, ())
+    start, first_line, empty = 0, 1, True
+    for text in _whole_lines(pieces):
+        if not text.isspace():
+            piece = split(name, text, first_line=first_line)
+            others += piece.other_lines
+            whole = _joined(whole, piece.block, start)
+            empty = False
+        start += len(text)
+        first_line += text.count(b"\n")
+    if empty:
+        split(name, b"")
+    return CommitText(name, (), (), tuple(others), whole)
+
+
+def _joined(whole: FileBlock | None, block: FileBlock | None, start: int) -> FileBlock | None:
+    """The block so far and one that follows it, `start` bytes further on, if they adjoin."""
+    if whole is None or block is None:
+        return None
+    if not block.runs:
+        return whole
+    block = block.moved(start)
+    if not whole.runs:
+        return block
+    if whole.end != block.start:
+        return None
+    return FileBlock(whole.start, block.end, whole.runs + block.runs)
+
+
+def _whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for piece in pieces:
+        head, newline, tail = piece.rpartition(b"\n")
+        if newline:
+            yield rest + head + newline
+            rest = tail
+        else:
+            rest += piece
+    if rest:
+        yield rest

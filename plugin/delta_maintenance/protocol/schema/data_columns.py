@@ -1,0 +1,212 @@
+"""The columns of a data file as columns of the table: found, named and typed by its schema.
+
+Implements what "Column Mapping", "Type Widening" and "Partition Columns" ask of a reader of Parquet
+files. A column that a file lacks is null. What does not fit the schema is an error: whoever judges
+rows by their values must not judge others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
+from delta_maintenance.protocol.schema.types import (
+    ArrayType,
+    ColumnMappingMode,
+    DecimalType,
+    DeltaType,
+    MapType,
+    StructField,
+    StructType,
+    physical_name,
+    to_arrow_type,
+)
+
+
+def arrow_type(delta_type: DeltaType) -> pa.DataType:
+    """The Arrow type of a column, nested ones included; every value may be null.
+
+    `UnsupportedFeatureError` for types without one: `variant`, `void` and unknown ones.
+    """
+    match delta_type:
+        case StructType(fields=fields):
+            return pa.struct([pa.field(item.name, arrow_type(item.type)) for item in fields])
+        case ArrayType(element=element):
+            return pa.list_(arrow_type(element))
+        case MapType(key=key, value=value):
+            return pa.map_(arrow_type(key), arrow_type(value))
+    single = to_arrow_type(delta_type)
+    if single is None:
+        raise UnsupportedFeatureError(
+            f"values of the type {delta_type} cannot be read",
+            remedy="leave columns of that type to Delta Spark",
+        )
+    return single
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredColumns:
+    """How the columns of one data file are to be taken."""
+
+    mode: ColumnMappingMode
+    hybrid_calendar: bool = False
+    """Whether its writer counted early days by the Julian calendar, as Spark did before 3.0. Such
+    days are not converted but refused."""
+
+    def find(self, column: StructField, stored: Sequence[pa.Field]) -> int | None:
+        """Which of the fields of a file, or of a struct in it, holds the column; None for none.
+
+        In mode `id` the one with its id, else the one with its physical name: in that very
+        spelling or, as Delta Spark does, in the only one that differs in nothing but case.
+        """
+        if self.mode == "id":
+            wanted = str(column.metadata.get("delta.columnMapping.id")).encode()
+            found = [at for at, field in enumerate(stored) if _field_id(field) == wanted]
+        else:
+            name = physical_name(column, self.mode)
+            found = [at for at, field in enumerate(stored) if field.name == name] or [
+                at for at, field in enumerate(stored) if field.name.lower() == name.lower()
+            ]
+        if len(found) > 1:
+            raise CorruptTableError(f"the column {column.name} is there {len(found)} times")
+        return found[0] if found else None
+
+    def convert(self, column: StructField, stored: pa.Array, field: pa.Field) -> pa.Array:
+        """The values of a column, as `find` found it, in `arrow_type`."""
+        try:
+            return self._converted(stored, field, column.type)
+        except (pa.ArrowException, CorruptTableError) as error:
+            problem = error.problem if isinstance(error, CorruptTableError) else str(error)
+            raise CorruptTableError(f"the column {column.name}: {problem}") from None
+
+    def _converted(self, stored: pa.Array, field: pa.Field, wanted: DeltaType) -> pa.Array:
+        kind = stored.type
+        if pa.types.is_null(kind):
+            return pa.nulls(len(stored), arrow_type(wanted))
+        match wanted:
+            case StructType() if pa.types.is_struct(kind):
+                return self._struct(stored, wanted)
+            case ArrayType(element=element) if _is_list(kind):
+                # Spellings of one layout, of which only this one has these buffers.
+                stored = stored.cast(pa.list_(kind.value_field))
+                values = self._converted(stored.values, kind.value_field, element)
+                return _nested(stored, pa.list_(values.type), values)
+            case MapType(key=key, value=value) if pa.types.is_map(kind):
+                keys = self._converted(stored.keys, kind.key_field, key)
+                items = self._converted(stored.items, kind.item_field, value)
+                of = pa.map_(keys.type, items.type)
+                entries = pa.StructArray.from_arrays(
+                    [keys, items], fields=[of.key_field, of.item_field]
+                )
+                return _nested(stored, of, entries)
+            case StructType() | ArrayType() | MapType():
+                raise CorruptTableError(f"the file holds {kind} where the schema has {wanted}")
+        return self._single(stored, wanted)
+
+    def _struct(self, stored: pa.StructArray, wanted: StructType) -> pa.Array:
+        fields = list(stored.type)
+        children = []
+        for item in wanted.fields:
+            at = self.find(item, fields)
+            children.append(
+                pa.nulls(len(stored), arrow_type(item.type))
+                if at is None
+                else self._converted(stored.field(at), fields[at], item.type)
+            )
+        return pa.StructArray.from_arrays(
+            children, fields=list(arrow_type(wanted)), mask=pc.is_null(stored)
+        )
+
+    def _single(self, stored: pa.Array, wanted: DeltaType) -> pa.Array:
+        target = arrow_type(wanted)
+        kind = stored.type.value_type if pa.types.is_dictionary(stored.type) else stored.type
+        name = "decimal" if isinstance(wanted, DecimalType) else str(wanted)
+        if not any(fits(kind) for fits in _SOURCES[name]):
+            raise CorruptTableError(f"the file holds {kind} where the schema has {wanted}")
+        values = stored.cast(target)
+        if self.hybrid_calendar and name in _GREGORIAN:
+            earliest = pc.min(values)
+            if earliest.is_valid and pc.less(earliest, pa.scalar(_GREGORIAN[name], target)).as_py():
+                raise UnsupportedFeatureError(
+                    f"a data file of Spark before 3.0 holds a {wanted} by the Julian calendar",
+                    remedy="rewrite the file with a newer Spark",
+                )
+        return values
+
+
+def is_hybrid(key_values: Mapping[bytes, bytes] | None, *, int96: bool) -> bool:
+    """Whether the metadata of a Parquet file say that early days are of the Julian calendar.
+
+    `int96` is for timestamps of that physical type, which Spark went on to write so until 3.1.
+    """
+    key_values = key_values or {}
+    marker = b"org.apache.spark.legacyINT96" if int96 else b"org.apache.spark.legacyDateTime"
+    if marker in key_values:
+        return True
+    version = key_values.get(b"org.apache.spark.version")
+    if version is None:
+        return False
+    numbers = [int(part) for part in version.split(b".")[:2] if part.isdigit()]
+    return numbers < ([3, 1] if int96 else [3, 0])
+
+
+_Test = Callable[[pa.DataType], bool]
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return any(
+        test(kind)
+        for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    # Some writers leave the annotation of texts out.
+    return any(
+        test(kind)
+        for test in (
+            *(pa.types.is_string, pa.types.is_large_string, pa.types.is_binary),
+            *(pa.types.is_large_binary, pa.types.is_fixed_size_binary),
+        )
+    )
+
+
+_INTEGER: tuple[_Test, ...] = (pa.types.is_integer,)
+_SOURCES: Mapping[str, tuple[_Test, ...]] = {
+    "string": (_is_text,),
+    "binary": (_is_text,),
+    "boolean": (pa.types.is_boolean,),
+    "byte": _INTEGER,
+    "short": _INTEGER,
+    "integer": _INTEGER,
+    "long": _INTEGER,
+    "float": (pa.types.is_floating,),
+    "double": (pa.types.is_floating, pa.types.is_integer),
+    "decimal": (pa.types.is_decimal, pa.types.is_integer),
+    "date": (pa.types.is_date,),
+    "timestamp": (pa.types.is_timestamp,),
+    "timestamp_ntz": (pa.types.is_timestamp, pa.types.is_date),
+}
+"""What a column may have been before its type was widened, or be called by other writers."""
+
+_GREGORIAN: Mapping[str, date | datetime] = {
+    "date": date(1582, 10, 15),
+    # Time zones were local times before, which the two calendars turn into different instants.
+    "timestamp": datetime(1900, 1, 1, tzinfo=UTC),
+}
+
+
+def _field_id(field: pa.Field) -> bytes | None:
+    return (field.metadata or {}).get(b"PARQUET:field_id")
+
+
+def _nested(stored: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
+    """The lists or maps with another child, offsets and nulls as they are."""
+    return pa.Array.from_buffers(
+        kind, len(stored), stored.buffers()[:2], stored.null_count, stored.offset, [child]
+    )

@@ -1,0 +1,197 @@
+"""Partition values: strings in the log, typed here for whoever must compare or store them.
+
+Implements "Partition Value Serialization". The string itself is what every rewrite carries; a typed
+value is only ever derived from it.
+"""
+
+from __future__ import annotations
+
+import decimal
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
+from delta_maintenance.protocol.schema.types import (
+    DecimalType,
+    DeltaType,
+    PrimitiveType,
+    to_arrow_type,
+)
+
+
+class ParsedPartitionValues(NamedTuple):
+    """Typed values beside the mark of those that rest on a guess; both as long as the strings."""
+
+    values: pa.Array
+    """Of the type that `schema.to_arrow_type` gives; null for a null and for an empty string."""
+    uncertain: pa.BooleanArray
+    """True for a timestamp without a zone that was read as UTC because none was given."""
+
+
+def parse_partition_values(
+    strings: pa.Array | pa.ChunkedArray, delta_type: DeltaType, *, zone: tzinfo | None
+) -> ParsedPartitionValues:
+    """Types the strings of one partition column.
+
+    `zone` is that of the writer of timestamps without a zone. The log does not tell it; None means
+    UTC and marks every value that depends on it. A time that a change of clocks makes ambiguous is
+    the earlier of the two.
+
+    Raises `CorruptTableError`, naming the value, for a string that is not of the type, and
+    `UnsupportedFeatureError` for a type that no partition column can have.
+    """
+    arrow_type = to_arrow_type(delta_type)
+    if arrow_type is None:
+        raise UnsupportedFeatureError(f"values of a partition column of type {delta_type}")
+    # Many files share few values, so each is parsed once.
+    encoded = _dictionary_encoded(strings)
+    distinct = encoded.dictionary
+    parse = _parser(delta_type, zone or UTC)
+    values = pa.array(
+        [_parsed(text, parse, delta_type) for text in distinct.to_pylist()], type=arrow_type
+    )
+    if zone is None and delta_type == PrimitiveType(name="timestamp"):
+        guessed = pc.and_(
+            pc.not_equal(distinct, ""),
+            pc.invert(pc.match_substring_regex(distinct, f"{_OFFSET}$")),
+        )
+    else:
+        guessed = pa.array([False] * len(distinct), type=pa.bool_())
+    return ParsedPartitionValues(
+        values.take(encoded.indices), guessed.take(encoded.indices).fill_null(False)
+    )
+
+
+_INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_BOOLEANS = {"true": True, "false": False}
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,38}")
+# An exponent of three digits reaches beyond every type.
+_NUMBER = re.compile(r"[+-]?(?=\.?[0-9])[0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?")
+_SPECIAL_FLOAT = re.compile(r"nan|[+-]?inf(?:inity)?", re.IGNORECASE)
+_DAY = r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})"
+_DATE = re.compile(_DAY)
+_OFFSET = r"(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)"
+_TIMESTAMP = re.compile(
+    rf"{_DAY}[ T]([0-9]{{1,2}}):([0-9]{{2}}):([0-9]{{2}})(?:\.([0-9]{{0,9}}))?({_OFFSET})?"
+)
+
+
+def _dictionary_encoded(strings: pa.Array | pa.ChunkedArray) -> pa.DictionaryArray:
+    if pa.types.is_null(strings.type):
+        strings = strings.cast(pa.string())
+    encoded = strings if pa.types.is_dictionary(strings.type) else strings.dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.unify_dictionaries().combine_chunks()
+    return encoded
+
+
+def _parsed(text: str | None, parse: Callable[[str], Any], delta_type: DeltaType) -> Any:
+    if not text:
+        return None
+    try:
+        return parse(text)
+    except (ValueError, ArithmeticError):
+        raise CorruptTableError(f"partition value {text!r} is no {delta_type}") from None
+
+
+def _parser(delta_type: DeltaType, zone: tzinfo) -> Callable[[str], Any]:
+    """Turns one non-empty string into what Arrow takes for the type, or raises `ValueError` or
+    `ArithmeticError`."""
+    if isinstance(delta_type, DecimalType):
+        return lambda text: _decimal(text, delta_type)
+    name = str(delta_type)
+    if name in _INTEGER_BITS:
+        limit = 1 << (_INTEGER_BITS[name] - 1)
+        return lambda text: _integer(text, limit)
+    parsers: dict[str, Callable[[str], Any]] = {
+        "string": str,
+        "binary": str.encode,
+        "boolean": _boolean,
+        "float": _float,
+        "double": _float,
+        "date": _date,
+        "timestamp": lambda text: _microseconds(text, zone),
+        "timestamp_ntz": _local_microseconds,
+    }
+    return parsers[name]
+
+
+def _boolean(text: str) -> bool:
+    if text not in _BOOLEANS:
+        raise ValueError
+    return _BOOLEANS[text]
+
+
+def _integer(text: str, limit: int) -> int:
+    _fully_matched(_INTEGER, text)
+    if not -limit <= int(text) < limit:
+        raise ValueError
+    return int(text)
+
+
+def _float(text: str) -> float:
+    if _SPECIAL_FLOAT.fullmatch(text) is None:
+        _fully_matched(_NUMBER, text)
+    return float(text)
+
+
+def _decimal(text: str, delta_type: DecimalType) -> Decimal:
+    _fully_matched(_NUMBER, text)
+    context = decimal.Context(
+        prec=delta_type.precision, traps=[decimal.InvalidOperation, decimal.Inexact]
+    )
+    return Decimal(text).quantize(Decimal((0, (1,), -delta_type.scale)), context=context)
+
+
+def _date(text: str) -> date:
+    year, month, day = _fully_matched(_DATE, text).groups()
+    return date(int(year), int(month), int(day))
+
+
+def _microseconds(text: str, zone: tzinfo) -> int:
+    match = _fully_matched(_TIMESTAMP, text)
+    *fields, fraction, offset = match.groups()
+    year, month, day, hour, minute, second = map(int, fields)
+    moment = datetime(
+        year,
+        month,
+        day,
+        hour,
+        minute,
+        second,
+        # Tables hold microseconds; further digits are cut off.
+        int((fraction or "")[:6].ljust(6, "0")),
+        tzinfo=zone if offset is None else _fixed_zone(offset),
+    )
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _local_microseconds(text: str) -> int:
+    if _fully_matched(_TIMESTAMP, text)[8] is not None:
+        raise ValueError
+    return _microseconds(text, UTC)
+
+
+def _fixed_zone(offset: str) -> tzinfo:
+    if offset == "Z":
+        return UTC
+    hours, minutes = int(offset[1:3]), int(offset[3:].lstrip(":") or 0)
+    if minutes > 59:
+        raise ValueError
+    distance = timedelta(hours=hours, minutes=minutes)
+    return timezone(-distance if offset[0] == "-" else distance)
+
+
+def _fully_matched(form: re.Pattern[str], text: str) -> re.Match[str]:
+    match = form.fullmatch(text)
+    if match is None:
+        raise ValueError
+    return match

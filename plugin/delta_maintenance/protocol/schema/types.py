@@ -1,0 +1,314 @@
+"""The table's schema as a tree, and the names under which its columns are stored.
+
+Implements "Schema Serialization Format" and the naming part of "Column Mapping". Reading is
+lenient: a type that this release does not know is carried as `UnknownType`, so that work on the log
+alone never fails on it. The tree is for looking things up. Nothing is ever written from it: a
+writer repeats the schema string byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
+from delta_maintenance.protocol.actions.model import Protocol
+from delta_maintenance.protocol.features.registry import supports
+
+ColumnMappingMode = Literal["none", "id", "name"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrimitiveType:
+    """A type that is just a name, such as `long` or `timestamp_ntz`."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecimalType:
+    """`decimal(precision,scale)`, with at most 38 digits."""
+
+    precision: int
+    scale: int
+
+    def __str__(self) -> str:
+        return f"decimal({self.precision},{self.scale})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownType:
+    """A type of a newer protocol or of another engine."""
+
+    definition: str
+    """Its name or, where it is no name, its JSON."""
+
+    def __str__(self) -> str:
+        return self.definition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayType:
+    """A list of elements of one type."""
+
+    element: DeltaType
+    contains_null: bool
+
+    def __str__(self) -> str:
+        return f"array<{self.element}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapType:
+    """Keys of one type with values of another."""
+
+    key: DeltaType
+    value: DeltaType
+    value_contains_null: bool
+
+    def __str__(self) -> str:
+        return f"map<{self.key},{self.value}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructField:
+    """A named column or nested field."""
+
+    name: str
+    """The name that users see."""
+    type: DeltaType
+    nullable: bool
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """As in the schema: numbers are numbers, lists are lists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructType:
+    """Fields in their order; also the schema as a whole."""
+
+    fields: tuple[StructField, ...]
+
+    def __str__(self) -> str:
+        return f"struct<{','.join(f'{item.name}:{item.type}' for item in self.fields)}>"
+
+    def find(self, name: str) -> StructField | None:
+        """The direct field of exactly that name."""
+        return next((item for item in self.fields if item.name == name), None)
+
+
+DeltaType = PrimitiveType | DecimalType | UnknownType | ArrayType | MapType | StructType
+
+
+def parse_schema(schema_string: str) -> StructType:
+    """Reads `metaData.schemaString`; `CorruptTableError` where it is not the JSON of a struct.
+
+    An absent `nullable`, `containsNull` or `valueContainsNull` counts as true.
+    """
+    try:
+        schema = _type(json.loads(schema_string))
+    except (ValueError, RecursionError):
+        raise CorruptTableError("the schema string is no JSON") from None
+    if not isinstance(schema, StructType):
+        raise CorruptTableError(f"the schema is no struct: {schema}")
+    return schema
+
+
+def column_mapping_mode(protocol: Protocol, configuration: Mapping[str, str]) -> ColumnMappingMode:
+    """How columns are found in data files, statistics and partition values.
+
+    The property counts only if the protocol supports column mapping; then a mode that this release
+    does not know raises `UnsupportedFeatureError`.
+    """
+    mode = configuration.get("delta.columnMapping.mode")
+    if mode is None or not supports(protocol, "columnMapping"):
+        return "none"
+    known = _MODES.get(mode)
+    if known is None:
+        raise UnsupportedFeatureError(
+            f"the column mapping mode {mode!r} is unknown",
+            remedy="set delta.columnMapping.mode to none, id or name",
+        )
+    return known
+
+
+def physical_name(column: StructField, mode: ColumnMappingMode) -> str:
+    """The name of the column in partition values, statistics and, but for mode `id`, data files.
+
+    `CorruptTableError` where columns are mapped and this one has no physical name.
+    """
+    if mode == "none":
+        return column.name
+    name = column.metadata.get("delta.columnMapping.physicalName")
+    if not isinstance(name, str):
+        raise CorruptTableError(f"column {column.name!r} has no physical name")
+    return name
+
+
+def physical_schema(schema: StructType, mode: ColumnMappingMode) -> StructType:
+    """The same tree with physical names at every level."""
+    return schema if mode == "none" else _physical_struct(schema, mode)
+
+
+def to_arrow_type(delta_type: DeltaType) -> pa.DataType | None:
+    """The Arrow type of single values, as checkpoints hold them in statistics and partition values.
+
+    None for types that neither of them can hold: nested ones, `variant`, `void`, unknown ones.
+    """
+    if isinstance(delta_type, DecimalType):
+        return pa.decimal128(delta_type.precision, delta_type.scale)
+    return _ARROW_TYPES.get(delta_type.name) if isinstance(delta_type, PrimitiveType) else None
+
+
+def has_bounds(delta_type: DeltaType) -> bool:
+    """Whether statistics of a column of this type have a minimum and a maximum.
+
+    Booleans and binaries are typed but have none. Variants have them in a form of their own.
+    """
+    return to_arrow_type(delta_type) is not None and delta_type not in _UNBOUNDED
+
+
+def walk(schema: StructType) -> Iterator[tuple[tuple[str, ...], StructField]]:
+    """Every field at every level with its path, parents first.
+
+    A path goes through lists and maps by the words `element`, `key` and `value`.
+    """
+    yield from _walk(schema, ())
+
+
+def duplicate_names(schema: StructType) -> tuple[tuple[str, ...], ...]:
+    """Paths of fields whose name, regardless of case, an earlier field of the same struct has."""
+    seen: set[tuple[tuple[str, ...], str]] = set()
+    duplicates = []
+    for path, _ in walk(schema):
+        key = (path[:-1], path[-1].lower())
+        if key in seen:
+            duplicates.append(path)
+        seen.add(key)
+    return tuple(duplicates)
+
+
+_MODES: Mapping[str, ColumnMappingMode] = {"none": "none", "id": "id", "name": "name"}
+_ARROW_TYPES: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "short": pa.int16(),
+    "byte": pa.int8(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_PRIMITIVES = {*_ARROW_TYPES, "variant", "void"}
+_UNBOUNDED = (PrimitiveType(name="boolean"), PrimitiveType(name="binary"))
+_DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*\)")
+
+
+def _type(value: Any) -> DeltaType:
+    if isinstance(value, str):
+        return _named_type(value)
+    if not isinstance(value, dict):
+        raise CorruptTableError(f"the schema holds {value!r} where a type belongs")
+    kind = value.get("type")
+    if kind == "struct":
+        fields = value.get("fields")
+        if not isinstance(fields, list):
+            raise CorruptTableError("the schema has a struct without a list of fields")
+        return StructType(fields=tuple(_field(item) for item in fields))
+    if kind == "array":
+        return ArrayType(
+            element=_type(value.get("elementType")),
+            contains_null=_flag(value, "containsNull"),
+        )
+    if kind == "map":
+        return MapType(
+            key=_type(value.get("keyType")),
+            value=_type(value.get("valueType")),
+            value_contains_null=_flag(value, "valueContainsNull"),
+        )
+    return UnknownType(definition=json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+
+
+def _named_type(name: str) -> DeltaType:
+    if name in _PRIMITIVES:
+        return PrimitiveType(name=name)
+    digits = _DECIMAL.fullmatch(name)
+    if digits is not None:
+        precision, scale = int(digits[1]), int(digits[2])
+        if 1 <= precision <= 38 and scale <= precision:
+            return DecimalType(precision=precision, scale=scale)
+    return UnknownType(definition=name)
+
+
+def _field(value: Any) -> StructField:
+    name = value.get("name") if isinstance(value, dict) else None
+    if not isinstance(name, str):
+        raise CorruptTableError("the schema has a field without a name")
+    metadata = value.get("metadata")
+    if metadata is not None and not isinstance(metadata, dict):
+        raise CorruptTableError(f"the metadata of column {name!r} is no object")
+    return StructField(
+        name=name,
+        type=_type(value.get("type")),
+        nullable=_flag(value, "nullable"),
+        metadata=metadata or {},
+    )
+
+
+def _flag(value: Mapping[str, Any], key: str) -> bool:
+    return value.get(key) is not False
+
+
+def _physical_struct(struct: StructType, mode: ColumnMappingMode) -> StructType:
+    return StructType(
+        fields=tuple(
+            StructField(
+                name=physical_name(item, mode),
+                type=_physical_type(item.type, mode),
+                nullable=item.nullable,
+                metadata=item.metadata,
+            )
+            for item in struct.fields
+        )
+    )
+
+
+def _physical_type(delta_type: DeltaType, mode: ColumnMappingMode) -> DeltaType:
+    match delta_type:
+        case StructType():
+            return _physical_struct(delta_type, mode)
+        case ArrayType(element=element, contains_null=contains_null):
+            return ArrayType(element=_physical_type(element, mode), contains_null=contains_null)
+        case MapType(key=key, value=value, value_contains_null=value_contains_null):
+            return MapType(
+                key=_physical_type(key, mode),
+                value=_physical_type(value, mode),
+                value_contains_null=value_contains_null,
+            )
+    return delta_type
+
+
+def _walk(
+    delta_type: DeltaType, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], StructField]]:
+    match delta_type:
+        case StructType(fields=fields):
+            for item in fields:
+                yield (*path, item.name), item
+                yield from _walk(item.type, (*path, item.name))
+        case ArrayType(element=element):
+            yield from _walk(element, (*path, "element"))
+        case MapType(key=key, value=value):
+            yield from _walk(key, (*path, "key"))
+            yield from _walk(value, (*path, "value"))

@@ -1,0 +1,305 @@
+"""Statistics between their two forms: the JSON text of `stats` and the columns of `stats_parsed`.
+
+Implements "Per-file Statistics". Batches of rows go through Arrow's JSON reader; only the rows it
+refuses are read one by one. What the other form cannot hold is named, never dropped in silence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from delta_maintenance.protocol.statistics.as_struct import (
+    LONGEST_PATH,
+    ConvertedStatistics,
+    Path,
+    merge_null_counts,
+    none_unreadable,
+    paths_with_values,
+)
+from delta_maintenance.protocol.statistics.values import (
+    JsonNumber,
+    from_json_scalars,
+    from_text,
+    in_parts,
+    to_json_text,
+)
+
+
+def num_records(stats: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """`numRecords` of each row's JSON statistics, int64; null where there is no such count.
+
+    Text that is no JSON object, and a count that is no integer from 0 to 2^63-1, are null too:
+    broken statistics are no statistics, never an error.
+    """
+    reader = _Reader(pa.struct([("numRecords", pa.int64())]), account=False)
+    chunks = stats.chunks if isinstance(stats, pa.ChunkedArray) else [stats]
+    counts = [pc.struct_field(reader.read(part), 0) for chunk in chunks for part in _slices(chunk)]
+    found = pa.concat_arrays([pa.array([], pa.int64()), *counts])
+    return pc.if_else(pc.greater_equal(found, 0), found, pa.scalar(None, pa.int64()))
+
+
+def parse_statistics(stats: pa.Array, statistics_type: pa.StructType) -> ConvertedStatistics:
+    """The JSON statistics of one batch as `stats_parsed` of the given type.
+
+    `nullCounts`, the misspelling of older protocol texts, is read as `nullCount`. Values are never
+    rounded, wrapped or guessed; those without an exact equivalent are null and named in `lost`.
+    """
+    reader = _Reader(statistics_type, account=True)
+    parts = [reader.read(part) for part in _slices(stats)]
+    values = pa.concat_arrays([pa.array([], statistics_type), *parts])
+    return ConvertedStatistics(
+        values=values,
+        unreadable=pc.and_(pc.is_valid(stats), pc.is_null(values)),
+        lost=tuple(sorted(reader.lost)),
+    )
+
+
+def render_statistics(
+    parsed: pa.StructArray, statistics_type: pa.StructType | None = None
+) -> ConvertedStatistics:
+    """The JSON text of each row of one batch of `stats_parsed`, leaving out what is null.
+
+    `parsed` may hold any columns. Whether a timestamp is an instant or a local time is what
+    `statistics_type` says of its column; without that, a zone or the unit of INT96, nanoseconds,
+    marks an instant. The text of a batch must stay below 2 GiB.
+    """
+    lost: set[Path] = set()
+    parts = [
+        _row_texts(parsed.slice(at, _SLICE_ROWS), statistics_type, lost)
+        for at in range(0, len(parsed), _SLICE_ROWS)
+    ]
+    return ConvertedStatistics(
+        values=pa.concat_arrays([pa.array([], pa.string()), *parts]),
+        unreadable=none_unreadable(len(parsed)),
+        lost=tuple(sorted(lost)),
+    )
+
+
+# Short pieces let Arrow use the same memory again and again, which is most of the speed.
+_SLICE_ROWS = 1 << 15
+_SLICE_BYTES = 16 << 20
+_BLOCK_BYTES = 4 << 20
+_LONG_ROW = 2048
+_MANY_BRACKETS = 1000
+_SOMETHING_BEHIND = r"\}\s*[^\s,}\]]"
+_QUOTED_NON_FINITE = r':"(NaN|-?Infinity)"'
+
+
+def _slices(stats: pa.Array) -> list[pa.Array]:
+    rows = max(1, len(stats) * _SLICE_BYTES // max(stats.nbytes, _SLICE_BYTES))
+    return [stats.slice(at, rows).cast(pa.string()) for at in range(0, len(stats), rows)]
+
+
+class _Reader:
+    """Reads JSON rows into one struct type and remembers in `lost` what had no place in it."""
+
+    def __init__(self, target: pa.StructType, *, account: bool) -> None:
+        self.lost: set[Path] = set()
+        self._target = target
+        self._raw = _raw_type(target)
+        self._unexpected = "infer" if account else "ignore"
+        if target.get_field_index("nullCount") >= 0:
+            null_count = self._raw.field("nullCount").type
+            self._raw = pa.struct([*self._raw, pa.field("nullCounts", null_count)])
+
+    def read(self, stats: pa.Array) -> pa.StructArray:
+        """One struct for each text; null where the text is null or no JSON object."""
+        return in_parts(stats, self._read_together, self._read_one_by_one)
+
+    def _read_together(self, stats: pa.Array) -> pa.StructArray:
+        texts = pc.fill_null(stats, "{}")
+        _check_shape(texts)
+        try:
+            raw = _read_json(texts, self._raw, self._unexpected)
+        except pa.ArrowInvalid:
+            if not pc.any(pc.match_substring_regex(texts, _QUOTED_NON_FINITE)).as_py():
+                raise
+            # Arrow reads NaN and Infinity as doubles only without quotes. Taking them away harms
+            # no value of valid JSON: a string column that holds such a word refuses it bare.
+            _read_json(texts, pa.struct([]), "ignore")
+            bare = pc.replace_substring_regex(texts, _QUOTED_NON_FINITE, r":\1")
+            raw = _read_json(bare, self._raw, self._unexpected)
+        # Arrow lets a decimal with too many digits into its column, where writing would cut it,
+        # and turns a number too large for 32 bits into infinity. Row by row we can tell.
+        raw.validate(full=True)
+        if _has_infinite_float32(raw, self._target):
+            raise pa.ArrowInvalid("some number may be too large for its type")
+        absent = pc.is_null(stats)
+        return self._typed(
+            pa.StructArray.from_arrays(raw.flatten(), fields=list(raw.type), mask=absent)
+        )
+
+    def _read_one_by_one(self, stats: pa.Array) -> pa.StructArray:
+        rows = [_parsed_object(text) for text in stats.cast(pa.binary()).to_pylist()]
+        return self._typed(self._column(rows, self._raw, ()))
+
+    def _column(self, values: Sequence[Any], kind: pa.DataType, path: Path) -> pa.Array:
+        if not pa.types.is_struct(kind):
+            found = from_json_scalars(values, kind)
+            self._note(path, *(old for old, new in zip(values, found, strict=True) if new is None))
+            return pa.array(found, kind)
+        self._note(path, *(value for value in values if not isinstance(value, dict)))
+        rows = [value if isinstance(value, dict) else {} for value in values]
+        names = {field.name for field in kind}
+        for row in rows:
+            for name in row.keys() - names:
+                self._note((*path, name), row[name])
+        children = [
+            self._column([row.get(field.name) for row in rows], field.type, (*path, field.name))
+            for field in kind
+        ]
+        absent = pa.array([not isinstance(value, dict) for value in values])
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=absent)
+
+    def _note(self, path: Path, *leftovers: object) -> None:
+        for value in leftovers:
+            if isinstance(value, dict) and len(path) < LONGEST_PATH:
+                for name, member in value.items():
+                    self._note((*path, name), member)
+            elif value is not None:
+                self.lost.add(path)
+
+    def _typed(self, raw: pa.StructArray) -> pa.StructArray:
+        return self._typed_struct(merge_null_counts(raw, self.lost), self._target, ())
+
+    def _typed_struct(
+        self, raw: pa.StructArray, target: pa.StructType, path: Path
+    ) -> pa.StructArray:
+        found = dict(zip((field.name for field in raw.type), raw.flatten(), strict=True))
+        children = []
+        for field in target:
+            here = (*path, field.name)
+            column = found.pop(field.name)
+            if pa.types.is_struct(field.type):
+                children.append(self._typed_struct(column, field.type, here))
+                continue
+            children.append(from_text(column, field.type))
+            if children[-1].null_count > column.null_count:
+                self.lost.add(here)
+        for name, extra in found.items():
+            self.lost.update(paths_with_values(extra, (*path, name)))
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=pc.is_null(raw))
+
+
+def _read_json(texts: pa.StringArray, kind: pa.StructType, unexpected: str) -> pa.StructArray:
+    everything = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
+    joined = pc.binary_join(everything, "\n").buffers()[2]
+    longest = pc.max(pc.binary_length(texts)).as_py() or 0
+    table = pyarrow.json.read_json(
+        pa.BufferReader(joined),
+        read_options=pyarrow.json.ReadOptions(block_size=max(_BLOCK_BYTES, longest + 1)),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=pa.schema(list(kind)), unexpected_field_behavior=unexpected
+        ),
+    )
+    return pa.concat_arrays(table.to_struct_array().chunks)
+
+
+def _raw_type(target: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(target):
+        return pa.struct([pa.field(field.name, _raw_type(field.type)) for field in target])
+    # Left to itself, Arrow's JSON reader takes fewer spellings of times than writers use.
+    text = pa.types.is_date(target) or pa.types.is_timestamp(target)
+    return pa.string() if text else target
+
+
+def _check_shape(texts: pa.StringArray) -> None:
+    texts.validate(full=True)
+    # An object that begins in one row cannot end in another if every row opens and closes one,
+    # so each row holds at least one. Anything behind it would be read as a further row, and a
+    # null there crashes Arrow.
+    shaped = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
+    followed = pc.match_substring_regex(texts, _SOMETHING_BEHIND)
+    if pc.all(shaped).as_py() is False or pc.any(followed).as_py():
+        raise pa.ArrowInvalid("some text is not exactly one object")
+    # Deep nesting overflows the stack of Arrow's threads.
+    long = texts.filter(pc.greater(pc.binary_length(texts), _LONG_ROW))
+    if len(long):
+        brackets = pc.add(pc.count_substring(long, "{"), pc.count_substring(long, "["))
+        if pc.max(brackets).as_py() > _MANY_BRACKETS:
+            raise pa.ArrowInvalid("some text may be nested too deeply")
+
+
+def _has_infinite_float32(column: pa.Array, target: pa.DataType) -> bool:
+    if pa.types.is_struct(target):
+        children = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
+        return any(_has_infinite_float32(children[field.name], field.type) for field in target)
+    return bool(target == pa.float32() and pc.any(pc.is_inf(column)).as_py())
+
+
+def _parsed_object(text: bytes | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        value = json.loads(
+            text.decode(), parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber
+        )
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _row_texts(
+    parsed: pa.StructArray, kind: pa.StructType | None, lost: set[Path]
+) -> pa.StringArray:
+    texts = _object_text(merge_null_counts(parsed, lost), kind, (), lost)
+    return pa.nulls(len(parsed), pa.string()) if texts is None else texts
+
+
+def _object_text(
+    column: pa.StructArray, kind: pa.DataType | None, path: Path, lost: set[Path]
+) -> pa.StringArray | None:
+    """None where no member has a JSON form, as in the struct that a variant is in Parquet."""
+    members: list[Any] = []
+    for field, child in zip(column.type, column.flatten(), strict=True):
+        here = (*path, field.name)
+        text = _value_text(child, _member(kind, field.name), here, lost)
+        if text is None:
+            continue
+        key = f",{json.dumps(field.name, ensure_ascii=False)}:"
+        # A null must take its key away with it; without nulls one join does for all members.
+        members += [pc.binary_join_element_wise(key, text, "")] if text.null_count else [key, text]
+    if column.type.num_fields and not members:
+        return None
+    # Not null_handling="skip": that drops rows whose members are all null.
+    body = pc.binary_join_element_wise(
+        pa.repeat("", len(column)), *members, "", null_handling="replace", null_replacement=""
+    )
+    # The comma of the first member that is there becomes the opening bracket.
+    text = pc.binary_join_element_wise(pc.binary_replace_slice(body, 0, 1, "{"), "}", "")
+    if column.null_count:
+        return pc.if_else(pc.is_valid(column), text, pa.scalar(None, pa.string()))
+    return text
+
+
+def _value_text(
+    child: pa.Array, kind: pa.DataType | None, path: Path, lost: set[Path]
+) -> pa.StringArray | None:
+    if pa.types.is_struct(child.type):
+        return _object_text(child, kind, path, lost)
+    text = to_json_text(child, zoned=_is_instant(child.type, kind))
+    if text is None:
+        lost.update(paths_with_values(child, path))
+    elif text.null_count > child.null_count:
+        lost.add(path)
+    return text
+
+
+def _is_instant(found: pa.DataType, declared: pa.DataType | None) -> bool:
+    if not pa.types.is_timestamp(found):
+        return False
+    if declared is not None and pa.types.is_timestamp(declared):
+        return declared.tz is not None
+    return found.tz is not None or found.unit == "ns"
+
+
+def _member(kind: pa.DataType | None, name: str) -> pa.DataType | None:
+    if kind is None or not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
+        return None
+    return kind.field(name).type

@@ -1,0 +1,114 @@
+"""Statistics as columns: what a conversion reports, and `stats_parsed` from type to type.
+
+Implements the `stats_parsed` half of "Per-file Statistics" and "Checkpoint Schema".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.statistics.values import converted
+
+Path = tuple[str, ...]
+"""Where a statistic sits, such as `("minValues", "address", "city")`, in physical names."""
+
+LONGEST_PATH = 64
+"""Foreign statistics may nest deeper than Python can recurse; paths to them end here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ConvertedStatistics:
+    """Statistics in another form, with an account of what that form could not take."""
+
+    values: pa.Array
+    """One value for each row that came in; null where there are no statistics."""
+    unreadable: pa.BooleanArray
+    """Rows whose text is no JSON object: they count as having no statistics."""
+    lost: tuple[Path, ...]
+    """Statistics that some row has and `values` lacks, sorted. Where there are any, only the
+    source is complete."""
+
+
+def align_statistics(parsed: pa.StructArray, statistics_type: pa.StructType) -> ConvertedStatistics:
+    """`stats_parsed` as a checkpoint holds it, brought to exactly `statistics_type`.
+
+    The columns of `parsed` may be any, in any order, with the null counts under either spelling
+    and timestamps as INT96 or microseconds, with or without a zone (none means UTC). Types that
+    were widened since are widened; nothing is ever rounded or cut.
+    """
+    lost: set[Path] = set()
+    values = _aligned(merge_null_counts(parsed, lost), statistics_type, (), lost)
+    return ConvertedStatistics(
+        values=values, unreadable=none_unreadable(len(parsed)), lost=tuple(sorted(lost))
+    )
+
+
+def merge_null_counts(parsed: pa.StructArray, lost: set[Path]) -> pa.StructArray:
+    """`parsed` with `nullCounts` under its right name; `lost` learns of rows that have both."""
+    names = [field.name for field in parsed.type]
+    if "nullCounts" not in names:
+        return parsed
+    columns = dict(zip(names, parsed.flatten(), strict=True))
+    misspelt = columns.pop("nullCounts")
+    right = columns.get("nullCount")
+    if right is None or not has_values(right):
+        columns["nullCount"] = misspelt if right is None or has_values(misspelt) else right
+    elif has_values(misspelt):
+        if right.type == misspelt.type:
+            columns["nullCount"] = pc.coalesce(right, misspelt)
+        if right.type != misspelt.type or _overlap(right, misspelt):
+            lost.add(("nullCounts",))
+    fields = [pa.field(name, column.type) for name, column in columns.items()]
+    return pa.StructArray.from_arrays(
+        list(columns.values()), fields=fields, mask=pc.is_null(parsed)
+    )
+
+
+def paths_with_values(column: pa.Array, path: Path) -> Iterator[Path]:
+    """The leaves of `column` that hold anything, where `path` is its own place."""
+    if pa.types.is_struct(column.type) and len(path) < LONGEST_PATH:
+        for field, child in zip(column.type, column.flatten(), strict=True):
+            yield from paths_with_values(child, (*path, field.name))
+    elif column.null_count < len(column):
+        yield path
+
+
+def has_values(column: pa.Array) -> bool:
+    """Whether any leaf holds anything; an object without members holds nothing."""
+    return any(True for _ in paths_with_values(column, ()))
+
+
+def none_unreadable(rows: int) -> pa.BooleanArray:
+    """The `unreadable` of a source that is no text."""
+    return pc.is_valid(pa.nulls(rows))
+
+
+def _overlap(one: pa.Array, other: pa.Array) -> bool:
+    return bool(pc.any(pc.and_(pc.is_valid(one), pc.is_valid(other))).as_py())
+
+
+def _aligned(column: pa.Array, target: pa.DataType, path: Path, lost: set[Path]) -> pa.Array:
+    if not pa.types.is_struct(target):
+        new = converted(column, target)
+        if new.null_count > column.null_count:
+            lost.update(paths_with_values(column, path))
+        return new
+    if not pa.types.is_struct(column.type):
+        lost.update(paths_with_values(column, path))
+        return pa.nulls(len(column), target)
+    found = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
+    children = []
+    for field in target:
+        here = (*path, field.name)
+        child = found.pop(field.name, None)
+        if child is None:
+            children.append(pa.nulls(len(column), field.type))
+        else:
+            children.append(_aligned(child, field.type, here, lost))
+    for name, extra in found.items():
+        lost.update(paths_with_values(extra, (*path, name)))
+    return pa.StructArray.from_arrays(children, fields=list(target), mask=pc.is_null(column))

@@ -1,0 +1,1 @@
+"""Which files a vacuum may see and which it must keep."""

@@ -1,0 +1,253 @@
+"""Requests to Azure Blob Storage, signed, and failures told apart."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from email.utils import format_datetime
+from functools import partial
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from delta_maintenance import clock
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.storage.azure.options import AzureOptions
+from delta_maintenance.storage.core.http_session import Answer, HttpSession, NoAnswer
+from delta_maintenance.storage.core.option_values import redacted
+from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure, patiently
+
+
+class AzureFailure(RequestFailure):
+    """A request that Azure did not answer with success."""
+
+    service = "Azure"
+    access_codes = frozenset(("ContainerNotFound", "NoCredentials"))
+
+    @property
+    def refuted(self) -> bool:
+        # The last is for signatures that allow to create and not to overwrite.
+        taken = ("BlobAlreadyExists", "UnauthorizedBlobOverwrite")
+        return self.status == 412 or self.code in taken
+
+    @property
+    def changed(self) -> bool:
+        # Leases are told by the same status.
+        return self.status == 412 and self.code == "ConditionNotMet"
+
+    @property
+    def conflict(self) -> bool:
+        # Of all that Azure calls a conflict, none passes within seconds.
+        return False
+
+    @property
+    def access(self) -> bool:
+        return super().access and not self.refuted
+
+
+class AzureClient:
+    """Sends requests to one container. Thread-safe; `sleep` takes seconds.
+
+    `pauses` come before each further attempt of what may be repeated.
+    """
+
+    def __init__(
+        self,
+        options: AzureOptions,
+        container: str,
+        *,
+        session: HttpSession | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        pauses: Sequence[float] = PAUSES,
+    ) -> None:
+        try:
+            # Here, since tables on other stores need not have it.
+            import azure.identity  # noqa: F401
+        except ImportError as error:
+            raise InvalidRequestError(
+                "addresses on Azure need the package azure-identity",
+                remedy="install delta-maintenance[azure]",
+            ) from error
+        self.sleep = sleep
+        self.pauses = pauses
+        self.endpoint = options.endpoint
+        self._container = container
+        self._session = session or HttpSession()
+        self._options = options
+        self._tokens = _Tokens(options)
+        if options.sas_token is not None:
+            # Idempotent: the very same filter is added once.
+            logging.getLogger("urllib3.connectionpool").addFilter(_without_signature)
+
+    @property
+    def is_azure(self) -> bool:
+        """Whether Azure itself answers, and not a server that speaks its protocol."""
+        return (urlsplit(self.endpoint).hostname or "").endswith(_HOSTS)
+
+    def call(
+        self,
+        method: str,
+        key: str = "",
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> Answer:
+        """Sends a request that may be repeated without harm. `AzureFailure` when patience ends."""
+        once = partial(self.send, method, key, query=query, headers=headers, body=body)
+        return patiently(once, self.sleep, self.pauses)
+
+    def send(
+        self,
+        method: str,
+        key: str = "",
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> Answer:
+        """Sends a request once, about a blob or, without a key, about the container."""
+        url = f"{self.endpoint}/{self._container}"
+        if key:
+            url += "/" + quote(key, safe="/~")
+        given = {
+            "x-ms-date": format_datetime(clock.now(), usegmt=True),
+            "x-ms-version": _VERSION,
+            **(headers or {}),
+        }
+        options = self._options
+        if options.account_key is not None:
+            given["Authorization"] = _signature(
+                options.account, options.account_key, method, url, query or {}, given, len(body)
+            )
+        elif options.sas_token is None and not options.anonymous:
+            given["Authorization"] = f"Bearer {self._tokens.current()}"
+        parts = [urlencode(query, quote_via=quote)] if query else []
+        parts += [options.sas_token] if options.sas_token is not None else []
+        if parts:
+            url += "?" + "&".join(parts)
+        try:
+            answer = self._session.send(method, url, given, body or None)
+        except NoAnswer as error:
+            failure = AzureFailure(status=None, code=error.code, said=error.said)
+        else:
+            if 200 <= answer.status < 300:
+                return answer
+            # A proxy may answer with what it was sent.
+            token = given.get("Authorization", "").rpartition(" ")[2]
+            signature = _SIGNATURE.search(options.sas_token or "")
+            secrets = (token, options.sas_token, signature[2] if signature else None)
+            failure = _failure_of(answer, secrets)
+        raise failure
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._session.close()
+
+
+class _Tokens:
+    """Tokens of Azure's directory, looked up for the first request and renewed as they expire."""
+
+    def __init__(self, options: AzureOptions) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+        self._credential: Any = None
+
+    def current(self) -> str:
+        """A token for a request that is sent now. `AzureFailure` where none can be had."""
+        options = self._options
+        if options.bearer_token is not None:
+            return options.bearer_token
+        if options.endpoint.startswith("http:"):
+            raise AzureFailure(
+                status=None, code="NoCredentials", said="no token is sent without TLS"
+            )
+        import azure.core.exceptions
+
+        try:
+            with self._lock:
+                if self._credential is None:
+                    self._credential = self._look_up()
+                return str(self._credential.get_token(_SCOPE).token)
+        except azure.core.exceptions.ClientAuthenticationError as error:
+            said = str(error).splitlines()[0][:200] if str(error) else ""
+            failure = AzureFailure(status=None, code="NoCredentials", said=said)
+        except (azure.core.exceptions.AzureError, ValueError, OSError) as error:
+            failure = AzureFailure(status=None, code=type(error).__name__, said="no token was had")
+        # Not from within a handler: the errors there may hold the answer of a token server.
+        raise failure
+
+    def _look_up(self) -> Any:
+        import azure.identity
+
+        options = self._options
+        if options.client_secret is not None:
+            return azure.identity.ClientSecretCredential(
+                str(options.tenant_id), str(options.client_id), options.client_secret
+            )
+        return azure.identity.DefaultAzureCredential(
+            **({"managed_identity_client_id": options.client_id} if options.client_id else {})
+        )
+
+
+def _signature(
+    account: str,
+    key: str,
+    method: str,
+    url: str,
+    query: Mapping[str, str],
+    headers: Mapping[str, str],
+    size: int,
+) -> str:
+    """The value of `Authorization` by an account's key."""
+    lower = {name.lower(): value for name, value in headers.items()}
+    ours = sorted(name for name in lower if name.startswith("x-ms-"))
+    lines = [method, "", "", str(size or ""), "", lower.get("content-type", ""), "", ""]
+    lines += [lower.get("if-match", ""), lower.get("if-none-match", "")]
+    lines += [lower.get("if-unmodified-since", ""), ""]
+    lines += [f"{name}:{lower[name]}" for name in ours]
+    lines.append(f"/{account}{urlsplit(url).path}")
+    lines += [f"{name}:{query[name]}" for name in sorted(query)]
+    secret, text = base64.b64decode(key), "\n".join(lines).encode()
+    mac = base64.b64encode(hmac.new(secret, text, hashlib.sha256).digest()).decode()
+    return f"SharedKey {account}:{mac}"
+
+
+def _failure_of(answer: Answer, secrets: Iterable[str | None]) -> AzureFailure:
+    """What an answer without success says."""
+    text = redacted(answer.body.decode(errors="replace"), secrets)
+    # By name, as the rest of a refusal may repeat what was signed.
+    code = answer.headers.get("x-ms-error-code", "")
+    named = re.search(r"<Code>([^<]*)</Code>", text)
+    message = re.search(r"<Message>([^<\n]*)", text)
+    return AzureFailure(
+        status=answer.status,
+        code=code or (named[1] if named else f"HTTP {answer.status}"),
+        said=message[1].strip()[:200] if message else "",
+    )
+
+
+def _without_signature(record: logging.LogRecord) -> bool:
+    """Blots out shared access signatures where the HTTP client logs addresses."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            _SIGNATURE.sub(r"\1***", value) if isinstance(value, str) else value
+            for value in record.args
+        )
+    return True
+
+
+_VERSION = "2021-12-02"
+_SCOPE = "https://storage.azure.com/.default"
+_HOSTS = (
+    ".blob.core.windows.net",
+    ".blob.core.chinacloudapi.cn",
+    ".blob.core.usgovcloudapi.net",
+    ".blob.storage.azure.net",
+)
+_SIGNATURE = re.compile(r"\b(sig=)([^&\s\"]+)")

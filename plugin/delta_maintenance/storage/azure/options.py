@@ -1,0 +1,263 @@
+"""Addresses and storage options of Azure, under the names of adlfs and of delta-rs."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.storage.core.option_values import check_endpoint, flag, named_values
+from delta_maintenance.storage.core.paths import check_directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureAddress:
+    """Where a table is: `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH` or
+    `az://CONTAINER/PATH`, whose account the options name."""
+
+    container: str
+    prefix: str
+    """Of the name of every blob below the root."""
+    account: str | None = None
+    endpoint: str | None = None
+    """Of the account's blobs."""
+
+    def aliases(self, endpoint: str) -> Iterator[str]:
+        """Every address that engines have for this place, given that of the account's blobs."""
+        path = f"/{self.prefix.rstrip('/')}" if self.prefix else ""
+        for scheme in ("az", "abfss", "abfs", "azure"):
+            yield f"{scheme}://{self.container}{path}"
+        server, blob, domain = endpoint.partition(".blob.")
+        yield f"{endpoint}/{self.container}{path}"
+        if blob:
+            account = server.removeprefix("https://")
+            for scheme in ("abfss", "abfs"):
+                yield f"{scheme}://{self.container}@{account}.dfs.{domain}{path}"
+            for scheme in ("wasbs", "wasb"):
+                yield f"{scheme}://{self.container}@{account}.blob.{domain}{path}"
+            yield f"{server}.dfs.{domain}/{self.container}{path}"
+
+    @classmethod
+    def parse(cls, root: str) -> AzureAddress:
+        """`InvalidRequestError` for an address of another form."""
+        scheme, _, rest = root.partition("://")
+        place, _, directory = rest.partition("/")
+        container, at, host = place.partition("@")
+        known = _HOST.fullmatch(host) if at else None
+        fits = scheme in ("abfs", "abfss", "az") and _CONTAINER.fullmatch(container)
+        if not fits or (at and known is None):
+            # The address is not repeated: a malformed one may hold a password.
+            raise InvalidRequestError(
+                "the address is not of the form abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
+                " or az://CONTAINER/PATH",
+                remedy="correct it; credentials go into storage options",
+            )
+        return cls(
+            container=container,
+            prefix=f"{check_directory(directory)}/" if directory else "",
+            account=known[1] if known else None,
+            # Both names of a host lead to the same files; only the blobs' knows If-None-Match.
+            endpoint=f"https://{known[1]}.{known[2] or ''}blob.{known[3]}" if known else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureOptions:
+    """How to reach one storage account.
+
+    Without any credentials Azure's usual ones are looked up: those of the environment, of the
+    machine, of the az command.
+    """
+
+    account: str
+    endpoint: str
+    """Of the account's blobs, without a trailing slash."""
+    account_key: str | None = field(default=None, repr=False)
+    """Base64."""
+    sas_token: str | None = field(default=None, repr=False)
+    """A shared access signature, without a leading question mark."""
+    bearer_token: str | None = field(default=None, repr=False)
+    tenant_id: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    anonymous: bool = False
+
+    @classmethod
+    def parse(
+        cls,
+        given: Mapping[str, str] | None,
+        address: AzureAddress,
+        environment: Mapping[str, str] | None = None,
+    ) -> AzureOptions:
+        """Reads options as they are given on a command line, completed by the environment.
+
+        Credentials of the environment count only where the options name none, and only for the
+        account that they are of. `InvalidRequestError` for an unknown name, a malformed value, two
+        names of one option that disagree, and an account that nobody names. No message repeats a
+        value: it may be a secret.
+        """
+        values = _expanded(named_values(given, NAMES, store="Azure"))
+        anonymous = bool(flag(values.pop("anonymous", None), "AZURE_SKIP_SIGNATURE"))
+        around = _surroundings(environment or {})
+        account = values.get("account") or address.account or around.get("account")
+        if account is None:
+            raise InvalidRequestError(
+                "the address names no storage account", remedy="give AZURE_STORAGE_ACCOUNT_NAME"
+            )
+        if address.account is not None and account != address.account:
+            raise InvalidRequestError(
+                "the storage options name another account than the address",
+                remedy="leave the account out of the options",
+            )
+        if not anonymous and not values.keys() & _CREDENTIALS:
+            theirs = around.get("account", account) == account
+            values |= {name: around[name] for name in _CREDENTIALS & around.keys() if theirs}
+        endpoint = values.get("endpoint") or address.endpoint or around.get("endpoint")
+        endpoint = endpoint or f"https://{account}.blob.core.windows.net"
+        check_endpoint(endpoint, "endpoint")
+        secret = {name: values[name] for name in _CREDENTIALS & values.keys()}
+        _check_credentials(secret, anonymous=anonymous)
+        if "sas_token" in secret:
+            secret["sas_token"] = secret["sas_token"].removeprefix("?")
+        return cls(account=account, endpoint=endpoint.rstrip("/"), anonymous=anonymous, **secret)
+
+    def public(self) -> dict[str, str]:
+        """The options that are no secrets, as they may be given again."""
+        values = {
+            "account_name": self.account,
+            "endpoint": self.endpoint,
+            "anon": "true" if self.anonymous else None,
+        }
+        if self.client_secret is None:
+            values |= {"tenant_id": self.tenant_id, "client_id": self.client_id}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def secrets(self) -> dict[str, str | None]:
+        """The environment variables that mean the others.
+
+        None stands for a variable that must not be inherited: one kind of credentials counts.
+        """
+        values = {
+            "AZURE_STORAGE_ACCOUNT_KEY": self.account_key,
+            "AZURE_STORAGE_SAS_TOKEN": self.sas_token,
+            "AZURE_STORAGE_TOKEN": self.bearer_token,
+            "AZURE_CLIENT_SECRET": self.client_secret,
+        }
+        if not any(values.values()):
+            return {}
+        if self.client_secret is not None:
+            values |= {"AZURE_TENANT_ID": self.tenant_id, "AZURE_CLIENT_ID": self.client_id}
+        return {**values, "AZURE_STORAGE_CONNECTION_STRING": None}
+
+
+def _expanded(values: dict[str, str]) -> dict[str, str]:
+    """The values with those that a connection string holds; what is given by itself wins."""
+    text = values.pop("connection_string", None)
+    if text is None:
+        return values
+    parts = dict(part.split("=", 1) for part in text.split(";") if "=" in part)
+    held = {meaning: parts[name] for name, meaning in _CONNECTION.items() if name in parts}
+    if not held:
+        raise InvalidRequestError(
+            "the connection string of Azure names neither account nor credentials",
+            remedy="copy it anew",
+        )
+    return held | values
+
+
+def _surroundings(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the environment says, of the credentials those of one kind."""
+    values = _expanded(
+        {
+            meaning: environment[name]
+            for name, meaning in NAMES.items()
+            if name in _ENVIRONMENT and environment.get(name)
+        }
+    )
+    kinds = [name for name in _ALONE if name in values]
+    principal = {name: environment.get(variable) for name, variable in _PRINCIPAL.items()}
+    if not kinds and all(principal.values()):
+        values |= {name: value for name, value in principal.items() if value}
+    return {name: value for name, value in values.items() if name not in kinds[1:]}
+
+
+def _check_credentials(secret: Mapping[str, str], *, anonymous: bool) -> None:
+    principal = {"tenant_id", "client_id", "client_secret"} & secret.keys()
+    if "client_secret" in secret and len(principal) < 3:
+        raise InvalidRequestError(
+            "a client secret needs tenant and client",
+            remedy="give AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
+        )
+    kinds = [name for name in _ALONE if name in secret]
+    kinds += ["client_secret"] if "client_secret" in secret else []
+    if len(kinds) + anonymous > 1:
+        raise InvalidRequestError(
+            "the storage options name several credentials for Azure",
+            remedy="give one of account_key, sas_token, bearer_token, client_secret, anon",
+        )
+    try:
+        base64.b64decode(secret.get("account_key", ""), validate=True)
+    except binascii.Error:
+        malformed = True
+    else:
+        malformed = False
+    if malformed:
+        raise InvalidRequestError(
+            "the account key of Azure is not base64", remedy="copy it anew, signs at its end too"
+        )
+
+
+NAMES = {
+    "account_name": "account",
+    "account_key": "account_key",
+    "sas_token": "sas_token",
+    "bearer_token": "bearer_token",
+    "connection_string": "connection_string",
+    "tenant_id": "tenant_id",
+    "client_id": "client_id",
+    "client_secret": "client_secret",
+    "endpoint": "endpoint",
+    "anon": "anonymous",
+    "AZURE_STORAGE_ACCOUNT_NAME": "account",
+    "AZURE_STORAGE_ACCOUNT_KEY": "account_key",
+    "AZURE_STORAGE_ACCESS_KEY": "account_key",
+    "AZURE_STORAGE_SAS_TOKEN": "sas_token",
+    "AZURE_STORAGE_TOKEN": "bearer_token",
+    "AZURE_STORAGE_CONNECTION_STRING": "connection_string",
+    "AZURE_STORAGE_ENDPOINT": "endpoint",
+    "AZURE_TENANT_ID": "tenant_id",
+    "AZURE_CLIENT_ID": "client_id",
+    "AZURE_CLIENT_SECRET": "client_secret",
+    "AZURE_SKIP_SIGNATURE": "anonymous",
+}
+# The rest of the environment belongs to azure-identity, which looks there by itself.
+_ENVIRONMENT = frozenset(
+    (
+        "AZURE_STORAGE_ACCOUNT_NAME",
+        "AZURE_STORAGE_ACCOUNT_KEY",
+        "AZURE_STORAGE_SAS_TOKEN",
+        "AZURE_STORAGE_TOKEN",
+        "AZURE_STORAGE_CONNECTION_STRING",
+        "AZURE_STORAGE_ENDPOINT",
+    )
+)
+_ALONE = ("account_key", "sas_token", "bearer_token")
+_PRINCIPAL = {
+    "tenant_id": "AZURE_TENANT_ID",
+    "client_id": "AZURE_CLIENT_ID",
+    "client_secret": "AZURE_CLIENT_SECRET",
+}
+_CREDENTIALS = frozenset(
+    ("account_key", "sas_token", "bearer_token", "tenant_id", "client_id", "client_secret")
+)
+_CONNECTION = {
+    "AccountName": "account",
+    "AccountKey": "account_key",
+    "SharedAccessSignature": "sas_token",
+    "BlobEndpoint": "endpoint",
+}
+_CONTAINER = re.compile(r"\$web|[a-z0-9](?:-?[a-z0-9]){2,62}")
+_HOST = re.compile(r"([a-z0-9-]+)\.((?:z\d+\.)?)(?:dfs|blob)\.((?:[a-z0-9-]+\.)+[a-z]+)")

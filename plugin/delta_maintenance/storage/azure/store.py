@@ -1,0 +1,175 @@
+"""A store on Azure Blob Storage or Data Lake Storage Gen2, or on a server that speaks its API."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from email.utils import format_datetime, parsedate_to_datetime
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+from delta_maintenance import clock
+from delta_maintenance.storage.azure.client import AzureClient, AzureFailure
+from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
+from delta_maintenance.storage.azure.put import BLOCK_BLOB, AzurePut
+from delta_maintenance.storage.core.http_session import Answer
+from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
+from delta_maintenance.storage.core.request_failure import RequestFailure, patiently
+
+
+class AzureStore(ObjectStore):
+    """The blobs below `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX` or
+    `az://CONTAINER/PREFIX`; `abfs:` means the same.
+
+    The account may have a hierarchical namespace or not; directories are no files in either. A file
+    larger than `multipart_size` bytes goes up in blocks of `part_size` bytes.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        client: AzureClient | None = None,
+        new_id: clock.NewId = clock.new_id,
+        multipart_size: int = 64 << 20,
+        part_size: int = 16 << 20,
+    ) -> None:
+        root = root.rstrip("/")
+        address = AzureAddress.parse(root)
+        if client is None:
+            options = AzureOptions.parse(storage_options, address, os.environ)
+            client = AzureClient(options, address.container)
+        creator = AzurePut(
+            client, new_id=new_id, multipart_size=multipart_size, part_size=part_size
+        )
+        aliases = address.aliases(client.endpoint)
+        super().__init__(root, _AzureBucket(client), address.prefix, creator, aliases=aliases)
+
+
+class _AzureBucket(Bucket):
+    permissions = {
+        "read": "Storage Blob Data Reader",
+        "list": "Storage Blob Data Reader",
+        "write": "Storage Blob Data Contributor",
+        "delete": "Storage Blob Data Contributor",
+    }
+
+    def __init__(self, client: AzureClient) -> None:
+        self._client = client
+
+    def page(self, prefix: str, *, deep: bool, start: str, token: str) -> Page:
+        # Which names come first is not asked for: no version of the API that all accounts speak
+        # can start in the midst of a directory.
+        query = {
+            "restype": "container",
+            "comp": "list",
+            # Without it, a directory's marker looks like an empty file.
+            "include": "metadata",
+            **({} if deep else {"delimiter": "/"}),
+            **({"prefix": prefix} if prefix else {}),
+            **({"marker": token} if token else {}),
+        }
+        return patiently(
+            lambda: _page(self._client.send("GET", query=query)),
+            self._client.sleep,
+            self._client.pauses,
+        )
+
+    def head(self, key: str) -> ObjectStatus:
+        headers = _file(self._client.call("HEAD", key)).headers
+        return ObjectStatus(
+            key=key,
+            size=int(headers["Content-Length"]),
+            modified_ms=_modified(headers["Last-Modified"]),
+            tag=headers["ETag"],
+        )
+
+    def get(self, key: str, *, span: tuple[int, int] | None = None, tag: str = "") -> bytes:
+        headers = {"If-Match": tag} if tag else {}
+        if span is not None:
+            headers["x-ms-range"] = f"bytes={span[0]}-{span[1]}"
+        return _file(self._client.call("GET", key, headers=headers)).body
+
+    def put(self, key: str, data: bytes) -> None:
+        self._client.call("PUT", key, headers=BLOCK_BLOB, body=data)
+
+    def delete(
+        self, keys: Sequence[str], *, times: Sequence[int] | None = None
+    ) -> dict[str, RequestFailure]:
+        # One by one: Azure's batches tell the answers apart by their order alone, and take other
+        # permissions than what they do.
+        limits: Sequence[int | None] = times if times is not None else [None] * len(keys)
+        if len(keys) == 1:
+            failures = [self._delete(keys[0], limits[0])]
+        else:
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                failures = list(pool.map(self._delete, keys, limits))
+        return {
+            key: failure for key, failure in zip(keys, failures, strict=True) if failure is not None
+        }
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _delete(self, key: str, modified_ms: int | None) -> RequestFailure | None:
+        headers = {}
+        if modified_ms is not None:
+            modified = datetime.fromtimestamp(modified_ms // 1000, UTC)
+            headers["If-Unmodified-Since"] = format_datetime(modified, usegmt=True)
+        try:
+            self._client.call("DELETE", key, headers=headers)
+        except RequestFailure as failure:
+            return None if failure.missing else failure
+        return None
+
+
+def _page(answer: Answer) -> Page:
+    try:
+        listing = ElementTree.fromstring(answer.body)
+    except ElementTree.ParseError:
+        listing = None
+    if listing is None or listing.tag != "EnumerationResults":
+        # Something between here and Azure answered in its place.
+        raise AzureFailure(status=None, code="NotXML", said="no answer of the Blob API")
+    objects = []
+    for blob in listing.iterfind("Blobs/Blob"):
+        is_folder = (blob.findtext("Metadata/hdi_isfolder") or "").lower() == "true"
+        if is_folder or blob.findtext("Properties/ResourceType") == "directory":
+            continue
+        objects.append(
+            ObjectStatus(
+                key=_name(blob),
+                size=int(blob.findtext("Properties/Content-Length", "")),
+                modified_ms=_modified(blob.findtext("Properties/Last-Modified", "")),
+            )
+        )
+    return Page(
+        objects=objects,
+        next=listing.findtext("NextMarker") or "",
+        prefixes=[_name(prefix) for prefix in listing.iterfind("Blobs/BlobPrefix")],
+    )
+
+
+def _name(element: ElementTree.Element) -> str:
+    name = element.find("Name")
+    text = (name.text if name is not None else None) or ""
+    encoded = name is not None and name.get("Encoded") == "true"
+    return unquote(text, errors="strict") if encoded else text
+
+
+def _file(answer: Answer) -> Answer:
+    """The answer, unless it describes a directory."""
+    is_folder = answer.headers.get("x-ms-meta-hdi_isfolder", "").lower() == "true"
+    if is_folder or answer.headers.get("x-ms-resource-type") == "directory":
+        raise AzureFailure(status=404, code="IsDirectory", said="")
+    return answer
+
+
+def _modified(text: str) -> int:
+    return clock.epoch_millis(parsedate_to_datetime(text))
+
+
+_AT_ONCE = 16

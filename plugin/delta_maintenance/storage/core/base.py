@@ -1,0 +1,185 @@
+"""What a store must promise before this library trusts a table to it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, BinaryIO
+
+from delta_maintenance.errors import RefusedError, StorageError
+from delta_maintenance.storage.core.paths import check_directory, check_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_maintenance.storage.core.listing import Skip
+
+
+class Put(Enum):
+    """How a put-if-absent ended. There is no third value: an outcome that cannot be settled by
+    reading back raises `CommitUnknownError`."""
+
+    DONE = "done"
+    """These bytes are there now, written by this call."""
+    EXISTS = "exists"
+    """Somebody else's file is there; it was not touched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStatus:
+    """One file as the store lists it."""
+
+    path: str
+    """Relative to the store's root, `/`-separated, exactly as stored (never URI-encoded)."""
+    size: int
+    """Bytes."""
+    modified_ms: int
+    """Milliseconds since 1970-01-01 UTC."""
+
+
+class Store(ABC):
+    """The files below one table root. Safe to share between threads.
+
+    Every path is relative to the root, `/`-separated and literal: no globs, no `..`, no empty
+    segment, no URI encoding. `InvalidRequestError` for any other. Answers are never cached, never
+    partial: what the backend cannot answer in full raises `StorageError`, or `StorageAccessError`
+    where only the caller's credentials, permissions or address can change the answer.
+    """
+
+    root: str
+    """The address the user gave, without a trailing slash; for messages."""
+
+    parallel_reads: int = 16
+    """How many whole files at once are worth reading: as many as hide the time of a request."""
+    is_near: bool = False
+    """Whether it may answer sooner than another thread could take over the asking."""
+
+    @abstractmethod
+    def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
+        """The files directly in `directory` whose bare name is `>= start`, by ascending name.
+
+        `directory` may be empty, for the root. Sub-directories are left out; temporary files of
+        unfinished writes are not. A directory that does not exist is empty. An error on any page
+        is raised, never a shorter listing.
+        """
+
+    @abstractmethod
+    def stat(self, path: str) -> FileStatus | None:
+        """Size and time of one file, or None where there is none."""
+
+    @abstractmethod
+    def read(self, path: str) -> bytes:
+        """The whole file. `FileNotFoundError` where there is none."""
+
+    def read_head(self, path: str, size: int) -> bytes:
+        """The first `size` bytes of a file, or all of a shorter one; one request at most.
+
+        `FileNotFoundError` where there is none.
+        """
+        with self.open(path) as file:
+            return file.read(size)
+
+    @abstractmethod
+    def open(self, path: str) -> BinaryIO:
+        """The file for random access (Parquet). `FileNotFoundError` where there is none."""
+
+    @abstractmethod
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        """Creates the file in one atomic, durable step, or leaves the existing one alone.
+
+        `data` should hold something unique to this call (a transaction id): where a store keeps no
+        mark of who wrote a file, equality with what is found afterwards settles an ambiguous
+        answer. `CommitUnknownError` where even that fails; `RefusedError` where the store has no
+        atomic create.
+        """
+
+    @abstractmethod
+    def put(self, path: str, data: bytes) -> None:
+        """Writes the file whole, replacing an existing one. For hints only."""
+
+    @abstractmethod
+    def create(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """A new file to be written as a stream, and read back if need be; the block may close it.
+
+        It becomes visible whole when the block ends well, and not at all when the block raises.
+        `FileExistsError` when the block ends and somebody else's file is there; otherwise the
+        errors of `put_if_absent`.
+        """
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Deletes exactly this file; one that is already gone is no error."""
+
+    def delete_many(self, paths: Iterable[str]) -> dict[str, StorageError]:
+        """Deletes exactly these files. Returns what keeps each file that may still be there.
+
+        An empty answer means that all of them are gone.
+        """
+        kept = {}
+        for path in [check_path(path) for path in paths]:
+            try:
+                self.delete(path)
+            except StorageError as error:
+                kept[path] = error
+        return kept
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Every address under which the log may name this root, `root` first."""
+        return (self.root,)
+
+    def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
+        """Everything below `directory` at any depth, in batches of `tree.TREE`, in no order.
+
+        Nothing is filtered, but a store that has directories does not enter those that `skip`
+        names; it lists them, and links, without following any. A directory that does not exist is
+        empty. An error on any page or in any directory is raised, never a shorter listing.
+        """
+        raise RefusedError(
+            "this store cannot list a table with all its folders",
+            remedy="use a release that can, or an inventory of the table's files",
+        )
+
+    def list_level(self, directory: str = "") -> pa.Table | None:
+        """What is directly in `directory` (`tree.TREE`): files, and the directories to go on with.
+
+        None where the store cannot tell them apart, so that only the tree as a whole can be listed.
+        """
+        check_directory(directory)
+        return None
+
+    def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
+        """Size and time of those of the files that are there now (`tree.STATUSES`).
+
+        By listing the directories that they are in, where the store has no quicker way.
+        """
+        # Columns are a matter of few calls: most of what uses a store needs no pyarrow.
+        from delta_maintenance.storage.core.listing import statuses_by_listing
+
+        return statuses_by_listing(self, paths)
+
+    def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
+        """Like `delete_many`, for the rows of a listing (`tree.STATUSES`).
+
+        A file of another size or time than listed stays, as far as the store can tell without a
+        further request.
+        """
+        return self.delete_many(files["path"].to_pylist())
+
+    def remove_empty_directory(self, path: str) -> bool:
+        """Removes a directory if there is nothing in it, in one step. Whether it is gone.
+
+        False where something is in it, and on stores without directories.
+        """
+        check_path(path)
+        return False
+
+    def close(self) -> None:  # noqa: B027  most stores hold nothing open
+        """Lets go of connections. The store is not to be used afterwards."""
+
+    def __repr__(self) -> str:
+        # Never the default of a subclass: its fields may hold credentials.
+        return f"{type(self).__name__}({self.root!r})"

@@ -1,0 +1,314 @@
+"""The files of a table as objects with literal keys, over the requests of one backend."""
+
+from __future__ import annotations
+
+import errno
+import io
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn
+
+from delta_maintenance.errors import DeltaMaintenanceError, StorageError
+from delta_maintenance.storage.core.base import FileStatus, Put, Store
+from delta_maintenance.storage.core.conditional_put import ConditionalPut
+from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
+from delta_maintenance.storage.core.ranged_reader import open_ranges
+from delta_maintenance.storage.core.request_failure import RequestFailure, storage_error
+from delta_maintenance.storage.core.write_streams import open_sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_maintenance.storage.core.listing import Skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectStatus:
+    """One object as the backend describes it."""
+
+    key: str
+    size: int
+    """Bytes."""
+    modified_ms: int
+    """Milliseconds since 1970-01-01 UTC."""
+    tag: str = ""
+    """Names these bytes: an object of the same key and tag is the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A part of a listing. `next` is the token of the next part, empty for the last."""
+
+    objects: Sequence[ObjectStatus]
+    next: str
+    prefixes: Sequence[str] = ()
+    """What keys that are left out begin with, up to the slash that leaves them out."""
+
+
+class Bucket(ABC):
+    """The objects of one bucket. Every call is one request, patiently repeated.
+
+    Keys are literal. All calls raise `RequestFailure`.
+    """
+
+    permissions: ClassVar[dict[str, str]]
+    """What the backend calls the right to `read`, `list`, `write` and `delete`."""
+    lists_in_order: ClassVar[bool] = False
+    """Whether the backend promises to list keys in their order."""
+
+    @abstractmethod
+    def page(self, prefix: str, *, deep: bool, start: str, token: str) -> Page:
+        """Objects whose key begins with `prefix`.
+
+        Unless `deep`, the rest of the key has no slash. Those before `prefix + start` are left out
+        where the backend can.
+        """
+
+    @abstractmethod
+    def head(self, key: str) -> ObjectStatus:
+        """Describes an object."""
+
+    @abstractmethod
+    def get(self, key: str, *, span: tuple[int, int] | None = None, tag: str = "") -> bytes:
+        """An object, or the `span` of it from one byte to another, the last included.
+
+        A failure that is `changed` where a `tag` is given and is not that of the object.
+        """
+
+    @abstractmethod
+    def put(self, key: str, data: bytes) -> None:
+        """Writes an object, replacing an existing one."""
+
+    @abstractmethod
+    def delete(
+        self, keys: Sequence[str], *, times: Sequence[int] | None = None
+    ) -> dict[str, RequestFailure]:
+        """Deletes exactly these objects. Returns what keeps each that may still be there.
+
+        `times` are those at which they were modified, in milliseconds since 1970-01-01 UTC: where
+        the backend can tell, one modified later stays, and its failure is `changed`.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the connections."""
+
+
+class ObjectStore(Store):
+    """The objects of a bucket below a prefix.
+
+    A file created as a stream is kept in a local temporary file until its block ends.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        bucket: Bucket,
+        prefix: str,
+        creator: ConditionalPut,
+        *,
+        aliases: Iterable[str] = (),
+    ) -> None:
+        self.root = root
+        self._addresses = tuple(dict.fromkeys((root, *aliases)))
+        self._bucket = bucket
+        self._prefix = prefix
+        self._creator = creator
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self._addresses
+
+    def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
+        within = check_directory(directory)
+        return self._list(f"{within}/" if within else "", check_start(start))
+
+    def stat(self, path: str) -> FileStatus | None:
+        try:
+            return self._status(self._head(path))
+        except FileNotFoundError:
+            return None
+
+    def read(self, path: str) -> bytes:
+        return self._get(path)
+
+    def read_head(self, path: str, size: int) -> bytes:
+        try:
+            return self._bucket.get(self._key(path), span=(0, size - 1))
+        except RequestFailure as failure:
+            if failure.out_of_range:
+                return b""
+            self._fail(failure, path, "read")
+
+    def open(self, path: str) -> BinaryIO:
+        found = self._head(path)
+
+        def fetch(first: int, count: int) -> bytes:
+            # The tag keeps all ranges of one file to the same bytes.
+            return self._get(path, span=(first, first + count - 1), tag=found.tag)
+
+        return open_ranges(fetch, found.size)
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        return self._put_new(path, io.BytesIO(data), len(data))
+
+    def put(self, path: str, data: bytes) -> None:
+        try:
+            self._bucket.put(self._key(path), data)
+        except RequestFailure as failure:
+            self._fail(failure, path, "write")
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[BinaryIO]:
+        check_path(path)
+        with tempfile.TemporaryFile() as spool:
+            with open_sink(spool.fileno()) as sink:
+                yield sink
+            size = spool.seek(0, io.SEEK_END)
+            if self._put_new(path, spool, size) is Put.EXISTS:
+                raise FileExistsError(errno.EEXIST, "somebody else's file is there", path)
+
+    def delete(self, path: str) -> None:
+        for error in self.delete_many([path]).values():
+            raise error
+
+    def delete_many(self, paths: Iterable[str]) -> dict[str, StorageError]:
+        return self._delete({self._key(path): path for path in paths})
+
+    def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
+        path_of = {self._key(path): path for path in files["path"].to_pylist()}
+        return self._delete(path_of, files["modified_ms"].to_pylist())
+
+    def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
+        within = check_directory(directory)
+        prefix = f"{self._prefix}{within}/" if within else self._prefix
+        for page in self._pages(prefix, deep=True):
+            yield self._tree(page)
+
+    def list_level(self, directory: str = "") -> pa.Table:
+        import pyarrow as pa
+
+        from delta_maintenance.storage.core.listing import TREE, EntryKind, tree_of
+
+        within = check_directory(directory)
+        prefix = f"{self._prefix}{within}/" if within else self._prefix
+        files = [TREE.empty_table()]
+        # A prefix that the end of a page cuts in two is told on both.
+        below: dict[str, None] = {}
+        for page in self._pages(prefix):
+            files.append(self._tree(page))
+            below |= dict.fromkeys(page.prefixes)
+        names = [key[len(self._prefix) :].removesuffix("/") for key in below]
+        return pa.concat_tables([*files, tree_of(names, EntryKind.DIRECTORY)])
+
+    def close(self) -> None:
+        self._bucket.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a store holds credentials and is not to be pickled: open another one")
+
+    def _key(self, path: str) -> str:
+        return self._prefix + check_path(path)
+
+    def _tree(self, page: Page) -> pa.Table:
+        # Here as above: who lists no tree need not load pyarrow.
+        from delta_maintenance.storage.core.listing import EntryKind, tree_of
+
+        return tree_of(
+            [one.key[len(self._prefix) :] for one in page.objects],
+            EntryKind.FILE,
+            sizes=[one.size for one in page.objects],
+            times=[one.modified_ms for one in page.objects],
+        )
+
+    def _status(self, found: ObjectStatus) -> FileStatus:
+        path = found.key[len(self._prefix) :]
+        return FileStatus(path=path, size=found.size, modified_ms=found.modified_ms)
+
+    def _head(self, path: str) -> ObjectStatus:
+        try:
+            return self._bucket.head(self._key(path))
+        except RequestFailure as failure:
+            self._fail(failure, path, "read")
+
+    def _get(self, path: str, *, span: tuple[int, int] | None = None, tag: str = "") -> bytes:
+        try:
+            return self._bucket.get(self._key(path), span=span, tag=tag)
+        except RequestFailure as failure:
+            if failure.changed and tag:
+                raise StorageError(
+                    "the file was replaced while it was read", file=path, remedy="run again"
+                ) from failure
+            self._fail(failure, path, "read")
+
+    def _put_new(self, path: str, source: BinaryIO, size: int) -> Put:
+        try:
+            return self._creator.put(self._key(path), source, size)
+        except DeltaMaintenanceError as error:
+            error.located(file=path)
+            raise
+
+    def _list(self, within: str, start: str) -> Iterator[FileStatus]:
+        prefix = self._prefix + within
+        pages: Iterable[Sequence[ObjectStatus]] = (
+            page.objects for page in self._pages(prefix, start=start)
+        )
+        if not self._bucket.lists_in_order:
+            # In full before the first is given.
+            pages = [sorted((one for page in pages for one in page), key=lambda one: one.key)]
+        last = ""
+        for one in (one for page in pages for one in page):
+            if one.key < last:
+                raise StorageError(
+                    "the store does not list its keys in order",
+                    file=within or None,
+                    remedy="move the table to a bucket that does",
+                )
+            last = one.key
+            if one.key[len(prefix) :] >= start:
+                yield self._status(one)
+
+    def _pages(self, prefix: str, *, deep: bool = False, start: str = "") -> Iterator[Page]:
+        """Every page of a listing, or an error."""
+        token = ""
+        file = prefix[len(self._prefix) :] or None
+        while True:
+            try:
+                page = self._bucket.page(prefix, deep=deep, start=start, token=token)
+            except RequestFailure as failure:
+                permission = self._bucket.permissions["list"]
+                raise storage_error(failure, permission=permission, file=file) from failure
+            # The key that is the prefix itself marks a folder in some consoles.
+            yield replace(page, objects=[one for one in page.objects if one.key != prefix])
+            if not page.next:
+                return
+            if page.next == token:
+                raise StorageError(
+                    "the store repeats a page of its listing", file=file, remedy="run again"
+                )
+            token = page.next
+
+    def _delete(
+        self, path_of: dict[str, str], times: Sequence[int] | None = None
+    ) -> dict[str, StorageError]:
+        kept = {}
+        failures = self._bucket.delete(list(path_of), times=times) if path_of else {}
+        for key, failure in failures.items():
+            file = path_of[key]
+            if failure.changed and times is not None:
+                kept[file] = StorageError(
+                    "the file was replaced since it was listed", file=file, remedy="run again"
+                )
+            else:
+                permission = self._bucket.permissions["delete"]
+                kept[file] = storage_error(failure, permission=permission, file=file)
+        return kept
+
+    def _fail(self, failure: RequestFailure, path: str, right: str) -> NoReturn:
+        if failure.missing:
+            raise FileNotFoundError(errno.ENOENT, "there is no such file", path) from failure
+        permission = self._bucket.permissions[right]
+        raise storage_error(failure, permission=permission, file=path) from failure

@@ -1,0 +1,207 @@
+"""Requests to Google Cloud Storage's JSON API, with credentials and failures told apart."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.storage.core.http_session import Answer, HttpSession, NoAnswer
+from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure, patiently
+from delta_maintenance.storage.gcs.options import GCSOptions
+
+
+class GCSFailure(RequestFailure):
+    """A request that Google Cloud Storage did not answer with success."""
+
+    service = "GCS"
+    access_codes = frozenset(("NoCredentials", "NoSuchBucket", "RefreshError"))
+
+
+class GCSClient:
+    """Sends requests to one bucket. Thread-safe; `sleep` takes seconds.
+
+    `pauses` come before each further attempt of what may be repeated.
+    """
+
+    def __init__(
+        self,
+        options: GCSOptions,
+        bucket: str,
+        *,
+        session: HttpSession | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        pauses: Sequence[float] = PAUSES,
+    ) -> None:
+        try:
+            # Here, since tables on other stores need not have it.
+            import google.auth  # noqa: F401
+        except ImportError as error:
+            raise InvalidRequestError(
+                "addresses on Google Cloud Storage need the package google-auth",
+                remedy="install delta-maintenance[gcs]",
+            ) from error
+        self.sleep = sleep
+        self._pauses = pauses
+        self.endpoint = options.endpoint_url or "https://storage.googleapis.com"
+        self.bucket_path = f"/storage/v1/b/{quote(bucket, safe='')}"
+        self._session = session or HttpSession()
+        self._authorization = _Authorization(options, anonymous=self._is_emulator(options))
+
+    @property
+    def is_google(self) -> bool:
+        """Whether Google itself answers, and not a server that speaks its protocol."""
+        return (urlsplit(self.endpoint).hostname or "").endswith(".googleapis.com")
+
+    def object_path(self, key: str) -> str:
+        """The path of an object's own requests."""
+        return f"{self.bucket_path}/o/{quote(key, safe='')}"
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Answer:
+        """Sends a request that may be repeated without harm. `GCSFailure` when patience ends."""
+        once = partial(self.send, method, path, query=query, headers=headers, body=body)
+        return patiently(once, self.sleep, self._pauses)
+
+    def ask(self, path: str, query: Mapping[str, object]) -> dict[str, Any]:
+        """Sends a GET request. Returns the fields of its answer, named as the API names them."""
+
+        def once() -> dict[str, Any]:
+            body = self.send("GET", path, query=query).body
+            try:
+                found = json.loads(body)
+            except ValueError:
+                found = None
+            if not isinstance(found, dict):
+                # Something between here and Google answered in its place.
+                raise GCSFailure(status=None, code="NotJSON", said="no answer of the JSON API")
+            return found
+
+        return patiently(once, self.sleep, self._pauses)
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Answer:
+        """Sends a request once. A `path` that is a whole address goes there as it stands, without
+        credentials: the address of an upload is its own permission."""
+        given = dict(headers or {})
+        if path.startswith("/"):
+            url = self.endpoint + path
+            self._authorization.add(method, url, given)
+        else:
+            url = path
+        if query:
+            url += "?" + urlencode(query, quote_via=quote)
+        try:
+            answer = self._session.send(method, url, given, body)
+        except NoAnswer as error:
+            failure = GCSFailure(status=None, code=error.code, said=error.said)
+        else:
+            if answer.status in _SUCCESS:
+                return answer
+            # A proxy may answer with what it was sent.
+            token = given.get("authorization", "").rpartition(" ")[2]
+            body = answer.body.replace(token.encode(), b"***") if token else answer.body
+            failure = failure_of(answer.status, body)
+        raise failure
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._session.close()
+
+    def _is_emulator(self, options: GCSOptions) -> bool:
+        return not (options.key_file or options.key) and self.endpoint.startswith("http:")
+
+
+class _Authorization:
+    """The credentials, looked up for the first request and refreshed when they expire."""
+
+    def __init__(self, options: GCSOptions, *, anonymous: bool) -> None:
+        self._options = options
+        self._anonymous = anonymous or options.anonymous
+        self._lock = threading.Lock()
+        self._credentials: Any = None
+        self._request: Any = None
+
+    def add(self, method: str, url: str, headers: dict[str, str]) -> None:
+        """Adds to a request what shows who is asking. `GCSFailure` where nobody can be shown."""
+        if self._anonymous:
+            return
+        import google.auth.exceptions
+        from google.auth.transport.requests import Request
+
+        try:
+            with self._lock:
+                if self._credentials is None:
+                    self._request = Request()
+                    self._credentials = self._look_up()
+                self._credentials.before_request(self._request, method, url, headers)
+            return
+        except google.auth.exceptions.TransportError:
+            failure = GCSFailure(status=None, code="TransportError", said="no token could be had")
+        except google.auth.exceptions.RefreshError as error:
+            known = (str(part) for part in error.args if isinstance(part, str))
+            said = next(known, "").splitlines()
+            failure = GCSFailure(status=None, code="RefreshError", said=said[0] if said else "")
+        except (google.auth.exceptions.GoogleAuthError, ValueError, OSError) as error:
+            # What is wrong with a key may be told by repeating it.
+            failure = GCSFailure(
+                status=None, code="NoCredentials", said=f"none usable, {type(error).__name__}"
+            )
+        # Not from within a handler: the errors there may hold the answer of a token server.
+        raise failure
+
+    def _look_up(self) -> Any:
+        import google.auth
+
+        options = self._options
+        # Only in parts of them are these typed.
+        load: Any = google.auth
+        with warnings.catch_warnings():
+            # They warn of files from strangers; these come from whoever runs this.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            if options.key is not None:
+                return load.load_credentials_from_dict(json.loads(options.key), scopes=_SCOPES)[0]
+            if options.key_file is not None:
+                return load.load_credentials_from_file(options.key_file, scopes=_SCOPES)[0]
+        return load.default(scopes=_SCOPES)[0]
+
+
+def failure_of(status: int, body: bytes) -> GCSFailure:
+    """What an answer without success says."""
+    text = body.decode(errors="replace")
+    code, said = f"HTTP {status}", text
+    try:
+        error = json.loads(text)["error"]
+        said = str(error.get("message", ""))
+        code = str(error["errors"][0]["reason"])
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        # Downloads and proxies answer in plain text.
+        pass
+    if status == 404 and "bucket does not exist" in said:
+        code = "NoSuchBucket"
+    return GCSFailure(status=status, code=code, said=said[:200])
+
+
+_SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
+# 308 acknowledges a part of an upload.
+_SUCCESS = frozenset((200, 201, 204, 206, 308))

@@ -1,0 +1,88 @@
+"""The storage options of Google Cloud Storage, under the names of gcsfs and of delta-rs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.storage.core.option_values import check_endpoint, flag, named_values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GCSOptions:
+    """How to reach Google Cloud Storage.
+
+    Without any credentials `GOOGLE_SERVICE_ACCOUNT_KEY` of the environment counts, then Google's
+    usual ones are looked up (`GOOGLE_APPLICATION_CREDENTIALS`, those of the gcloud command, those
+    of the machine), except for a server without TLS, which is
+    asked anonymously: it must be an emulator.
+    """
+
+    key_file: str | None = None
+    """The path of a file with credentials of any kind that Google issues."""
+    key: str | None = field(default=None, repr=False)
+    """The content of such a file, JSON."""
+    anonymous: bool = False
+    endpoint_url: str | None = None
+
+    @classmethod
+    def parse(
+        cls, given: Mapping[str, str] | None, environment: Mapping[str, str] | None = None
+    ) -> GCSOptions:
+        """Reads options as they are given on a command line, completed by the environment.
+
+        `InvalidRequestError` for an unknown name, a malformed value, and two names of one option
+        that disagree. No message repeats a value: it may be a secret.
+        """
+        values = named_values(given, NAMES, store="GCS")
+        anonymous = flag(values.pop("anonymous", None), "GOOGLE_SKIP_SIGNATURE")
+        token = values.pop("token", None)
+        if token == "anon":
+            anonymous = True
+        elif token is not None and token.lstrip().startswith("{"):
+            values.setdefault("key", token)
+        elif token is not None and token not in ("google_default", "cloud"):
+            values.setdefault("key_file", token)
+        chosen = [name for name in ("key_file", "key") if name in values]
+        if len(chosen) + bool(anonymous) > 1:
+            raise InvalidRequestError(
+                "the storage options name several credentials for GCS",
+                remedy="give one of token, a service account, or anonymous access",
+            )
+        around = environment or {}
+        if not chosen and not anonymous and token is None and around.get(_KEY):
+            values["key"] = around[_KEY]
+        emulator = around.get("STORAGE_EMULATOR_HOST")
+        if "endpoint_url" not in values and emulator:
+            with_scheme = emulator if "://" in emulator else f"http://{emulator}"
+            values["endpoint_url"] = with_scheme
+        if "endpoint_url" in values:
+            check_endpoint(values["endpoint_url"], "endpoint_url")
+            values["endpoint_url"] = values["endpoint_url"].rstrip("/")
+        return cls(anonymous=bool(anonymous), **values)
+
+    def public(self) -> dict[str, str]:
+        """The options that are no secrets, as they may be given again."""
+        values = {
+            "endpoint_url": self.endpoint_url,
+            "GOOGLE_APPLICATION_CREDENTIALS": self.key_file,
+            "GOOGLE_SKIP_SIGNATURE": "true" if self.anonymous else None,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    def secrets(self) -> dict[str, str | None]:
+        """The environment variables that mean the others."""
+        return {_KEY: self.key} if self.key is not None else {}
+
+
+_KEY = "GOOGLE_SERVICE_ACCOUNT_KEY"
+NAMES = {
+    "token": "token",
+    "endpoint_url": "endpoint_url",
+    "GOOGLE_APPLICATION_CREDENTIALS": "key_file",
+    "GOOGLE_SERVICE_ACCOUNT": "key_file",
+    "GOOGLE_SERVICE_ACCOUNT_PATH": "key_file",
+    _KEY: "key",
+    "GOOGLE_SKIP_SIGNATURE": "anonymous",
+}

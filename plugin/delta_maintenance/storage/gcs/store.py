@@ -1,0 +1,135 @@
+"""A store on Google Cloud Storage, or on a server that speaks its JSON API."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from delta_maintenance import clock
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
+from delta_maintenance.storage.core.paths import check_directory
+from delta_maintenance.storage.core.request_failure import RequestFailure
+from delta_maintenance.storage.gcs.batch import delete_objects
+from delta_maintenance.storage.gcs.client import GCSClient
+from delta_maintenance.storage.gcs.options import GCSOptions
+from delta_maintenance.storage.gcs.put import OBJECT, GCSPut
+
+
+class GCSStore(ObjectStore):
+    """The objects below `gs://BUCKET/PREFIX`; `gcs:` means the same.
+
+    A file larger than `multipart_size` bytes goes up in parts of `part_size` bytes, of which
+    Google wants a multiple of 256 KiB.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        client: GCSClient | None = None,
+        new_id: clock.NewId = clock.new_id,
+        multipart_size: int = 64 << 20,
+        part_size: int = 16 << 20,
+    ) -> None:
+        root = root.rstrip("/")
+        bucket, prefix = _parse_address(root)
+        if client is None:
+            client = GCSClient(GCSOptions.parse(storage_options, os.environ), bucket)
+        creator = GCSPut(client, new_id=new_id, multipart_size=multipart_size, part_size=part_size)
+        place = root.partition("://")[2]
+        aliases = (f"gs://{place}", f"gcs://{place}")
+        super().__init__(root, _GCSBucket(client), prefix, creator, aliases=aliases)
+
+
+class _GCSBucket(Bucket):
+    lists_in_order = True
+    permissions = {
+        "read": "storage.objects.get and storage.objects.list",
+        "list": "storage.objects.list",
+        "write": "storage.objects.create and storage.objects.delete",
+        "delete": "storage.objects.delete",
+    }
+
+    def __init__(self, client: GCSClient) -> None:
+        self._client = client
+
+    def page(self, prefix: str, *, deep: bool, start: str, token: str) -> Page:
+        query: dict[str, object] = {
+            "prefix": prefix,
+            "fields": f"nextPageToken,prefixes,items({_FIELDS})",
+        }
+        if not deep:
+            query["delimiter"] = "/"
+        if start:
+            query["startOffset"] = prefix + start
+        if token:
+            query["pageToken"] = token
+        found = self._client.ask(f"{self._client.bucket_path}/o", query)
+        return Page(
+            objects=[_status(item) for item in found.get("items", ())],
+            next=found.get("nextPageToken", ""),
+            prefixes=found.get("prefixes", ()),
+        )
+
+    def head(self, key: str) -> ObjectStatus:
+        return _status(self._client.ask(self._client.object_path(key), {"fields": _FIELDS}))
+
+    def get(self, key: str, *, span: tuple[int, int] | None = None, tag: str = "") -> bytes:
+        query: dict[str, object] = {"alt": "media"}
+        if tag:
+            query["ifGenerationMatch"] = tag
+        # An object kept compressed would be inflated on the way, and its ranges miss their bytes.
+        headers = {"Accept-Encoding": "gzip"}
+        if span is not None:
+            headers["Range"] = f"bytes={span[0]}-{span[1]}"
+        return self._client.call(
+            "GET", self._client.object_path(key), query=query, headers=headers
+        ).body
+
+    def put(self, key: str, data: bytes) -> None:
+        self._client.call(
+            "POST",
+            f"/upload{self._client.bucket_path}/o",
+            query={"uploadType": "media", "name": key, "fields": "name"},
+            headers={"Content-Type": OBJECT},
+            body=data,
+        )
+
+    def delete(
+        self, keys: Sequence[str], *, times: Sequence[int] | None = None
+    ) -> dict[str, RequestFailure]:
+        return delete_objects(self._client, keys)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _parse_address(root: str) -> tuple[str, str]:
+    """The bucket, and the prefix of every key below the root."""
+    scheme, _, rest = root.partition("://")
+    bucket, _, directory = rest.partition("/")
+    if scheme not in ("gs", "gcs") or not _BUCKET.fullmatch(bucket):
+        # The address is not repeated: a malformed one may hold a password.
+        raise InvalidRequestError(
+            "the address is not of the form gs://BUCKET/PATH",
+            remedy="correct it; credentials go into storage options",
+        )
+    return bucket, f"{check_directory(directory)}/" if directory else ""
+
+
+def _status(item: dict[str, Any]) -> ObjectStatus:
+    return ObjectStatus(
+        key=item["name"],
+        size=int(item["size"]),
+        modified_ms=clock.epoch_millis(datetime.fromisoformat(item["updated"])),
+        tag=item["generation"],
+    )
+
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_FIELDS = "name,size,updated,generation"

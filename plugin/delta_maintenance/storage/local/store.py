@@ -1,0 +1,392 @@
+"""A store on a POSIX file system, durable and atomic where the file system has hard links."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, BinaryIO
+
+from delta_maintenance import clock
+from delta_maintenance.errors import (
+    CommitUnknownError,
+    RefusedError,
+    StorageAccessError,
+    StorageError,
+)
+from delta_maintenance.storage.core.base import FileStatus, Put, Store
+from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
+from delta_maintenance.storage.core.write_streams import open_sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_maintenance.storage.core.listing import Skip
+
+
+class LocalStore(Store):
+    """The files below a local directory.
+
+    The root itself may be a symbolic link and is resolved once. Below it no link is followed, for
+    reading or for writing: whatever would have to go through one raises `RefusedError`, a listing
+    that meets one included, since leaving it out could make a log look shorter than it is.
+
+    A file under way is `.<name>.<id>.tmp` in its final directory; one that a killed process leaves
+    behind is never taken for the file itself.
+    """
+
+    # Unless it is behind a network: then threads are asked for.
+    is_near = True
+
+    def __init__(self, root: str | os.PathLike[str], *, new_id: clock.NewId = clock.new_id) -> None:
+        address = os.fspath(root)
+        self.root = address.rstrip("/") or address
+        self._base = os.path.realpath(address)
+        self._new_id = new_id
+
+    def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
+        return self._list(check_directory(directory), check_start(start))
+
+    def stat(self, path: str) -> FileStatus | None:
+        segments = check_path(path).split("/")
+        with (
+            self._translated(path),
+            suppress(FileNotFoundError),
+            self._directory(segments[:-1]) as parent,
+        ):
+            found = os.stat(segments[-1], dir_fd=parent, follow_symlinks=False)
+            if stat.S_ISLNK(found.st_mode):
+                raise _refused_link(path)
+            if stat.S_ISREG(found.st_mode):
+                return _status(path, found)
+        return None
+
+    def read(self, path: str) -> bytes:
+        with self._translated(path, missing=True):
+            descriptor, size = self._opened(path)
+            try:
+                # One more than there should be: the end is where nothing comes any more.
+                data = os.read(descriptor, size + 1)
+                if len(data) != size:
+                    data += _rest(descriptor)
+                return data
+            finally:
+                os.close(descriptor)
+
+    def open(self, path: str) -> BinaryIO:
+        with self._translated(path, missing=True):
+            descriptor, _ = self._opened(path)
+            return os.fdopen(descriptor, "rb")
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        with self._translated(path), self._temporary(path) as temporary:
+            if temporary.target() is not None:
+                return Put.EXISTS
+            with temporary.writer() as file:
+                file.write(data)
+            return self._link(temporary)
+
+    def put(self, path: str, data: bytes) -> None:
+        with self._translated(path), self._temporary(path) as temporary:
+            with temporary.writer() as file:
+                file.write(data)
+            temporary.sync()
+            temporary.drop_checksum()
+            os.replace(
+                temporary.name,
+                temporary.target_name,
+                src_dir_fd=temporary.parent,
+                dst_dir_fd=temporary.parent,
+            )
+            _sync_directory(temporary.parent)
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[BinaryIO]:
+        with self._temporary(path) as temporary:
+            with temporary.writer() as file:
+                yield file
+            with self._translated(path):
+                outcome = self._link(temporary)
+        if outcome is Put.EXISTS:
+            raise FileExistsError(errno.EEXIST, "somebody else's file is there", path)
+
+    def delete(self, path: str) -> None:
+        segments = check_path(path).split("/")
+        with (
+            self._translated(path),
+            suppress(FileNotFoundError),
+            self._directory(segments[:-1]) as parent,
+        ):
+            found = os.stat(segments[-1], dir_fd=parent, follow_symlinks=False)
+            if stat.S_ISLNK(found.st_mode):
+                raise _refused_link(path)
+            os.unlink(segments[-1], dir_fd=parent)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.root, os.path.abspath(self.root), self._base)))
+
+    def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
+        # Here as below: who lists no tree need not load pyarrow.
+        from delta_maintenance.storage.local import walk as local_tree
+
+        return local_tree.list_tree(self._entered, check_directory(directory), skip)
+
+    def list_level(self, directory: str = "") -> pa.Table:
+        from delta_maintenance.storage.local import walk as local_tree
+
+        return local_tree.list_level(self._entered, check_directory(directory))
+
+    def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
+        from delta_maintenance.storage.core import listing as tree
+        from delta_maintenance.storage.local import walk as local_tree
+
+        tree.check_paths(paths)
+        return local_tree.statuses(self._entered, paths.to_pylist())
+
+    def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
+        from delta_maintenance.storage.core import listing as tree
+        from delta_maintenance.storage.local import walk as local_tree
+
+        tree.check_paths(files["path"])
+        return local_tree.delete_unchanged(self._entered, files)
+
+    def remove_empty_directory(self, path: str) -> bool:
+        segments = check_path(path).split("/")
+        try:
+            with self._translated(path, missing=True), self._directory(segments[:-1]) as parent:
+                try:
+                    os.rmdir(segments[-1], dir_fd=parent)
+                except OSError as error:
+                    if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                        return False
+                    raise
+        except FileNotFoundError:
+            pass
+        return True
+
+    @contextmanager
+    def _entered(self, directory: str) -> Iterator[int]:
+        with (
+            self._translated(directory or self.root, missing=True),
+            self._directory(directory.split("/") if directory else []) as here,
+        ):
+            yield here
+
+    def _list(self, directory: str, start: str) -> Iterator[FileStatus]:
+        within = f"{directory}/" if directory else ""
+        with (
+            self._translated(directory or self.root),
+            suppress(FileNotFoundError),
+            self._directory(directory.split("/") if directory else []) as here,
+        ):
+            names = []
+            with os.scandir(here) as entries:
+                for entry in entries:
+                    if entry.name < start:
+                        continue
+                    if entry.is_symlink():
+                        raise _refused_link(within + entry.name)
+                    if entry.is_file(follow_symlinks=False):
+                        names.append(entry.name)
+            for name in sorted(names):
+                # A file deleted since the scan is not there any more: that is no gap.
+                with suppress(FileNotFoundError):
+                    found = os.stat(name, dir_fd=here, follow_symlinks=False)
+                    yield _status(within + name, found)
+
+    def _opened(self, path: str) -> tuple[int, int]:
+        """A descriptor of a file, and its size."""
+        segments = check_path(path).split("/")
+        with self._directory(segments[:-1]) as parent:
+            try:
+                # Non-blocking, or opening a named pipe would wait for its writer.
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+                descriptor = os.open(segments[-1], flags, dir_fd=parent)
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    raise _refused_link(path) from error
+                raise
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                os.close(descriptor)
+                raise FileNotFoundError(errno.ENOENT, "there is no such file", path)
+            return descriptor, found.st_size
+
+    @contextmanager
+    def _directory(self, segments: list[str], *, create: bool = False) -> Iterator[int]:
+        """A descriptor of a directory, reached step by step without following a link."""
+        if create and not os.path.isdir(self._base):
+            os.makedirs(self._base, exist_ok=True)
+        here = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for depth, segment in enumerate(segments, start=1):
+                below = self._enter(here, segment, "/".join(segments[:depth]), create=create)
+                os.close(here)
+                here = below
+            yield here
+        finally:
+            os.close(here)
+
+    def _enter(self, here: int, segment: str, path: str, *, create: bool) -> int:
+        if create:
+            with suppress(FileExistsError):
+                os.mkdir(segment, dir_fd=here)
+                # Or a crash could lose the directory together with a file already acknowledged.
+                _sync_directory(here)
+        try:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+            return os.open(segment, flags, dir_fd=here)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+            if stat.S_ISLNK(os.stat(segment, dir_fd=here, follow_symlinks=False).st_mode):
+                raise _refused_link(path) from error
+            if create:
+                raise
+            # Nothing is below a file, as on an object store.
+            raise FileNotFoundError(errno.ENOENT, "there is no such directory", path) from error
+
+    @contextmanager
+    def _temporary(self, path: str) -> Iterator[_Temporary]:
+        """A new file beside `path`, removed again whatever happens."""
+        *segments, name = check_path(path).split("/")
+        with ExitStack() as cleanup:
+            with self._translated(path):
+                parent = cleanup.enter_context(self._directory(segments, create=True))
+                temporary = _Temporary(parent, name, f".{name}.{self._new_id()}.tmp")
+                cleanup.callback(temporary.discard)
+            # What the block raises is its own: a missing input of its is no failure of the store.
+            yield temporary
+
+    def _link(self, temporary: _Temporary) -> Put:
+        """Gives the finished file its name, unless the name is taken."""
+        temporary.sync()
+        if temporary.target() is None:
+            temporary.drop_checksum()
+        try:
+            os.link(
+                temporary.name,
+                temporary.target_name,
+                src_dir_fd=temporary.parent,
+                dst_dir_fd=temporary.parent,
+            )
+        except OSError as error:
+            # A network file system may link, lose the answer, and refuse its own second attempt.
+            if not temporary.is_target():
+                if error.errno == errno.EEXIST:
+                    return Put.EXISTS
+                if error.errno in _NO_HARD_LINKS:
+                    raise RefusedError(
+                        f"the file system has no hard links ({_said(error)}), so a commit there "
+                        "could overwrite another one",
+                        file=temporary.target_name,
+                        remedy="move the table to a file system with hard links or an object store",
+                    ) from error
+                raise
+        try:
+            _sync_directory(temporary.parent)
+        except OSError as error:
+            raise CommitUnknownError(
+                f"the file is written but may not survive a crash: {_said(error)}",
+                file=temporary.target_name,
+                remedy="look whether it is there before running again",
+            ) from error
+        return Put.DONE
+
+    @contextmanager
+    def _translated(self, path: str, *, missing: bool = False) -> Iterator[None]:
+        """Turns the system's errors into this library's; `missing` lets `FileNotFoundError` by."""
+        try:
+            yield
+        except PermissionError as error:
+            raise StorageAccessError(
+                f"no permission: {_said(error)}",
+                file=path,
+                remedy="grant this user access to the file and its directory",
+            ) from error
+        except OSError as error:
+            if missing and isinstance(error, FileNotFoundError):
+                raise
+            raise StorageError(
+                _said(error), file=path, remedy="repair the file system and run again"
+            ) from error
+
+
+class _Temporary:
+    """A file under way, and the name it is to have in the same directory."""
+
+    def __init__(self, parent: int, target_name: str, name: str) -> None:
+        self.parent = parent
+        self.target_name = target_name
+        self.name = name
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        self.descriptor = os.open(name, flags, 0o666, dir_fd=parent)
+
+    def writer(self) -> BinaryIO:
+        """To write the file; closing it leaves the descriptor open for `sync`."""
+        return open_sink(self.descriptor)
+
+    def sync(self) -> None:
+        os.fsync(self.descriptor)
+
+    def target(self) -> os.stat_result | None:
+        try:
+            return os.stat(self.target_name, dir_fd=self.parent, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def discard(self) -> None:
+        # Neither can undo what was already achieved, and a left-over is only clutter.
+        with suppress(OSError):
+            os.close(self.descriptor)
+        with suppress(OSError):
+            os.unlink(self.name, dir_fd=self.parent)
+
+    def is_target(self) -> bool:
+        found = self.target()
+        return found is not None and os.path.samestat(found, os.fstat(self.descriptor))
+
+    def drop_checksum(self) -> None:
+        """Removes Hadoop's checksum of an earlier file of this name, which no longer fits.
+
+        It goes before the new file comes: Hadoop reads a file that has no checksum, and fails on
+        one that has a wrong one.
+        """
+        with suppress(FileNotFoundError):
+            os.unlink(f".{self.target_name}.crc", dir_fd=self.parent)
+
+
+def _rest(descriptor: int) -> bytes:
+    with open(descriptor, "rb", closefd=False) as file:
+        return file.read()
+
+
+def _refused_link(path: str) -> RefusedError:
+    return RefusedError(
+        "a symbolic link below a table's root is never followed",
+        file=path,
+        remedy="put the file itself there, or open the table at the link's target",
+    )
+
+
+def _status(path: str, found: os.stat_result) -> FileStatus:
+    return FileStatus(path=path, size=found.st_size, modified_ms=found.st_mtime_ns // 1_000_000)
+
+
+def _sync_directory(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network and FUSE file systems cannot; there is nothing more to be done on those.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
+
+
+def _said(error: OSError) -> str:
+    return error.strerror or type(error).__name__
+
+
+_NO_HARD_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS))

@@ -1,0 +1,227 @@
+"""Many files of a local directory at once: listing, looking at and deleting them.
+
+Every directory is reached from the root step by step without following a link, once for all of its
+files, and several are worked on at a time: on a network file system each answer takes its while.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pyarrow as pa
+
+from delta_maintenance.errors import DeltaMaintenanceError, StorageError
+from delta_maintenance.storage.core.listing import STATUSES, EntryKind, Skip, tree_of
+from delta_maintenance.storage.core.streaming_pool import StreamingPool
+
+Answer = TypeVar("Answer")
+Enter = Callable[[str], AbstractContextManager[int]]
+"""Gives the descriptor of a directory, by its path below the root, for the length of a block.
+
+The block's errors come out as errors of this library. `FileNotFoundError` where it is gone.
+"""
+
+_PARALLEL = 4
+_FILES_PER_TASK = 512
+_FILES_PER_BATCH = 1 << 15
+
+
+def list_tree(enter: Enter, directory: str, skip: Skip | None) -> Iterator[pa.Table]:
+    """See `Store.list_tree`. A directory that is gone when its turn comes has nothing in it."""
+    pending, running = deque([directory]), deque[Future[_Listing]]()
+    found = _Listing()
+    with StreamingPool(_PARALLEL) as pool:
+        while pending or running:
+            while pending and len(running) < _PARALLEL:
+                running.append(pool.submit(_scan, enter, pending.popleft(), skip))
+            listing = running.popleft().result()
+            pending.extend(listing.below)
+            found.take(listing)
+            if len(found.files) >= _FILES_PER_BATCH:
+                yield found.table()
+                found = _Listing()
+        yield found.table()
+
+
+def list_level(enter: Enter, directory: str) -> pa.Table:
+    """See `Store.list_level`."""
+    return _scan(enter, directory, lambda _: True).table()
+
+
+def statuses(enter: Enter, paths: Iterable[str]) -> pa.Table:
+    """See `Store.statuses`. What is no plain file is not there."""
+
+    def look(here: int, names: list[str], within: str) -> pa.Table:
+        there, sizes, times = [], [], []
+        for name in names:
+            try:
+                found = os.stat(name, dir_fd=here, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(found.st_mode):
+                there.append(within + name)
+                sizes.append(found.st_size)
+                times.append(_millis(found))
+        columns = [
+            pa.array(c, f.type) for c, f in zip((there, sizes, times), STATUSES, strict=True)
+        ]
+        return pa.Table.from_arrays(columns, schema=STATUSES)
+
+    return pa.concat_tables([STATUSES.empty_table(), *_by_directory(enter, paths, look)])
+
+
+def delete_unchanged(enter: Enter, files: pa.Table) -> dict[str, StorageError]:
+    """See `Store.delete_unchanged`."""
+    wanted = {
+        path: (size, modified)
+        for path, size, modified in zip(
+            *(files[name].to_pylist() for name in STATUSES.names), strict=True
+        )
+    }
+
+    def unlink(here: int, names: list[str], within: str) -> dict[str, StorageError]:
+        kept = {}
+        for name in names:
+            try:
+                found = os.stat(name, dir_fd=here, follow_symlinks=False)
+                if not stat.S_ISREG(found.st_mode):
+                    problem = "it is no plain file any more"
+                elif (found.st_size, _millis(found)) != wanted[within + name]:
+                    problem = "it has changed since it was listed"
+                else:
+                    os.unlink(name, dir_fd=here)
+                    continue
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                problem = error.strerror or type(error).__name__
+            kept[within + name] = StorageError(problem, file=within + name)
+        return kept
+
+    kept: dict[str, StorageError] = {}
+    for answer in _by_directory(enter, wanted, unlink, failed=_all_kept):
+        kept |= answer
+    return kept
+
+
+def _all_kept(
+    error: DeltaMaintenanceError, names: list[str], within: str
+) -> dict[str, StorageError]:
+    return {within + name: StorageError(error.problem, file=within + name) for name in names}
+
+
+@dataclass(slots=True)
+class _Listing:
+    """What some directories hold, by full paths."""
+
+    files: list[str] = field(default_factory=list)
+    entered: list[str] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    """Of the directories that were entered."""
+    skipped: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    below: list[str] = field(default_factory=list)
+    """Directories that are still to be entered."""
+
+    def take(self, other: _Listing) -> None:
+        self.files += other.files
+        self.entered += other.entered
+        self.times += other.times
+        self.skipped += other.skipped
+        self.others += other.others
+
+    def table(self) -> pa.Table:
+        names = [os.fsencode(path).decode(errors="backslashreplace") for path in self.others]
+        return pa.concat_tables(
+            [
+                tree_of(self.files, EntryKind.FILE),
+                tree_of(self.entered, EntryKind.DIRECTORY, times=self.times),
+                tree_of(self.skipped, EntryKind.DIRECTORY),
+                tree_of(names, EntryKind.OTHER),
+            ]
+        )
+
+
+def _scan(enter: Enter, directory: str, skip: Skip | None) -> _Listing:
+    within = f"{directory}/" if directory else ""
+    found = _Listing()
+    try:
+        with enter(directory) as here:
+            with os.scandir(here) as entries:
+                for entry in entries:
+                    path = within + entry.name
+                    if entry.is_file(follow_symlinks=False):
+                        found.files.append(path)
+                    elif not entry.is_dir(follow_symlinks=False):
+                        found.others.append(path)
+                    elif skip is not None and _is_text(path) and skip(path):
+                        found.skipped.append(path)
+                    else:
+                        found.below.append(path)
+            if directory:
+                found.entered, found.times = [directory], [_millis(os.fstat(here))]
+    except FileNotFoundError:
+        return _Listing()
+    if not _is_text("".join((*found.files, *found.below))):
+        found.others += [path for path in (*found.files, *found.below) if not _is_text(path)]
+        found.files = list(filter(_is_text, found.files))
+        found.below = list(filter(_is_text, found.below))
+    return found
+
+
+def _by_directory(
+    enter: Enter,
+    paths: Iterable[str],
+    work: Callable[[int, list[str], str], Answer],
+    failed: Callable[[DeltaMaintenanceError, list[str], str], Answer] | None = None,
+) -> Iterator[Answer]:
+    """What `work` answers for the files of each directory, several at a time.
+
+    It gets the directory's descriptor, some names in it, and what stands before them in their
+    paths. `failed` answers in its place where the directory cannot be entered; without it that is
+    raised.
+    """
+
+    def task(within: str, names: list[str]) -> Answer | None:
+        try:
+            with enter(within.rstrip("/")) as here:
+                return work(here, names, within)
+        except FileNotFoundError:
+            return None
+        except DeltaMaintenanceError as error:
+            if failed is None:
+                raise
+            return failed(error, names, within)
+
+    by_directory: dict[str, list[str]] = {}
+    for path in paths:
+        cut = path.rfind("/") + 1
+        by_directory.setdefault(path[:cut], []).append(path[cut:])
+    with StreamingPool(_PARALLEL) as pool:
+        tasks = []
+        for within, names in by_directory.items():
+            for first in range(0, len(names), _FILES_PER_TASK):
+                tasks.append(pool.submit(task, within, names[first : first + _FILES_PER_TASK]))
+        for done in tasks:
+            answer = done.result()
+            if answer is not None:
+                yield answer
+
+
+def _millis(found: os.stat_result) -> int:
+    return found.st_mtime_ns // 1_000_000
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

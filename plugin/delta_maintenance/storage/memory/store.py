@@ -1,0 +1,158 @@
+"""A store in this process's memory, for tests."""
+
+from __future__ import annotations
+
+import errno
+import io
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO
+
+from delta_maintenance import clock
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.storage.core.base import FileStatus, Put, Store
+from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_maintenance.storage.core.listing import Skip
+
+
+class MemoryStore(Store):
+    """Files in memory, gone with the process.
+
+    Stores opened at `memory://name/path` share the files of `name`; without an address a store
+    keeps its files to itself. `now_ms` stamps every file written through this store, in
+    milliseconds since 1970-01-01 UTC, and may be set anew at any time.
+    """
+
+    def __init__(
+        self,
+        root: str | None = None,
+        *,
+        now_ms: Callable[[], int] = lambda: clock.epoch_millis(clock.now()),
+    ) -> None:
+        self.now_ms = now_ms
+        if root is None:
+            self.root, self._files, self._prefix = "memory:", _Files(), ""
+            return
+        name, _, directory = root.removeprefix("memory://").strip("/").partition("/")
+        if not root.startswith("memory://") or not name:
+            raise InvalidRequestError(
+                f"{root!r} is not a memory address", remedy="write memory://NAME/PATH"
+            )
+        self.root = root.rstrip("/")
+        self._prefix = f"{check_directory(directory)}/" if directory else ""
+        with _NAMED_LOCK:
+            self._files = _NAMED.setdefault(name, _Files())
+
+    def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
+        within = check_directory(directory)
+        return self._list(f"{within}/" if within else "", check_start(start))
+
+    def stat(self, path: str) -> FileStatus | None:
+        entry = self._files.entries.get(self._key(path))
+        if entry is None:
+            return None
+        return FileStatus(path=path, size=len(entry.data), modified_ms=entry.modified_ms)
+
+    def read(self, path: str) -> bytes:
+        entry = self._files.entries.get(self._key(path))
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, "there is no such file", path)
+        return entry.data
+
+    def open(self, path: str) -> BinaryIO:
+        return io.BytesIO(self.read(path))
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        key = self._key(path)
+        with self._files.lock:
+            if key in self._files.entries:
+                return Put.EXISTS
+            self._files.entries[key] = _Entry(bytes(data), self.now_ms())
+            return Put.DONE
+
+    def put(self, path: str, data: bytes) -> None:
+        key = self._key(path)
+        with self._files.lock:
+            self._files.entries[key] = _Entry(bytes(data), self.now_ms())
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[BinaryIO]:
+        self._key(path)
+        sink = _Sink()
+        yield sink
+        sink.close()
+        if self.put_if_absent(path, sink.written) is Put.EXISTS:
+            raise FileExistsError(errno.EEXIST, "somebody else's file is there", path)
+
+    def delete(self, path: str) -> None:
+        key = self._key(path)
+        with self._files.lock:
+            self._files.entries.pop(key, None)
+
+    def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
+        # Here: who lists no tree need not load pyarrow.
+        from delta_maintenance.storage.core.listing import EntryKind, tree_of
+
+        within = check_directory(directory)
+        prefix = f"{self._prefix}{within}/" if within else self._prefix
+        with self._files.lock:
+            found = [(key, e) for key, e in self._files.entries.items() if key.startswith(prefix)]
+        yield tree_of(
+            [key[len(self._prefix) :] for key, _ in found],
+            EntryKind.FILE,
+            sizes=[len(entry.data) for _, entry in found],
+            times=[entry.modified_ms for _, entry in found],
+        )
+
+    def _key(self, path: str) -> str:
+        return self._prefix + check_path(path)
+
+    def _list(self, within: str, start: str) -> Iterator[FileStatus]:
+        prefix = self._prefix + within
+        with self._files.lock:
+            found = [
+                (key[len(prefix) :], entry)
+                for key, entry in self._files.entries.items()
+                if key.startswith(prefix)
+            ]
+        for name, entry in sorted(found, key=lambda pair: pair[0]):
+            if "/" not in name and name >= start:
+                yield FileStatus(
+                    path=within + name, size=len(entry.data), modified_ms=entry.modified_ms
+                )
+
+
+class _Entry:
+    __slots__ = ("data", "modified_ms")
+
+    def __init__(self, data: bytes, modified_ms: int) -> None:
+        self.data = data
+        self.modified_ms = modified_ms
+
+
+class _Files:
+    """What the stores of one name share."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.entries: dict[str, _Entry] = {}
+
+
+class _Sink(io.BytesIO):
+    """Keeps what was written when the block that writes it closes it."""
+
+    written = b""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.written = self.getvalue()
+        super().close()
+
+
+_NAMED: dict[str, _Files] = {}
+_NAMED_LOCK = threading.Lock()

@@ -1,0 +1,159 @@
+"""A store on Amazon S3, or on a server that speaks its protocol with conditional writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from delta_maintenance import clock
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
+from delta_maintenance.storage.core.paths import check_directory
+from delta_maintenance.storage.core.request_failure import RequestFailure
+from delta_maintenance.storage.s3.client import Reply, S3Client, S3Failure
+from delta_maintenance.storage.s3.options import S3Options
+from delta_maintenance.storage.s3.put import S3Put
+
+
+class S3Store(ObjectStore):
+    """The objects below `s3://BUCKET/PREFIX`; `s3a:` and `s3n:` mean the same.
+
+    A file larger than `multipart_size` bytes goes up in parts of `part_size` bytes, which S3 wants
+    to be 5 MiB at least.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        client: S3Client | None = None,
+        new_id: clock.NewId = clock.new_id,
+        multipart_size: int = 64 << 20,
+        part_size: int = 16 << 20,
+    ) -> None:
+        root = root.rstrip("/")
+        bucket, prefix = _parse_address(root)
+        client = client or S3Client(S3Options.parse(storage_options))
+        creator = S3Put(
+            client, bucket, new_id=new_id, multipart_size=multipart_size, part_size=part_size
+        )
+        super().__init__(root, _S3Bucket(client, bucket), prefix, creator)
+
+
+class _S3Bucket(Bucket):
+    permissions = {
+        # Without the right to list, S3 says "forbidden" where there is nothing.
+        "read": "s3:GetObject and s3:ListBucket",
+        "list": "s3:ListBucket",
+        "write": "s3:PutObject",
+        "delete": "s3:DeleteObject",
+    }
+    lists_in_order = True
+
+    def __init__(self, client: S3Client, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    def page(self, prefix: str, *, deep: bool, start: str, token: str) -> Page:
+        request = {"Bucket": self._name, "Prefix": prefix}
+        if not deep:
+            request["Delimiter"] = "/"
+        if start:
+            request["StartAfter"] = prefix + _just_before(start)
+        if token:
+            request["ContinuationToken"] = token
+        found = self._client.call("list_objects_v2", **request)
+        return Page(
+            objects=[
+                ObjectStatus(
+                    key=entry["Key"],
+                    size=entry["Size"],
+                    modified_ms=clock.epoch_millis(entry["LastModified"]),
+                )
+                for entry in found.get("Contents", ())
+            ],
+            next=found["NextContinuationToken"] if found["IsTruncated"] else "",
+            prefixes=[entry["Prefix"] for entry in found.get("CommonPrefixes", ())],
+        )
+
+    def head(self, key: str) -> ObjectStatus:
+        found = self._call("head_object", key)
+        return ObjectStatus(
+            key=key,
+            size=found["ContentLength"],
+            modified_ms=clock.epoch_millis(found["LastModified"]),
+            tag=found["ETag"],
+        )
+
+    def get(self, key: str, *, span: tuple[int, int] | None = None, tag: str = "") -> bytes:
+        parameters = {"IfMatch": tag} if tag else {}
+        if span is not None:
+            parameters["Range"] = f"bytes={span[0]}-{span[1]}"
+        data: bytes = self._call("get_object", key, **parameters)["Body"]
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        self._call("put_object", key, Body=data)
+
+    def delete(
+        self, keys: Sequence[str], *, times: Sequence[int] | None = None
+    ) -> dict[str, RequestFailure]:
+        kept: dict[str, RequestFailure] = {}
+        for first in range(0, len(keys), _KEYS_PER_DELETE):
+            kept |= self._delete(keys[first : first + _KEYS_PER_DELETE])
+        return kept
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _call(self, method: str, key: str, **parameters: Any) -> Reply:
+        return self._client.call(method, Bucket=self._name, Key=key, **parameters)
+
+    def _delete(self, keys: Sequence[str]) -> dict[str, S3Failure]:
+        """Deletes as many as one request takes. Returns those that S3 did not confirm."""
+        try:
+            answer = self._client.call(
+                "delete_objects",
+                Bucket=self._name,
+                # Not quiet: a key that is neither deleted nor an error was overlooked.
+                Delete={"Objects": [{"Key": key} for key in keys], "Quiet": False},
+            )
+        except S3Failure as failure:
+            return dict.fromkeys(keys, failure)
+        gone = {entry.get("Key") for entry in answer.get("Deleted", ())}
+        said = {entry.get("Key"): entry for entry in answer.get("Errors", ())}
+        kept = {}
+        for key in keys:
+            code = said.get(key, {}).get("Code", "NotConfirmed")
+            if key not in gone and code != "NoSuchKey":
+                message = said.get(key, {}).get("Message", "")
+                kept[key] = S3Failure(status=200, code=code, said=message)
+        return kept
+
+
+def _parse_address(root: str) -> tuple[str, str]:
+    """The bucket, and the prefix of every key below the root."""
+    scheme, _, rest = root.partition("://")
+    bucket, _, directory = rest.partition("/")
+    if scheme not in ("s3", "s3a", "s3n") or not _BUCKET.fullmatch(bucket):
+        # The address is not repeated: a malformed one may hold a password.
+        raise InvalidRequestError(
+            "the address is not of the form s3://BUCKET/PATH",
+            remedy="correct it; credentials go into storage options",
+        )
+    return bucket, f"{check_directory(directory)}/" if directory else ""
+
+
+def _just_before(start: str) -> str:
+    """A text below `start` that leaves no name of a log in between.
+
+    S3 starts after a key, never at it. What does lie in between is left out by the caller.
+    """
+    head, last = start[:-1], start[-1]
+    return f"{head}{chr(ord(last) - 1)}~" if "!" < last <= "~" else head
+
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
+_KEYS_PER_DELETE = 1000

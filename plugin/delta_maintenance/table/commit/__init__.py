@@ -1,0 +1,1 @@
+"""Committing: transactions, their preconditions, conflicts and outcomes."""

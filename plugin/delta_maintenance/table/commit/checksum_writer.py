@@ -1,0 +1,199 @@
+"""Writing the version checksum of a commit that has just landed, or leaving it out.
+
+Implements "Writer Requirements" of "Version Checksum File". Delta Spark takes protocol and metadata
+from these files and stops where their numbers are wrong, so one is written only if every number in
+it follows from what is known already: the state before the commit, and what the commit did to files
+that its writer had read. Nothing is scanned for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.commit.build import BuiltCommit
+from delta_maintenance.protocol.commit.staged import ReadSet, StagedActions, logical_places, places
+from delta_maintenance.protocol.delta_log.file_names import checksum_name
+from delta_maintenance.protocol.delta_log.version_checksum import (
+    Counts,
+    VersionChecksum,
+    deleted_record_counts,
+    differences,
+    parse_checksum,
+    render_checksum,
+)
+from delta_maintenance.storage.core.base import Put
+from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.read.snapshot import FileCounts, Snapshot
+
+_MOST_TXNS = 100
+_MOST_DOMAINS = 10
+"""Longer lists are left out of a file that is to stay small."""
+
+
+def write_checksum(snapshot: Snapshot, commit: BuiltCommit, *, reads: ReadSet) -> bool:
+    """Writes the checksum of a commit that has landed right on top of the snapshot.
+
+    `reads` are the live files that the commit depends on, with their `size`. At most two requests:
+    one for the checksum of the snapshot's own version, one to put the new one. False where a number
+    would not be certain, or where a checksum is there already.
+    """
+    change = _change(commit.actions, reads, snapshot.table)
+    if change is None or commit.version != snapshot.version + 1:
+        return False
+    before = _before(snapshot)
+    if before is None:
+        return False
+    checksum = replace(
+        _with_files(_state_after(snapshot, commit.actions), before, *change),
+        txn_id=commit.commit_info["txnId"],
+        in_commit_timestamp=commit.in_commit_timestamp,
+    )
+    path = f"{LOG_DIRECTORY}/{checksum_name(commit.version)}"
+    return snapshot.store.put_if_absent(path, render_checksum(checksum)) is Put.DONE
+
+
+def state_of(snapshot: Snapshot) -> VersionChecksum:
+    """What a checksum of the snapshot says of anything but files.
+
+    Transactions and domains come complete, or not at all where only part of them may be live.
+    """
+    state = snapshot.state
+    expiring = snapshot.properties.set_transaction_retention is not None
+    info = state.commit_info
+    txn_id = None if info is None else info.values.get("txnId")
+    return VersionChecksum(
+        txn_id=txn_id if isinstance(txn_id, str) else None,
+        txns=None if expiring else tuple(txn for _, txn in sorted(state.txns.items())),
+        domains=tuple(domain for _, domain in sorted(state.domains.items())),
+        metadata=state.metadata,
+        protocol=state.protocol,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What matters of some live files."""
+
+    sizes: Counts
+    deleted: Counts
+    """Rows that the deletion vector of each marks, 0 without one."""
+    has_vector: Counts
+    """1 with a deletion vector, 0 without."""
+
+    @classmethod
+    def of(cls, batch: pa.Table) -> Self:
+        sizes = batch["size"].to_numpy()
+        if "deletionVector" not in batch.column_names:
+            return cls(sizes, np.zeros_like(sizes), np.zeros_like(sizes))
+        vectors = batch["deletionVector"].combine_chunks()
+        deleted = pc.fill_null(pc.struct_field(vectors, "cardinality"), 0)
+        has_vector = pc.is_valid(vectors).cast(pa.int64())
+        return cls(sizes, deleted.to_numpy(zero_copy_only=False), has_vector.to_numpy())
+
+
+def _change(actions: StagedActions, reads: ReadSet, root: str) -> tuple[_Files, _Files] | None:
+    """The live files that the commit took away or repeated, and those it put in their place.
+
+    None where that cannot be told: an add of a path that was not read may be new or live already,
+    and a remove of one may have removed nothing.
+    """
+    adds, removes, files = actions.adds, actions.removes, reads.files
+    if files is None:
+        unread = adds.num_rows or removes.num_rows
+        return None if unread else (_Files.of(adds), _Files.of(adds))
+    if "size" not in files.column_names or files["size"].null_count or adds["size"].null_count:
+        return None
+    before = logical_places(files, root=root)
+    added, removed = (logical_places(batch, root=root) for batch in (adds, removes))
+    swapped = pc.is_in(places(adds, root=root), value_set=places(removes, root=root))
+    known = pc.or_(pc.is_in(added, value_set=before), swapped)
+    certain = (
+        pc.count_distinct(before).as_py() == len(before)
+        and pc.all(pc.is_in(removed, value_set=before), min_count=0).as_py()
+        and pc.all(known, min_count=0).as_py()
+    )
+    if not certain:
+        return None
+    touched = pc.or_(pc.is_in(before, value_set=added), pc.is_in(before, value_set=removed))
+    return _Files.of(files.filter(touched)), _Files.of(adds)
+
+
+def _before(snapshot: Snapshot) -> VersionChecksum | None:
+    """The numbers of the snapshot's version: counted already, or by that commit's own writer.
+
+    A checksum that is not of the very commit in the log, or contradicts its state, is not believed.
+    """
+    # Not asked for here: counting would read every file action.
+    counts: FileCounts | None = vars(snapshot).get("counts")
+    if counts is not None:
+        return VersionChecksum(
+            table_size=counts.total_size,
+            num_files=counts.num_files,
+            num_deleted_records=counts.num_deleted_rows,
+            num_deletion_vectors=counts.num_deletion_vectors,
+        )
+    try:
+        data = snapshot.store.read(f"{LOG_DIRECTORY}/{checksum_name(snapshot.version)}")
+        stated = parse_checksum(data)
+    except (FileNotFoundError, CorruptTableError):
+        return None
+    state = state_of(snapshot)
+    sound = (
+        None not in (stated.table_size, stated.num_files, stated.protocol, stated.metadata)
+        and stated.txn_id is not None
+        and stated.txn_id == state.txn_id
+        and next(differences(stated, state), None) is None
+    )
+    return stated if sound else None
+
+
+def _state_after(snapshot: Snapshot, actions: StagedActions) -> VersionChecksum:
+    metadata = actions.metadata or snapshot.metadata
+    txns = {**snapshot.state.txns, **{txn.app_id: txn for txn in actions.txns}}
+    domains = {**snapshot.state.domains, **{domain.domain: domain for domain in actions.domains}}
+    present = tuple(domain for _, domain in sorted(domains.items()) if not domain.removed)
+    expiring = "delta.setTransactionRetentionDuration" in metadata.configuration
+    return VersionChecksum(
+        protocol=actions.protocol or snapshot.protocol,
+        metadata=metadata,
+        txns=None
+        if expiring or len(txns) > _MOST_TXNS
+        else tuple(txn for _, txn in sorted(txns.items())),
+        domains=present if len(present) <= _MOST_DOMAINS else None,
+    )
+
+
+def _with_files(
+    checksum: VersionChecksum, before: VersionChecksum, gone: _Files, come: _Files
+) -> VersionChecksum:
+    """Adds what is said of files; what was not known before stays unknown."""
+    sizes, bins = before.file_sizes, before.deleted_record_counts
+    return replace(
+        checksum,
+        table_size=_sum(before.table_size, come.sizes, gone.sizes),
+        num_files=_sum(before.num_files, np.ones_like(come.sizes), np.ones_like(gone.sizes)),
+        num_deleted_records=_sum(before.num_deleted_records, come.deleted, gone.deleted),
+        num_deletion_vectors=_sum(before.num_deletion_vectors, come.has_vector, gone.has_vector),
+        file_sizes=None if sizes is None else sizes.changed(gone=gone.sizes, come=come.sizes),
+        deleted_record_counts=None
+        if bins is None
+        else tuple(
+            count - less + more
+            for count, less, more in zip(
+                bins,
+                deleted_record_counts(gone.deleted),
+                deleted_record_counts(come.deleted),
+                strict=True,
+            )
+        ),
+    )
+
+
+def _sum(before: int | None, plus: Counts, minus: Counts) -> int | None:
+    return None if before is None else before + int(plus.sum()) - int(minus.sum())

@@ -1,0 +1,141 @@
+"""A snapshot that moves along with the log, reading nothing but the commits that were added.
+
+For operations of many commits: opening the table anew before each of them would read the whole log
+as often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from delta_maintenance.protocol.commit.conflicts import WinningCommit
+from delta_maintenance.protocol.delta_log.replay import StateReplay
+from delta_maintenance.protocol.features.in_commit_timestamps import is_active
+from delta_maintenance.table.commit.outcome import Landed
+from delta_maintenance.table.commit.winners import read_winner
+from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.read_ahead import read_ahead
+from delta_maintenance.table.read.segment import (
+    LOG_DIRECTORY,
+    LogEntry,
+    LogSegment,
+    latest_version,
+    list_log,
+)
+from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """The latest version, and how it came about."""
+
+    snapshot: Snapshot
+    commits: tuple[WinningCommit, ...]
+    """What others committed since, by ascending version."""
+
+
+def advance(snapshot: Snapshot, *, own: Landed | None = None) -> Advance:
+    """The latest version by one listing, and one read for each commit since `snapshot`.
+
+    `own` is a commit of the caller that changes neither protocol nor metadata; it is taken over
+    without being read. `VanishedFileError` where the commits in between are gone, so that only
+    opening the table anew can tell what happened.
+    """
+    listing = list_log(snapshot.store, first_version=snapshot.version + 1)
+    newest = max(latest_version(listing) or 0, own.version if own is not None else 0)
+    if newest <= snapshot.version:
+        return Advance(snapshot=snapshot, commits=())
+    versions = range(snapshot.version + 1, newest + 1)
+    gone = next((version for version in versions if version not in listing.commits), None)
+    if gone is not None:
+        raise _vanished(snapshot, f"commit {gone} is gone")
+    entries = [listing.commits[version] for version in versions]
+    commits = _read(snapshot, [e for e in entries if own is None or e.file.version != own.version])
+    return Advance(snapshot=_moved(snapshot, entries, commits, own), commits=commits)
+
+
+def _read(snapshot: Snapshot, entries: Sequence[LogEntry]) -> tuple[WinningCommit, ...]:
+    columns = snapshot.physical_partition_columns
+
+    def read(entry: LogEntry) -> WinningCommit:
+        return read_winner(snapshot.store, entry, partition_columns=columns)
+
+    try:
+        commits = read_ahead(snapshot.store, entries, read)
+        return tuple(commit for _, commit in commits)[::-1]
+    except FileNotFoundError as error:
+        raise _vanished(snapshot, f"{error.filename} is gone") from None
+
+
+def _moved(
+    snapshot: Snapshot,
+    entries: Sequence[LogEntry],
+    commits: Sequence[WinningCommit],
+    own: Landed | None,
+) -> Snapshot:
+    by_version = {commit.version: commit for commit in commits}
+    state, last = snapshot.state, entries[-1]
+    replay = StateReplay()
+    for version in range(snapshot.version + len(entries), snapshot.version, -1):
+        commit = by_version.get(version)
+        if commit is None:
+            assert own is not None
+            replay.offer(domains=own.domains)
+        else:
+            replay.offer(
+                protocol=commit.protocol,
+                metadata=commit.metadata,
+                txns=commit.txns.values(),
+                domains=commit.domains.values(),
+            )
+    replay.offer(
+        protocol=state.protocol,
+        metadata=state.metadata,
+        txns=state.txns.values(),
+        domains=state.domains.values(),
+    )
+    assert replay.protocol is not None and replay.metadata is not None
+    newest = by_version.get(snapshot.version + len(entries), own)
+    info = None if newest is None else newest.commit_info
+    in_commit = None
+    if info is not None and is_active(replay.protocol, replay.metadata.configuration):
+        in_commit = info.in_commit_timestamp
+    segment = _longer(snapshot.segment, entries)
+    return Snapshot(
+        store=snapshot.store,
+        segment=segment,
+        tail=LogTail(snapshot.store, segment.tail),
+        checkpoint=snapshot.checkpoint,
+        state=replace(
+            state,
+            protocol=replay.protocol,
+            metadata=replay.metadata,
+            txns=replay.txns,
+            domains=replay.present_domains(),
+            commit_info=info,
+        ),
+        timestamp_ms=in_commit if in_commit is not None else last.status.modified_ms,
+        warnings=snapshot.warnings,
+        reopen=lambda error: _moved(snapshot.avoiding(error), entries, commits, own),
+    )
+
+
+def _longer(segment: LogSegment, entries: Sequence[LogEntry]) -> LogSegment:
+    return replace(
+        segment,
+        version=segment.version + len(entries),
+        tail=(*segment.tail, *entries),
+        commits=(*segment.commits, *entries),
+        last_commit=entries[-1],
+    )
+
+
+def _vanished(snapshot: Snapshot, problem: str) -> VanishedFileError:
+    return VanishedFileError(
+        f"{problem} since version {snapshot.version} was read",
+        table=snapshot.table,
+        version=snapshot.version,
+        file=LOG_DIRECTORY,
+        remedy="open the table again",
+    )

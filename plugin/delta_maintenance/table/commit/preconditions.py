@@ -1,0 +1,113 @@
+"""What forbids a commit before a byte of it is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Literal
+
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.protocol.commit.staged import StagedActions
+from delta_maintenance.protocol.features.registry import (
+    Operation,
+    require_supported,
+    supported_features,
+    without_features,
+)
+from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.read.snapshot import Snapshot
+
+OtherWriters = Literal["conditional_put", "spark", "none"]
+"""Who else commits to a table on S3: writers that put conditionally, Delta Spark, or nobody."""
+
+
+def require_committable(
+    snapshot: Snapshot,
+    actions: StagedActions,
+    *,
+    drops: Collection[str],
+    other_writers: OtherWriters | None,
+) -> None:
+    """Refuses, by the snapshot alone, a commit that must not be made on top of it.
+
+    `drops` are the features that a new protocol may lose. `UnsupportedFeatureError` for a protocol
+    that asks too much, `RefusedError` for everything else.
+    """
+    table, version, protocol = snapshot.table, snapshot.version, snapshot.protocol
+    try:
+        _require_declared_writers(table, other_writers)
+        # What goes with this commit is the business of whoever drops it.
+        require_supported(without_features(protocol, drops), kind_of(actions))
+        if actions.protocol is not None:
+            require_supported(actions.protocol, Operation.COMMIT)
+            lost = supported_features(protocol) - supported_features(actions.protocol)
+            if lost - set(drops):
+                raise RefusedError(
+                    f"the new protocol loses {', '.join(sorted(lost - set(drops)))}",
+                    remedy="list every feature that the table has, implied ones too",
+                )
+        _require_no_draft(snapshot, actions)
+    except DeltaMaintenanceError as error:
+        raise error.located(table=table, version=version) from None
+
+
+def kind_of(actions: StagedActions) -> Operation:
+    """Which features a commit of these actions needs."""
+    changes = actions.protocol is not None or actions.metadata is not None
+    return Operation.CHANGE_METADATA if changes else Operation.COMMIT
+
+
+def require_no_external_log(store: Store) -> None:
+    """Refuses a log whose commits go through DynamoDB, as far as that has left traces."""
+    if not _is_s3(store.root):
+        return
+    # Delta Spark's log store for DynamoDB keeps each commit there before it copies it.
+    trace = next(store.list_from(f"{LOG_DIRECTORY}/.tmp"), None)
+    if trace is not None:
+        raise RefusedError(
+            "commits of this table go through DynamoDB, and one put beside it could be lost",
+            table=store.root,
+            file=trace.path,
+            remedy="commit through Delta Spark, or remove the folder once no writer uses DynamoDB",
+        )
+
+
+def _require_declared_writers(table: str, other_writers: OtherWriters | None) -> None:
+    if not _is_s3(table) or other_writers in ("conditional_put", "none"):
+        return
+    if other_writers == "spark":
+        raise RefusedError(
+            "Delta Spark overwrites commits on S3 that were put while it was committing",
+            remedy="commit through a Spark job with the log store of that table",
+        )
+    raise RefusedError(
+        "nobody said who else commits to this table on S3",
+        remedy="say other_writers: conditional_put (delta-rs, Trino and the like), spark, or none",
+    )
+
+
+def _require_no_draft(snapshot: Snapshot, actions: StagedActions) -> None:
+    """Refuses logs of the drafts of row tracking, unless the commit carries them over."""
+    state = snapshot.state
+    written = {domain.domain for domain in actions.domains}
+    drafts = [
+        f"the domain {name!r} with a map for its configuration"
+        for name, domain in sorted(state.domains.items())
+        if domain.draft_map and name not in written
+    ]
+    if state.draft_high_water_mark is not None and row_tracking.DOMAIN not in {
+        *written,
+        *state.domains,
+    }:
+        drafts.append("the action rowIdHighWaterMark")
+    if drafts:
+        raise RefusedError(
+            f"the log holds {drafts[0]}, from a draft of row tracking of 2023",
+            remedy="convert the table to today's row tracking first",
+        )
+
+
+def _is_s3(address: str) -> bool:
+    return re.match("s3[an]?:", address, re.IGNORECASE) is not None

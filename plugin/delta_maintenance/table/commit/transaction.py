@@ -1,0 +1,428 @@
+"""Committing to a table that others write to at the same moment.
+
+A commit is put at the version after the one it read, if nobody else was quicker; else what the
+winners did decides (`protocol/commit/conflicts`), and the commit is built anew for the next
+version. It ends as an `Outcome` or, where a store gives no certain answer, in `CommitUnknownError`;
+it never goes on to another version from a put of which it does not know how it ended.
+
+Implements "Creation of New Log Entries", with the requests that a table in use allows: a commit
+without competition is one put and one listing, each lost race one listing and one read per winner.
+The version checksum that may follow a commit costs at most one read and one put.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
+
+from delta_maintenance import __version__, clock
+from delta_maintenance.errors import (
+    CommitUnknownError,
+    CorruptTableError,
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    RefusedError,
+    StorageError,
+)
+from delta_maintenance.protocol.actions.model import (
+    CommitInfo,
+    DomainMetadata,
+    Json,
+    Metadata,
+    Protocol,
+    Txn,
+)
+from delta_maintenance.protocol.commit.build import OPERATION_ID, BuiltCommit, Provenance, build
+from delta_maintenance.protocol.commit.conflicts import (
+    Attempt,
+    Conflict,
+    IsolationLevel,
+    Rule,
+    WinningCommit,
+    check,
+)
+from delta_maintenance.protocol.commit.render import render_commit
+from delta_maintenance.protocol.commit.rules import check_commit
+from delta_maintenance.protocol.commit.staged import (
+    ReadSet,
+    StagedActions,
+    staged_adds,
+    staged_removes,
+)
+from delta_maintenance.protocol.delta_log.file_names import commit_name
+from delta_maintenance.protocol.features.registry import require_supported
+from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
+from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.table.commit.checksum_writer import write_checksum
+from delta_maintenance.table.commit.idempotency import commit_after
+from delta_maintenance.table.commit.outcome import (
+    AlreadyDone,
+    Conflicted,
+    Landed,
+    Outcome,
+    Superseded,
+)
+from delta_maintenance.table.commit.preconditions import (
+    OtherWriters,
+    kind_of,
+    require_committable,
+    require_no_external_log,
+)
+from delta_maintenance.table.commit.winners import read_winner
+from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, list_log
+from delta_maintenance.table.read.snapshot import Snapshot
+
+_logger = logging.getLogger(__name__)
+_MAX_ATTEMPTS = 50
+_LONGEST_PAUSE = 2.0
+_STALE_MS = 300_000
+"""A file of a later version that is older by more than this was there first. Smaller differences
+come from clocks, and from writers that name a temporary file long after they wrote it."""
+
+
+class Transaction:
+    """One commit on top of a snapshot: stage what it holds, say what it read, commit once.
+
+    Not to be shared between threads. Every limit that can be told from the snapshot and the staged
+    actions is checked before a byte is written.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        operation: str,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+        operation_id: str | None = None,
+        planned_version: int | None = None,
+        other_writers: OtherWriters | None = None,
+        isolation: IsolationLevel | None = None,
+        preserves_row_ids: bool = True,
+        highest_row_id: int = row_tracking.NO_ROW_ID,
+        checksum: bool = True,
+        engine_info: str = f"delta-maintenance/{__version__}",
+        now: Callable[[], datetime] = clock.now,
+        new_id: clock.NewId = clock.new_id,
+    ) -> None:
+        """`operation`, `parameters` and `tags` go into `commitInfo`.
+
+        `operation_id` names what was asked for: a second run of the same task ends as
+        `AlreadyDone`. It is looked for in every commit since `planned_version`, by default the
+        snapshot's; whoever plans anew looks further back (`earlier_commits`). `other_writers` must
+        be said for tables on S3. `isolation` is the weakest level that the staged actions allow
+        unless a stronger one is asked for. `preserves_row_ids` is false where rows are moved
+        without their IDs, `highest_row_id` is the highest one that the caller met in the files,
+        for a table whose high-water mark may be too low. With `checksum` a version checksum follows
+        the commit where all of it is certain (`checksum_writer`).
+        """
+        self._snapshot = snapshot
+        self._operation = operation
+        self._operation_id = operation_id
+        self._planned_version = snapshot.version if planned_version is None else planned_version
+        self._other_writers = other_writers
+        self._isolation = isolation
+        self._preserves_row_ids = preserves_row_ids
+        self._highest_row_id = highest_row_id
+        self._checksum = checksum
+        self._now = now
+        self._provenance = Provenance(
+            read_version=snapshot.version,
+            engine_info=engine_info,
+            txn_id=new_id(),
+            operation_id=operation_id,
+            parameters=parameters or {},
+            tags=tags or {},
+        )
+        self._actions = StagedActions()
+        self._reads = ReadSet()
+        self._drops: frozenset[str] = frozenset()
+        self._used = False
+
+    def stage_protocol(self, protocol: Protocol, *, drops: Sequence[str] = ()) -> None:
+        """Replaces the protocol. Every feature that it loses must stand in `drops`."""
+        self._actions = replace(self._actions, protocol=protocol)
+        self._drops = frozenset(drops)
+
+    def stage_metadata(self, metadata: Metadata, *, version_properties: Sequence[str] = ()) -> None:
+        """Replaces the metadata. `version_properties` get the commit's version as their value,
+        whichever it will be; what in-commit timestamps record of themselves is added by itself."""
+        self._actions = replace(self._actions, metadata=metadata)
+        self._provenance = replace(self._provenance, version_properties=tuple(version_properties))
+
+    def stage_txn(self, app_id: str, version: int) -> None:
+        """Records how far an application got. One that got there before is `AlreadyDone`."""
+        txn = Txn(app_id=app_id, version=version)
+        self._actions = replace(self._actions, txns=(*self._actions.txns, txn))
+
+    def stage_domain(self, name: str, configuration: str) -> None:
+        """Writes a domain. That of row tracking is also written by itself when the mark rises."""
+        domain = DomainMetadata(domain=name, configuration=configuration)
+        self._actions = replace(self._actions, domains=(*self._actions.domains, domain))
+
+    def remove_domain(self, name: str) -> None:
+        """Removes a domain, keeping its last configuration in the log as the protocol asks.
+
+        `InvalidRequestError` where the table has none of that name.
+        """
+        present = self._snapshot.state.domains.get(name)
+        if present is None:
+            raise InvalidRequestError(f"there is no domain {name!r} to remove")
+        removed = replace(present, removed=True, draft_map=False)
+        self._actions = replace(self._actions, domains=(*self._actions.domains, removed))
+
+    def stage_adds(self, adds: pa.Table | Sequence[Json]) -> None:
+        """Adds files: the columns of a snapshot's scan, or the objects of `add` actions.
+
+        A file without `baseRowId` gets its row IDs by itself; one that was committed before must
+        repeat what the log says of it.
+        """
+        columns = self._snapshot.physical_partition_columns
+        more = staged_adds(adds, partition_columns=columns)
+        self._actions = replace(self._actions, adds=_concat(self._actions.adds, more))
+
+    def stage_removes(self, removes: pa.Table | Sequence[Json]) -> None:
+        """Removes files, as made by `removes_of`, or the objects of `remove` actions."""
+        columns = self._snapshot.physical_partition_columns
+        more = staged_removes(removes, partition_columns=columns)
+        self._actions = replace(self._actions, removes=_concat(self._actions.removes, more))
+
+    def read_files(self, files: pa.Table) -> None:
+        """Says that the commit depends on these live files, by `path` and `deletionVector`."""
+        self._reads = replace(self._reads, files=files)
+
+    def read_whole_table(self) -> None:
+        """Says that the commit depends on every live file."""
+        self._reads = replace(self._reads, whole_table=True)
+
+    def commit(
+        self,
+        *,
+        metrics: Mapping[str, Any] | None = None,
+        max_attempts: int = _MAX_ATTEMPTS,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> Outcome:
+        """Commits what was staged, trying at most `max_attempts` versions.
+
+        Errors: `RefusedError` and `UnsupportedFeatureError` where the commit is not allowed, be it
+        because of a winner, and nothing was written; `CorruptTableError` for a winner that cannot
+        be understood; `StorageError` where certainly nothing was written; `CommitUnknownError`.
+        """
+        if self._used:
+            raise InvalidRequestError("a transaction commits once", remedy="begin a new one")
+        self._used = True
+        self._provenance = replace(self._provenance, metrics=metrics or {})
+        done = self._done_before()
+        if done is not None:
+            return done
+        attempt = self._first_attempt()
+        require_no_external_log(self._store)
+        for number in range(1, max_attempts + 1):
+            built = self._build(attempt)
+            if self._put(built) is Put.DONE:
+                self._require_current(built.version)
+                self._write_checksum(built)
+                return Landed(
+                    version=built.version,
+                    attempts=number,
+                    in_commit_timestamp=built.in_commit_timestamp,
+                    num_adds=built.actions.adds.num_rows,
+                    num_removes=built.actions.removes.num_rows,
+                    domains=built.actions.domains,
+                    commit_info=CommitInfo(values=built.commit_info),
+                )
+            rebased = self._rebase(attempt, number)
+            if not isinstance(rebased, Attempt):
+                return rebased
+            attempt = rebased
+            sleep(_pause(number, self._provenance.txn_id))
+        conflict = Conflict(
+            rule=Rule.RETRIES,
+            version=attempt.base_version,
+            explanation=f"others committed first, {max_attempts} times in a row",
+            remedy="run again when fewer writers are at work",
+        )
+        return Conflicted(version=attempt.version, attempts=max_attempts, conflict=conflict)
+
+    @property
+    def _store(self) -> Store:
+        return self._snapshot.store
+
+    def _first_attempt(self) -> Attempt:
+        """The attempt on top of the snapshot, after everything that the snapshot can forbid."""
+        snapshot, state = self._snapshot, self._snapshot.state
+        require_committable(
+            snapshot, self._actions, drops=self._drops, other_writers=self._other_writers
+        )
+        domain = state.domains.get(row_tracking.DOMAIN)
+        mark = row_tracking.high_water_mark(domain.configuration if domain is not None else None)
+        needed = IsolationLevel.needed_by(self._actions)
+        return Attempt(
+            root=snapshot.table,
+            operation=self._operation,
+            base_version=snapshot.version,
+            protocol=state.protocol,
+            metadata=state.metadata,
+            high_water_mark=max(mark, self._highest_row_id),
+            previous_ms=snapshot.timestamp_ms,
+            actions=self._actions,
+            reads=self._reads,
+            isolation=self._isolation or needed,
+            preserves_row_ids=self._preserves_row_ids,
+        )
+
+    def _done_before(self) -> AlreadyDone | None:
+        """Whether the task stands in the log already, up to the version that was read."""
+        for txn in self._actions.txns:
+            present = self._snapshot.state.txns.get(txn.app_id)
+            if present is not None and present.version >= txn.version:
+                return AlreadyDone(version=self._snapshot.version)
+        if self._operation_id is None:
+            return None
+        earlier = commit_after(self._snapshot, [self._operation_id], self._planned_version)
+        return None if earlier is None else AlreadyDone(version=earlier.version)
+
+    def _is_mine(self, info: CommitInfo | None) -> bool:
+        mine = self._operation_id
+        return mine is not None and info is not None and info.values.get(OPERATION_ID) == mine
+
+    def _build(self, attempt: Attempt) -> BuiltCommit:
+        try:
+            built = build(attempt, self._provenance, now_ms=clock.epoch_millis(self._now()))
+            check_commit(
+                built.actions,
+                protocol=attempt.protocol_after,
+                metadata=attempt.metadata_after,
+                reads=attempt.reads,
+                root=attempt.root,
+            )
+        except RefusedError as error:
+            raise error.located(table=attempt.root, version=attempt.version) from None
+        return built
+
+    def _put(self, built: BuiltCommit) -> Put:
+        """Puts the commit and settles, by the transaction id, an answer that says nothing."""
+        path = _commit_path(built.version)
+        try:
+            return self._store.put_if_absent(path, render_commit(built.commit_info, built.actions))
+        except CommitUnknownError as error:
+            outcome = self._settle(path)
+            if outcome is None:
+                raise error.located(
+                    table=self._snapshot.table, version=built.version, file=path
+                ) from error.__cause__
+            return outcome
+
+    def _settle(self, path: str) -> Put | None:
+        try:
+            data = self._store.read(path)
+            info = parse_other_lines(split(path, data), commit_info=True)[0].commit_info
+        except (FileNotFoundError, StorageError, CorruptTableError):
+            # Not there now is no proof: the put may still be on its way.
+            return None
+        mine = info is not None and info.values.get("txnId") == self._provenance.txn_id
+        return Put.DONE if mine else Put.EXISTS
+
+    def _rebase(self, attempt: Attempt, number: int) -> Attempt | Outcome:
+        """The attempt on top of everybody who was quicker, or how it ends."""
+        listing = list_log(self._store, first_version=attempt.version)
+        newest = max(listing.commits, default=-1)
+        tried = attempt.version
+        while attempt.base_version < max(newest, tried):
+            winner = self._read_winner(listing.commits.get(attempt.version))
+            if winner is None:
+                conflict = Conflict(
+                    rule=Rule.LOG_CLEANED,
+                    version=attempt.version,
+                    explanation=f"version {attempt.version} was committed first and is gone",
+                    remedy="run again, on the table as it is now",
+                )
+                return Conflicted(version=tried, attempts=number, conflict=conflict)
+            if self._is_mine(winner.commit_info):
+                return AlreadyDone(version=winner.version)
+            if winner.protocol is not None:
+                needs = kind_of(self._actions)
+                require_supported(
+                    winner.protocol, needs, table=attempt.root, version=winner.version
+                )
+            result = check(attempt, winner)
+            if isinstance(result, Conflict):
+                return Conflicted(version=tried, attempts=number, conflict=result)
+            if result.attempt.actions.is_empty and not attempt.actions.is_empty:
+                return Superseded(version=winner.version)
+            attempt = result.attempt
+        return attempt
+
+    def _read_winner(self, entry: LogEntry | None) -> WinningCommit | None:
+        """One winner, or None where a clean-up has taken it away."""
+        if entry is None:
+            return None
+        columns = self._snapshot.physical_partition_columns
+        try:
+            return read_winner(self._store, entry, partition_columns=columns)
+        except FileNotFoundError:
+            return None
+
+    def _require_current(self, version: int) -> None:
+        """Makes sure that the commit just made is not one that history had passed already.
+
+        A put cannot know that the version existed before and was cleaned up since it was read.
+        """
+        try:
+            listing = list_log(self._store, first_version=version)
+        except StorageError as error:
+            _logger.warning(
+                "version %d of %s is committed; whether the log had been cleaned up meanwhile "
+                "could not be looked up: %s",
+                version,
+                self._snapshot.table,
+                error,
+            )
+            return
+        own = listing.commits.get(version)
+        later = [entry for at, entry in listing.commits.items() if at > version]
+        later += [entry for checkpoint in listing.checkpoints for entry in checkpoint.entries]
+        limit = None if own is None else own.status.modified_ms - _STALE_MS
+        stale = next((e for e in later if limit is None or e.status.modified_ms < limit), None)
+        if own is not None and stale is None:
+            return
+        evidence = f"{stale.path} is older" if stale is not None else "it is gone again"
+        raise CommitUnknownError(
+            f"the commit was put where another one may have been cleaned up before: {evidence}",
+            table=self._snapshot.table,
+            version=version,
+            file=_commit_path(version),
+            remedy="compare it with what readers see, and do not run again before it is settled",
+        )
+
+    def _write_checksum(self, built: BuiltCommit) -> None:
+        try:
+            if self._checksum:
+                write_checksum(self._snapshot, built, reads=self._reads)
+        except DeltaMaintenanceError as error:
+            # The commit has landed, and no reader needs the checksum.
+            _logger.warning("version %d has no checksum: %s", built.version, error)
+
+
+def _commit_path(version: int) -> str:
+    return f"{LOG_DIRECTORY}/{commit_name(version)}"
+
+
+def _concat(one: pa.Table, more: pa.Table) -> pa.Table:
+    if not one.num_rows:
+        return more
+    return pa.concat_tables([one, more], promote_options="default")
+
+
+def _pause(lost: int, txn_id: str) -> float:
+    """Seconds to wait after the given number of lost races, different for every writer."""
+    longest = min(_LONGEST_PAUSE, 0.02 * (1 << min(lost - 1, 10)))
+    return longest * crc32(f"{txn_id} {lost}".encode()) / 2**32

@@ -1,0 +1,54 @@
+"""Reading what others committed while a commit was under way."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.commit.conflicts import WinningCommit
+from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
+from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.segment import LogEntry
+
+_FIELDS = {
+    "add": ("path", "deletionVector", "stats", "baseRowId", "defaultRowCommitVersion"),
+    "remove": ("path", "deletionVector"),
+}
+
+
+def read_winner(
+    store: Store, entry: LogEntry, *, partition_columns: Collection[str]
+) -> WinningCommit:
+    """One commit, as far as conflicts depend on it, by one request.
+
+    `FileNotFoundError` where it is gone. `CorruptTableError` where it cannot be read or holds two
+    actions of which the protocol allows one: whoever committed on top would choose between them.
+    """
+    version = entry.file.version
+    assert version is not None
+    try:
+        text = split(entry.path, store.read(entry.path))
+        actions, beside = parse_other_lines(text, commit_info=True)
+        if actions.repeated:
+            raise CorruptTableError(
+                f"the commit holds two actions for {min(actions.repeated)}", file=entry.path
+            )
+        files = parse_file_actions(
+            [FileLines.of(text, beside)],
+            keys=MapKeys(partition_columns=frozenset(partition_columns)),
+            fields=_FIELDS,
+        )
+    except CorruptTableError as error:
+        raise error.located(table=store.root, version=version, file=entry.path) from None
+    return WinningCommit(
+        version=version,
+        modified_ms=entry.status.modified_ms,
+        commit_info=actions.commit_info,
+        protocol=actions.protocol,
+        metadata=actions.metadata,
+        txns=actions.txns,
+        domains=actions.domains,
+        adds=files.adds,
+        removes=files.removes,
+    )

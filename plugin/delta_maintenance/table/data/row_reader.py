@@ -1,0 +1,254 @@
+"""Reading the rows of data files as the table has them: typed, named, and without deleted ones.
+
+For the few questions that statistics do not answer. Only the columns that are asked for are read;
+physical positions, by which deletion vectors mark rows, are counted while reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from delta_maintenance.errors import CorruptTableError, InvalidRequestError, RefusedError
+from delta_maintenance.protocol.actions.deletion_vectors import (
+    STORED_ABSOLUTE,
+    DeletionVectorDescriptor,
+    load,
+)
+from delta_maintenance.protocol.actions.file_columns import DELETION_VECTOR, STRING_MAP
+from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, locations
+from delta_maintenance.protocol.columns.arrays import booleans
+from delta_maintenance.protocol.features.registry import supports
+from delta_maintenance.protocol.schema.data_columns import StoredColumns, arrow_type, is_hybrid
+from delta_maintenance.protocol.schema.partition_values import parse_partition_values
+from delta_maintenance.protocol.schema.type_widening import require_known_changes
+from delta_maintenance.protocol.schema.types import (
+    ColumnMappingMode,
+    StructField,
+    StructType,
+    column_mapping_mode,
+    parse_schema,
+    physical_name,
+)
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.paths import check_path
+from delta_maintenance.table.read.snapshot import Snapshot
+
+FILES = pa.schema(
+    [
+        ("path", pa.string()),
+        ("partitionValues", STRING_MAP),
+        ("size", pa.int64()),
+        ("deletionVector", DELETION_VECTOR),
+    ]
+)
+"""What has to be known of the files to be read, as in their adds."""
+
+_ROWS_PER_BATCH = 32_768
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowLayout:
+    """Which columns of a table are wanted, and where its files have them. Travels to executors."""
+
+    columns: StructType
+    """The wanted ones."""
+    partition_columns: tuple[str, ...]
+    """Those of them whose values stand in the log."""
+    mode: ColumnMappingMode
+    zone: tzinfo | None
+    """Of partition values that are timestamps without one."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, wanted: Collection[str], *, zone: tzinfo | None) -> RowLayout:
+        """The layout of some columns of a snapshot, by name.
+
+        `UnsupportedFeatureError` where one of them had a type that files of it are not read by.
+        """
+        metadata = snapshot.metadata
+        fields = parse_schema(metadata.schema_string or "").fields
+        columns = StructType(fields=tuple(item for item in fields if item.name in wanted))
+        if supports(snapshot.protocol, "typeWidening"):
+            require_known_changes(columns)
+        return cls(
+            columns=columns,
+            partition_columns=tuple(name for name in metadata.partition_columns if name in wanted),
+            mode=column_mapping_mode(snapshot.protocol, metadata.configuration),
+            zone=zone,
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The names and types of the rows that are read."""
+        return pa.schema([(item.name, arrow_type(item.type)) for item in self.columns.fields])
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of one file."""
+
+    file: int
+    """The file's number among those that were to be read."""
+    count: int
+    columns: list[pa.Array]
+    """As `RowLayout.schema` says; none where no column is wanted."""
+
+
+class RowReader:
+    """Reads files one after another; for one thread."""
+
+    def __init__(self, store: Store, layout: RowLayout) -> None:
+        self._store = store
+        self._layout = layout
+        self._last_vectors: tuple[str, bytes] | None = None
+
+    def read(self, files: pa.Table, number: int) -> Iterator[Rows]:
+        """The rows of one of the files (`FILES`) that are not deleted.
+
+        `CorruptTableError`, `UnsupportedFeatureError` and `RefusedError` name the file.
+        """
+        file = files.slice(number, 1)
+        path: str = file["path"][0].as_py()
+        try:
+            yield from self._rows(path, file, number)
+        except FileNotFoundError:
+            raise CorruptTableError(
+                "the data file is gone", file=path, remedy="see with fsck what else is missing"
+            ) from None
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            problem = f"the data file cannot be read ({' '.join(str(error).split())})"
+            raise CorruptTableError(problem, file=path) from None
+        except (CorruptTableError, RefusedError) as error:
+            raise error.located(file=path) from None
+
+    def _rows(self, path: str, file: pa.Table, number: int) -> Iterator[Rows]:
+        constants = self._partition_values(file)
+        vector = file["deletionVector"][0].as_py()
+        with (
+            self._store.open(self._place(path)) as source,
+            pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as parquet,
+        ):
+            total = parquet.metadata.num_rows
+            deleted = self._deleted(vector, total)
+            stored, fields = self._stored(parquet)
+            names = sorted({field.name for field in fields.values()})
+            first = 0
+            for batch in parquet.iter_batches(_ROWS_PER_BATCH, columns=names):
+                kept = _kept(deleted, first, batch.num_rows)
+                first += batch.num_rows
+                rows = batch if kept is None else batch.filter(kept)
+                count = batch.num_rows if kept is None else kept.true_count
+                if count:
+                    columns = [
+                        self._column(item, rows, count, stored, fields, constants)
+                        for item in self._layout.columns.fields
+                    ]
+                    yield Rows(number, count, columns)
+            if first != total:
+                raise CorruptTableError(f"the data file has {first} rows, its footer says {total}")
+
+    def _column(
+        self,
+        column: StructField,
+        rows: pa.RecordBatch,
+        count: int,
+        stored: StoredColumns,
+        fields: Mapping[str, pa.Field],
+        constants: Mapping[str, pa.Scalar],
+    ) -> pa.Array:
+        if column.name in constants:
+            return pa.repeat(constants[column.name], count)
+        field = fields.get(column.name)
+        if field is None:
+            return pa.nulls(count, arrow_type(column.type))
+        return stored.convert(column, rows.column(field.name), field)
+
+    def _stored(self, parquet: pq.ParquetFile) -> tuple[StoredColumns, dict[str, pa.Field]]:
+        """How to take the columns of a file, and the field of each wanted one that it has."""
+        key_values = parquet.metadata.metadata
+        leaves = [parquet.schema.column(at) for at in range(len(parquet.schema))]
+        int96 = any(leaf.physical_type == "INT96" for leaf in leaves)
+        stored = StoredColumns(
+            mode=self._layout.mode,
+            hybrid_calendar=is_hybrid(key_values, int96=False)
+            or (int96 and is_hybrid(key_values, int96=True)),
+        )
+        present = list(parquet.schema_arrow)
+        if stored.mode == "id" and not any(
+            b"PARQUET:field_id" in (field.metadata or {}) for field in present
+        ):
+            raise CorruptTableError("the data file holds no column ids, by which it is to be read")
+        found = {
+            item.name: stored.find(item, present)
+            for item in self._layout.columns.fields
+            if item.name not in self._layout.partition_columns
+        }
+        return stored, {name: present[at] for name, at in found.items() if at is not None}
+
+    def _partition_values(self, file: pa.Table) -> dict[str, pa.Scalar]:
+        layout = self._layout
+        values = {}
+        for column in layout.columns.fields:
+            if column.name in layout.partition_columns:
+                key = physical_name(column, layout.mode)
+                texts = pc.map_lookup(file["partitionValues"], key, "first")
+                typed = parse_partition_values(texts, column.type, zone=layout.zone)
+                values[column.name] = typed.values[0]
+        return values
+
+    def _deleted(self, vector: Mapping[str, Any] | None, total: int) -> npt.NDArray[np.uint64]:
+        """The positions of deleted rows, ascending."""
+        if vector is None:
+            return np.empty(0, np.uint64)
+        descriptor = DeletionVectorDescriptor.from_json(vector)
+        absolute = descriptor.storage_type == STORED_ABSOLUTE
+        place = self._place(descriptor.path_or_inline_dv) if absolute else None
+        bitmap = load(descriptor, lambda path: self._read_vectors(place or path))
+        positions = np.asarray(bitmap.to_array(), np.uint64)
+        if len(positions) and positions[-1] >= total:
+            raise CorruptTableError(
+                f"the deletion vector marks row {positions[-1]} of {total}, counted from 0"
+            )
+        return positions
+
+    def _read_vectors(self, path: str) -> bytes:
+        # Neighbouring files often have their vectors in one file.
+        if self._last_vectors is None or self._last_vectors[0] != path:
+            self._last_vectors = path, self._store.read(path)
+        return self._last_vectors[1]
+
+    def _place(self, path: str) -> str:
+        """Where the store has what the log calls `path`."""
+        paths = pa.array([path], pa.string())
+        roots = [self._store.root]
+        if pc.match_substring_regex(paths, ABSOLUTE)[0].as_py():
+            roots = [
+                root for root in self._store.addresses if below_root(paths, root=root)[0].is_valid
+            ]
+        try:
+            if roots:
+                return check_path(locations(paths, root=roots[0])[0].as_py().decode())
+        except (UnicodeDecodeError, InvalidRequestError):
+            pass
+        raise RefusedError(
+            f"{path} is not below the table's root, where alone this release reads data",
+            remedy="let the engine that cloned the table do it",
+        )
+
+
+def _kept(deleted: npt.NDArray[np.uint64], first: int, count: int) -> pa.BooleanArray | None:
+    """Which of the rows from `first` on are there; None for all."""
+    start, end = np.searchsorted(deleted, np.array([first, first + count], np.uint64))
+    if start == end:
+        return None
+    kept = np.ones(count, np.bool_)
+    kept[deleted[start:end].astype(np.int64) - first] = False
+    return booleans(kept)

@@ -1,0 +1,1 @@
+"""Reading a log: log segment, replay, snapshot and history."""

@@ -1,0 +1,74 @@
+"""File actions that stand: what is left of the log's batches after replay by key.
+
+Both engines read the log through this: the local one as a single stream, Spark by shares of the
+logical files, each of which is such a stream of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from delta_maintenance.protocol.actions.file_columns import logical_file_keys
+from delta_maintenance.protocol.columns.arrays import booleans
+from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+from delta_maintenance.protocol.delta_log.replay import FileReplay
+from delta_maintenance.table.read.log_reader import TailBatch
+
+
+@dataclass(frozen=True, slots=True)
+class StandingFiles:
+    """A batch of file actions that stand in the snapshot, with the fields asked for."""
+
+    adds: pa.Table
+    """Live files."""
+    tombstones: pa.Table
+    add_hashes: Hashes | None = None
+    """The hashes of the keys of the adds, where they are at hand (`protocol/columns/key_hash`)."""
+
+
+def standing_in_tail(batches: Iterable[TailBatch], replay: FileReplay) -> Iterator[StandingFiles]:
+    """What stands of the commits and compactions of a log, which come newest first."""
+    for batch in batches:
+        order = np.argsort(
+            # Of an add and a remove of one file in one commit, the add stands: the log is at
+            # fault, and keeping a file loses nothing.
+            np.concatenate([batch.add_order * 2, batch.remove_order * 2 + 1]),
+            kind="stable",
+        )
+        yield standing_files(batch.adds, batch.removes, replay, order=order)
+
+
+def standing_files(
+    adds: pa.Table,
+    removes: pa.Table,
+    replay: FileReplay,
+    *,
+    order: np.ndarray | None = None,
+    remember: bool = True,
+) -> StandingFiles:
+    """What stands of a batch that is older than all that `replay` has been offered before.
+
+    `order` lists the adds and then the removes from the newest to the oldest; without it they are
+    of one age.
+    `remember=False` for a checkpoint, since nothing is older.
+    """
+    keys = pa.concat_arrays(
+        [*logical_file_keys(adds).chunks, *logical_file_keys(removes).chunks]
+        or [pa.nulls(0, pa.string())]
+    )
+    hashes = hash_texts(keys)
+    if order is None:
+        order = np.arange(len(keys))
+    stands = np.zeros(len(keys), bool)
+    stands[replay.offer(keys, order=order, hashes=hashes, remember=remember)] = True
+    add_stands, remove_stands = stands[: adds.num_rows], stands[adds.num_rows :]
+    add_hashes = hashes[: adds.num_rows][add_stands]
+    return StandingFiles(_rows(adds, add_stands), _rows(removes, remove_stands), add_hashes)
+
+
+def _rows(batch: pa.Table, stands: np.ndarray) -> pa.Table:
+    return batch if stands.all() else batch.filter(booleans(stands))

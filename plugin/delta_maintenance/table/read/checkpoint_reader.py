@@ -1,0 +1,406 @@
+"""Reading one checkpoint, whatever its kind: classic, multi-part or V2, Parquet or JSON.
+
+Implements "Checkpoints" and "V2 Spec" for readers. A checkpoint is V2 if it says so itself, by a
+`checkpointMetadata` action, whatever its name. Anything that keeps a checkpoint from being used
+raises `UnusableCheckpointError`, and the caller falls back to another base.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CorruptTableError, InvalidRequestError
+from delta_maintenance.protocol.actions.file_columns import (
+    ADD_TYPES,
+    REMOVE_TYPES,
+    empty,
+    keyless_rows,
+    normalise,
+)
+from delta_maintenance.protocol.actions.model import Sidecar
+from delta_maintenance.protocol.actions.paths import locations
+from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, LogFileKind
+from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
+from delta_maintenance.protocol.ndjson.split import SingleActions, parse_other_lines, split
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.paths import check_path
+from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+FILE_COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = {"add": ADD_TYPES, "remove": REMOVE_TYPES}
+
+_SINGLES = (
+    "protocol",
+    "metaData",
+    "txn",
+    "domainMetadata",
+    "rowIdHighWaterMark",
+    "checkpointMetadata",
+    "sidecar",
+)
+_BATCH_ROWS = 1 << 17
+_PARALLEL_FOOTERS = 8
+
+
+class UnusableCheckpointError(CorruptTableError):
+    """This checkpoint cannot serve as a base; an older one or the commits may."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileActionBatch:
+    """Some file actions of a checkpoint, in columns."""
+
+    adds: pa.Table
+    removes: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPart:
+    """File actions of a checkpoint that can be read apart from the others, in another process."""
+
+    path: str
+    """Relative to the table root."""
+    row_groups: tuple[int, ...] | None
+    """Of a Parquet file; None for a JSON file as a whole."""
+
+
+class Checkpoint:
+    """One opened checkpoint: its single actions at once, its file actions as a stream.
+
+    Opening reads the footers of every Parquet file involved, so a truncated part or sidecar is
+    found before anything is built on it. Without `open_sidecars` it tells which sidecars it refers
+    to, whatever has become of them, and nothing of the file actions in them.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        files: CheckpointFiles,
+        *,
+        sidecar_store: Store | None = None,
+        open_sidecars: bool = True,
+    ) -> None:
+        self._store = store
+        # A staged top-level file refers to sidecars that are published already.
+        self._sidecar_store = sidecar_store or store
+        self.files = files
+        self.singles = SingleActions()
+        self._inline: FileLines | None = None
+        self._parquet: list[_ParquetFile] = []
+        try:
+            self._open_top_level()
+            self.sidecars: tuple[Sidecar, ...] = tuple(self.singles.sidecars)
+            self._check_version_2()
+            root = self._sidecar_store.root
+            self.sidecar_paths = tuple(_sidecar_path(sidecar, root) for sidecar in self.sidecars)
+            """Where the sidecars lie, relative to the table root."""
+            if open_sidecars:
+                self._open_sidecars()
+        except UnusableCheckpointError as error:
+            raise error.located(
+                version=files.version, file=f"{LOG_DIRECTORY}/{files.name}"
+            ) from None
+        except _DAMAGE as error:
+            raise self._unusable(_problem(error)) from None
+
+    @property
+    def is_v2(self) -> bool:
+        """Whether it is a V2 checkpoint by content."""
+        return bool(self.singles.checkpoint_metadata)
+
+    @property
+    def kind(self) -> str:
+        """`classic`, `multi-part`, `v2-classic`, `v2-json` or `v2-parquet`."""
+        file = self.files.entries[0].file
+        if file.parts is not None:
+            return "multi-part"
+        if file.uuid is not None:
+            return f"v2-{file.encoding}"
+        return "v2-classic" if self.is_v2 else "classic"
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The Parquet schema of the file that holds the file actions, None for JSON alone."""
+        return self._parquet[-1].schema if self._parquet else None
+
+    def file_actions(
+        self, *, keys: MapKeys, fields: Mapping[str, Collection[str]] | None = None
+    ) -> Iterator[FileActionBatch]:
+        """The adds and removes, with every field or only the named ones of each action.
+
+        Parsed statistics and partition values come only when all fields are asked for, or by name.
+        """
+        try:
+            if self._inline is not None:
+                parsed = parse_file_actions([self._inline], keys=keys, fields=fields)
+                yield FileActionBatch(parsed.adds, parsed.removes)
+            for parquet in self._parquet:
+                yield from parquet.file_actions(keys, fields)
+        except _DAMAGE as error:
+            raise self._unusable(_problem(error)) from error
+
+    def parts(self, max_bytes: int) -> list[CheckpointPart]:
+        """The file actions in parts of about so many bytes, as they are in memory.
+
+        A row group is never divided.
+        """
+        if self._inline is not None:
+            return [CheckpointPart(self.files.entries[0].path, None)]
+        return [
+            CheckpointPart(parquet.path, groups)
+            for parquet in self._parquet
+            for groups in parquet.row_groups_by_size(max_bytes)
+        ]
+
+    @property
+    def row_count(self) -> int:
+        """How many rows the files with the file actions have; a few are other actions."""
+        count: int = sum(parquet.metadata.num_rows for parquet in self._parquet)
+        return count if self._inline is None else count + self._inline.count
+
+    def _open_top_level(self) -> None:
+        for entry in self.files.entries:
+            if entry.file.encoding == "json":
+                self.singles, self._inline = _read_json(self._store, entry.path)
+            else:
+                parquet = _ParquetFile(self._store, entry.path)
+                for name in _SINGLES:
+                    for value in parquet.values(name):
+                        self.singles.take(name, value)
+                self._parquet.append(parquet)
+        if self.singles.repeated:
+            raise self._unusable(f"two actions for {min(self.singles.repeated)}")
+
+    def _check_version_2(self) -> None:
+        found = self.singles.checkpoint_metadata
+        if not found:
+            if self.files.kind is LogFileKind.UUID_CHECKPOINT:
+                raise self._unusable("a UUID-named checkpoint without checkpointMetadata")
+            if self.sidecars:
+                raise self._unusable("a checkpoint with sidecars but without checkpointMetadata")
+            return
+        if self.files.kind is LogFileKind.MULTIPART_CHECKPOINT:
+            raise self._unusable("a multi-part checkpoint with checkpointMetadata")
+        if len(found) > 1:
+            raise self._unusable("a checkpoint with several checkpointMetadata actions")
+        if found[0].version != self.files.version:
+            raise self._unusable(f"checkpointMetadata speaks of version {found[0].version}")
+        if self.sidecars and self._has_inline_files():
+            raise self._unusable("a checkpoint with file actions both inline and in sidecars")
+
+    def _has_inline_files(self) -> bool:
+        return self._inline is not None or any(file.has_file_actions() for file in self._parquet)
+
+    def _open_sidecars(self) -> None:
+        if not self.sidecar_paths:
+            return
+        with ThreadPoolExecutor(_PARALLEL_FOOTERS) as pool:
+            opened = pool.map(
+                lambda path: _ParquetFile(self._sidecar_store, path), self.sidecar_paths
+            )
+            self._parquet = list(opened)
+
+    def _unusable(self, problem: str) -> UnusableCheckpointError:
+        return UnusableCheckpointError(
+            f"the checkpoint cannot be used: {problem}",
+            version=self.files.version,
+            file=f"{LOG_DIRECTORY}/{self.files.name}",
+            remedy="write a new checkpoint, or restore this one from a backup",
+        )
+
+
+def read_part(
+    store: Store,
+    part: CheckpointPart,
+    *,
+    keys: MapKeys,
+    fields: Mapping[str, Collection[str]] | None = None,
+) -> Iterator[FileActionBatch]:
+    """The adds and removes of a part, with every field or only the named ones of each action.
+
+    `UnusableCheckpointError` names the file that is damaged.
+    """
+    try:
+        if part.row_groups is not None:
+            parquet = _ParquetFile(store, part.path)
+            yield from parquet.file_actions(keys, fields, part.row_groups)
+            return
+        _, lines = _read_json(store, part.path)
+        if lines is not None:
+            parsed = parse_file_actions([lines], keys=keys, fields=fields)
+            yield FileActionBatch(parsed.adds, parsed.removes)
+    except _DAMAGE as error:
+        problem = f"the checkpoint cannot be used: {_problem(error)}"
+        raise UnusableCheckpointError(problem, file=part.path) from error
+
+
+# Parquet says that text is UTF-8; the bytes may say otherwise.
+_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError, CorruptTableError)
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{error.filename or error} is gone"
+    problem = error.problem if isinstance(error, CorruptTableError) else str(error)
+    return " ".join(problem.split())
+
+
+def _read_json(store: Store, path: str) -> tuple[SingleActions, FileLines | None]:
+    text = split(path.rpartition("/")[2], store.read(path))
+    singles, beside = parse_other_lines(text)
+    lines = FileLines.of(text, beside)
+    return singles, lines if lines.runs else None
+
+
+class _ParquetFile:
+    """A Parquet file of actions, of which only the columns and row groups in need are read.
+
+    Keeps the footer, not the file: a snapshot may live long, and open files are few.
+    """
+
+    def __init__(self, store: Store, path: str) -> None:
+        # Loads clients of object stores, which a log without a checkpoint need not wait for.
+        import pyarrow.parquet as pq
+
+        self._store = store
+        self.path = path
+        try:
+            with store.open(path) as source:
+                file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+                self.metadata, self.schema = file.metadata, file.schema_arrow
+        except FileNotFoundError:
+            raise UnusableCheckpointError(f"{path} is gone") from None
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            problem = f"{path} is no readable Parquet ({_problem(error)})"
+            raise UnusableCheckpointError(problem) from None
+
+    def has_file_actions(self) -> bool:
+        return any(
+            batch.num_rows - batch.column(0).null_count
+            for action in FILE_COLUMNS
+            for batch in self._batches(action, [f"{action}.path"])
+        )
+
+    def values(self, name: str) -> list[Any]:
+        """The non-null values of a column of single actions."""
+        found: list[Any] = []
+        for batch in self._batches(name, [name]):
+            column = batch.column(0)
+            found.extend(column.filter(pc.is_valid(column)).to_pylist())
+        return found
+
+    def file_actions(
+        self,
+        keys: MapKeys,
+        fields: Mapping[str, Collection[str]] | None,
+        row_groups: Collection[int] | None = None,
+    ) -> Iterator[FileActionBatch]:
+        for action, types in FILE_COLUMNS.items():
+            present = self._children(action)
+            wanted = [n for n in present if fields is None or n in fields[action]]
+            columns = [f"{action}.{name}" for name in wanted]
+            for batch in self._batches(action, columns, row_groups):
+                column = batch.column(0)
+                if column.null_count:
+                    column = column.filter(pc.is_valid(column))
+                if not len(column):
+                    continue
+                flat = pa.Table.from_batches([pa.RecordBatch.from_struct_array(column)])
+                table = normalise(flat, types, partition_keys=keys.partition_columns)
+                table.validate(full=True)
+                if len(keyless_rows(table)):
+                    raise CorruptTableError(f"{self.path} has an {action} without its path")
+                if action == "add":
+                    yield FileActionBatch(table, empty(REMOVE_TYPES))
+                else:
+                    yield FileActionBatch(empty(ADD_TYPES), table)
+
+    def _children(self, action: str) -> list[str]:
+        if action not in self.schema.names:
+            return []
+        kind = self.schema.field(action).type
+        names = [child.name for child in kind] if pa.types.is_struct(kind) else []
+        if "path" not in names:
+            raise CorruptTableError(f"{self.path} has a column {action} without paths")
+        return names
+
+    def row_groups_by_size(self, max_bytes: int) -> Iterator[tuple[int, ...]]:
+        """The row groups with file actions, adjacent ones together up to a number of bytes."""
+        together: list[int] = []
+        size = 0
+        for group in sorted({g for action in FILE_COLUMNS for g in self._row_groups_with(action)}):
+            more = self.metadata.row_group(group).total_byte_size
+            if together and size + more > max_bytes:
+                yield tuple(together)
+                together, size = [], 0
+            together.append(group)
+            size += more
+        if together:
+            yield tuple(together)
+
+    def _batches(
+        self, top: str, columns: list[str], within: Collection[int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        import pyarrow.parquet as pq
+
+        groups = [g for g in self._row_groups_with(top) if within is None or g in within]
+        if not groups or not columns:
+            return
+        with self._store.open(self.path) as source:
+            file = pq.ParquetFile(
+                source,
+                metadata=self.metadata,
+                pre_buffer=True,
+                # Nanoseconds, the default for INT96, end in 2262 and wrap around silently.
+                coerce_int96_timestamp_unit="us",
+            )
+            yield from file.iter_batches(batch_size=_BATCH_ROWS, row_groups=groups, columns=columns)
+
+    def _row_groups_with(self, top: str) -> list[int]:
+        """The row groups in which the action may occur, by their null counts."""
+        if top not in self.schema.names:
+            return []
+        leaves = [
+            index
+            for index in range(self.metadata.num_columns)
+            if self.metadata.schema.column(index).path.split(".", 1)[0] == top
+        ]
+        return [
+            group
+            for group in range(self.metadata.num_row_groups)
+            if not _all_null(self.metadata.row_group(group), leaves)
+        ]
+
+
+def _all_null(group: pq.RowGroupMetaData, leaves: list[int]) -> bool:
+    for leaf in leaves:
+        chunk = group.column(leaf)
+        statistics = chunk.statistics
+        if statistics is None or not statistics.has_null_count:
+            return False
+        if statistics.null_count < chunk.num_values:
+            return False
+    return True
+
+
+def _sidecar_path(sidecar: Sidecar, root: str) -> str:
+    """Where a sidecar lies, relative to the table root: always in the table's own folder."""
+    own = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
+    path = sidecar.path if re.search("[/:]", sidecar.path) else f"{own}/{sidecar.path}"
+    place = locations(pa.array([path], pa.string()), root=root)[0].as_py()
+    directory, _, name = place.decode(errors="surrogateescape").rpartition("/")
+    try:
+        if directory in (SIDECAR_DIRECTORY, own):
+            return check_path(f"{own}/{name}")
+    except InvalidRequestError:
+        pass
+    raise UnusableCheckpointError(f"the sidecar {sidecar.path!r} lies outside {own}")

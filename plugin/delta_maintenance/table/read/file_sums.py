@@ -1,0 +1,183 @@
+"""What the files of a snapshot add up to: sizes, deletion vectors, and what waits for a vacuum.
+
+One pass over the file actions in columns. Beyond a batch it keeps eight bytes for each expired
+tombstone, and where deletion vectors are supported for each live file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+from delta_maintenance.protocol.features.registry import supports
+from delta_maintenance.table.read.active_files import StandingFiles
+from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.snapshot import Snapshot, record_counts
+
+_BUCKETS = 65
+"""One for empty files, then one for each power of two that a size may have."""
+_Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSums:
+    """The sums of one snapshot."""
+
+    files_by_size: tuple[int, ...]
+    """Live files: first the empty ones, then those from 1, 2, 4... bytes to twice as many."""
+    bytes_by_size: tuple[int, ...]
+    small_files: int
+    with_deletion_vector: int
+    deleted_rows: int
+    rows: int | None
+    """Physical ones; None where a file does not tell, or nobody asked."""
+    tombstones: int
+    expired_tombstones: int
+    reclaimable_files: int
+    """Files that are named by expired tombstones alone, each once."""
+    reclaimable_bytes: int
+    """Of those whose tombstones vouch for a size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instants:
+    """What tells tombstones apart, in milliseconds since 1970-01-01 UTC."""
+
+    expired_before: int
+    """Tombstones from before it are expired."""
+    reclaimable_before: int
+    """Files of tombstones from before it may be vacuumed."""
+    reclaimed_before: int
+    """Files of tombstones from before it have been vacuumed."""
+
+
+def sum_files(snapshot: Snapshot, *, small_bytes: int, instants: Instants) -> FileSums:
+    """The sums over all standing file actions; rows only where deletion vectors are supported.
+
+    Statistics are the bulk of a checkpoint, and they are read for nothing but rows.
+    """
+    with_vectors = supports(snapshot.protocol, "deletionVectors")
+    while True:
+        sums = _Sums(small_bytes, instants, with_vectors)
+        try:
+            for batch in snapshot.scan(fields=_FIELDS_WITH_ROWS if with_vectors else _FIELDS):
+                sums.take(batch)
+            return sums.result()
+        except UnusableCheckpointError as error:
+            snapshot = snapshot.avoiding(error)
+
+
+_REMOVE_FIELDS = ("path", "deletionVector", "size", "deletionTimestamp", "extendedFileMetadata")
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "add": ("path", "deletionVector", "size"),
+    "remove": _REMOVE_FIELDS,
+}
+_FIELDS_WITH_ROWS: Mapping[str, tuple[str, ...]] = {
+    "add": ("path", "deletionVector", "size", "stats", "stats_parsed"),
+    "remove": _REMOVE_FIELDS,
+}
+
+
+@dataclass
+class _Sums:
+    small_bytes: int
+    instants: Instants
+    with_vectors: bool
+    files_by_size: _Counts = field(default_factory=lambda: np.zeros(_BUCKETS, np.int64))
+    bytes_by_size: _Counts = field(default_factory=lambda: np.zeros(_BUCKETS, np.int64))
+    small_files: int = 0
+    vectors: int = 0
+    deleted_rows: int = 0
+    rows: int | None = 0
+    tombstones: int = 0
+    expired: int = 0
+    live: list[Hashes] = field(default_factory=list)
+    dead: list[Hashes] = field(default_factory=list)
+    dead_bytes: list[_Counts] = field(default_factory=list)
+
+    def take(self, batch: StandingFiles) -> None:
+        self._take_adds(batch.adds)
+        self._take_tombstones(batch.tombstones)
+
+    def result(self) -> FileSums:
+        files, size = self._reclaimable()
+        return FileSums(
+            files_by_size=tuple(self.files_by_size.tolist()),
+            bytes_by_size=tuple(self.bytes_by_size.tolist()),
+            small_files=self.small_files,
+            with_deletion_vector=self.vectors,
+            deleted_rows=self.deleted_rows,
+            rows=self.rows if self.with_vectors else None,
+            tombstones=self.tombstones,
+            expired_tombstones=self.expired,
+            reclaimable_files=files,
+            reclaimable_bytes=size,
+        )
+
+    def _take_adds(self, adds: pa.Table) -> None:
+        if not adds.num_rows:
+            return
+        sizes = _integers(adds, "size")
+        # The exponent of 0 is 0, and that of 2^n is n + 1.
+        buckets = np.frexp(sizes.astype(np.float64))[1].clip(0, _BUCKETS - 1)
+        self.files_by_size += np.bincount(buckets, minlength=_BUCKETS)
+        np.add.at(self.bytes_by_size, buckets, sizes)
+        self.small_files += int(np.count_nonzero(sizes < self.small_bytes))
+        if "deletionVector" in adds.column_names:
+            vectors = adds["deletionVector"]
+            self.vectors += len(vectors) - vectors.null_count
+            for chunk in vectors.chunks:
+                self.deleted_rows += pc.sum(pc.struct_field(chunk, "cardinality")).as_py() or 0
+        if self.with_vectors:
+            self.live.extend(hash_texts(chunk) for chunk in adds["path"].chunks)
+            told = record_counts(adds)
+            rows = None if told.null_count else pc.sum(told).as_py() or 0
+            self.rows = None if self.rows is None or rows is None else self.rows + rows
+
+    def _take_tombstones(self, removes: pa.Table) -> None:
+        self.tombstones += removes.num_rows
+        if not removes.num_rows or "deletionTimestamp" not in removes.column_names:
+            return
+        # One that does not say how old it is never expires.
+        deleted = _integers(removes, "deletionTimestamp", missing=np.iinfo(np.int64).max)
+        self.expired += int(np.count_nonzero(deleted < self.instants.expired_before))
+        waiting = (deleted < self.instants.reclaimable_before) & (
+            deleted >= self.instants.reclaimed_before
+        )
+        going = removes.filter(pa.array(waiting))
+        if not going.num_rows:
+            return
+        self.dead.extend(hash_texts(chunk) for chunk in going["path"].chunks)
+        vouched = _vouched(going)
+        self.dead_bytes.append(np.where(vouched, _integers(going, "size"), 0))
+
+    def _reclaimable(self) -> tuple[int, int]:
+        if not self.dead:
+            return 0, 0
+        files, first = np.unique(np.concatenate(self.dead), return_index=True)
+        sizes = np.concatenate(self.dead_bytes)[first]
+        if self.live:
+            # Another deletion vector is another logical file, and the data file stays.
+            gone = np.isin(files, np.concatenate(self.live), invert=True)
+            files, sizes = files[gone], sizes[gone]
+        return len(files), int(sizes.sum())
+
+
+def _vouched(removes: pa.Table) -> npt.NDArray[np.bool_]:
+    if "extendedFileMetadata" not in removes.column_names:
+        return np.zeros(removes.num_rows, np.bool_)
+    column = pc.fill_null(removes["extendedFileMetadata"], False)
+    return np.asarray(column.to_numpy(), np.bool_)
+
+
+def _integers(table: pa.Table, name: str, *, missing: int = 0) -> _Counts:
+    if name not in table.column_names:
+        return np.full(table.num_rows, missing, np.int64)
+    column = pc.fill_null(table[name], missing)
+    return np.asarray(column.to_numpy(), np.int64)

@@ -1,0 +1,201 @@
+"""The commits that a log retains, and which of them was current when.
+
+Implements the reader's side of "In-Commit Timestamps". A commit's version is the number in its
+file's name, never what is written inside it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from delta_maintenance.errors import (
+    CorruptTableError,
+    NotADeltaTableError,
+    VersionNotFoundError,
+)
+from delta_maintenance.protocol.actions.model import CommitInfo, Json
+from delta_maintenance.protocol.ndjson.split import parse_other_lines
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.log_reader import LogTail, read_without_files
+from delta_maintenance.table.read.segment import LogEntry, LogListing, list_log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitEntry:
+    """One commit of the history."""
+
+    version: int
+    timestamp_ms: int
+    """Milliseconds since 1970-01-01 UTC: the in-commit timestamp, else the file's time, moved
+    forward where files are not in the order of their versions."""
+    operation: str | None
+    commit_info: Json = field(default_factory=dict)
+    """The commit's own `commitInfo`, empty where the writer left none."""
+
+    @property
+    def timestamp(self) -> datetime:
+        """`timestamp_ms` as a datetime in UTC."""
+        return _instant(self.timestamp_ms)
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as the command line prints it."""
+        return {
+            "version": self.version,
+            "timestamp_ms": self.timestamp_ms,
+            "operation": self.operation,
+            "commitInfo": dict(self.commit_info),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InCommitTimes:
+    """From where on the commits of a log carry their times themselves."""
+
+    first_version: int
+    """0 where all do."""
+    first_ms: int | None
+    """The time of that version, where the table's properties tell."""
+
+
+Enablement = Callable[[], InCommitTimes | None]
+"""Finds out where in-commit timestamps begin; None where the newest version has none."""
+
+
+def commit_history(
+    store: Store, enablement: Enablement, *, limit: int | None = None
+) -> list[CommitEntry]:
+    """The retained commits, newest first, at most `limit` of them."""
+    listing = _listing(store)
+    since = _since(store, listing, enablement)
+    times = adjusted_times(listing)
+    entries = [listing.commits[version] for version in sorted(listing.commits)]
+    if limit is not None:
+        entries = entries[max(0, len(entries) - limit) :]
+    return list(_read_entries(store, entries, times, since))
+
+
+def adjusted_times(listing: LogListing) -> dict[int, int]:
+    """The time of each commit's file, in milliseconds, increasing with the version.
+
+    A file no newer than the one before it counts as one millisecond newer, as Delta Spark has it.
+    """
+    times: dict[int, int] = {}
+    previous: int | None = None
+    for version in sorted(listing.commits):
+        modified = listing.commits[version].status.modified_ms
+        previous = modified if previous is None else max(modified, previous + 1)
+        times[version] = previous
+    return times
+
+
+def version_at(store: Store, instant_ms: int, enablement: Enablement) -> int:
+    """The newest version committed at or before an instant, in milliseconds since 1970 UTC.
+
+    Reads the newest commit, and where it carries its time a logarithmic number of others.
+    `VersionNotFoundError` for an instant before the first or after the last retained commit.
+    """
+    listing = _listing(store)
+    since = _since(store, listing, enablement)
+    file_times = adjusted_times(listing)
+
+    def time_of(version: int) -> int:
+        if since is None or version < since.first_version:
+            return file_times[version]
+        return _in_commit_time(store, listing.commits[version])
+
+    versions = sorted(listing.commits)
+    if instant_ms > time_of(versions[-1]):
+        raise VersionNotFoundError(
+            "the timestamp is after the newest commit",
+            remedy=f"ask for one up to {_text(time_of(versions[-1]))} (version {versions[-1]})",
+        )
+    if since is not None:
+        # The two kinds of time need not agree, so that only one side can hold the instant.
+        versions = _side_of(versions, instant_ms, since, time_of)
+    position = bisect_right(versions, instant_ms, key=time_of)
+    if position == 0:
+        raise VersionNotFoundError(
+            "the timestamp is before the oldest retained commit",
+            remedy=f"ask for one from {_text(time_of(versions[0]))} (version {versions[0]}) on",
+        )
+    return versions[position - 1]
+
+
+def read_commit_info(store: Store, entry: LogEntry) -> CommitInfo | None:
+    """The `commitInfo` of one commit."""
+    try:
+        text = read_without_files(store, entry)
+        return parse_other_lines(text, commit_info=True)[0].commit_info
+    except CorruptTableError as error:
+        raise error.located(version=entry.file.version) from None
+
+
+def _listing(store: Store) -> LogListing:
+    listing = list_log(store)
+    if not listing.commits:
+        raise NotADeltaTableError(
+            "the log holds no commit", remedy="check the address of the table"
+        )
+    return listing
+
+
+def _since(store: Store, listing: LogListing, enablement: Enablement) -> InCommitTimes | None:
+    # Where in-commit timestamps are on, no commit may lack its own.
+    newest = read_commit_info(store, listing.commits[max(listing.commits)])
+    if newest is None or newest.in_commit_timestamp is None:
+        return None
+    return enablement()
+
+
+def _side_of(
+    versions: list[int], instant_ms: int, since: InCommitTimes, time_of: Callable[[int], int]
+) -> list[int]:
+    before = bisect_left(versions, since.first_version)
+    if before in (0, len(versions)):
+        return versions
+    first_ms = since.first_ms if since.first_ms is not None else time_of(versions[before])
+    return versions[before:] if instant_ms >= first_ms else versions[:before]
+
+
+def _in_commit_time(store: Store, entry: LogEntry) -> int:
+    info = read_commit_info(store, entry)
+    if info is None or info.in_commit_timestamp is None:
+        raise CorruptTableError(
+            "the commit has no inCommitTimestamp, although the table has them enabled",
+            version=entry.file.version,
+            file=entry.path,
+            remedy="ask for a version instead of a timestamp",
+        )
+    return info.in_commit_timestamp
+
+
+def _text(epoch_ms: int) -> str:
+    return _instant(epoch_ms).isoformat(timespec="milliseconds")
+
+
+def _instant(epoch_ms: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=epoch_ms)
+
+
+def _read_entries(
+    store: Store, entries: list[LogEntry], times: dict[int, int], since: InCommitTimes | None
+) -> Iterator[CommitEntry]:
+    for entry, text in LogTail(store, entries).without_files():
+        version = entry.file.version
+        assert version is not None
+        try:
+            info = parse_other_lines(text, commit_info=True)[0].commit_info
+        except CorruptTableError as error:
+            raise error.located(version=version) from None
+        in_commit = info.in_commit_timestamp if info is not None else None
+        own = since is not None and version >= since.first_version
+        yield CommitEntry(
+            version=version,
+            timestamp_ms=in_commit if own and in_commit is not None else times[version],
+            operation=info.operation if info is not None else None,
+            commit_info=info.values if info is not None else {},
+        )

@@ -1,0 +1,133 @@
+"""What a log consists of, and what of it everything else rests on.
+
+Implements the reading side of "Metadata Cleanup": whoever deletes part of a log must first have
+opened what remains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.actions.model import Protocol
+from delta_maintenance.protocol.delta_log.file_names import (
+    SIDECAR_DIRECTORY,
+    STAGED_COMMIT_DIRECTORY,
+    LogFileKind,
+    parse_log_file_name,
+)
+from delta_maintenance.protocol.ndjson.parse import MapKeys
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.checkpoint_reader import (
+    FILE_COLUMNS,
+    Checkpoint,
+    UnusableCheckpointError,
+)
+from delta_maintenance.table.read.segment import (
+    LOG_DIRECTORY,
+    CheckpointFiles,
+    LogEntry,
+    LogListing,
+    arrange,
+    list_entries,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogInventory:
+    """Every file of a log, sidecars and staged commits included, by one listing of each folder."""
+
+    entries: tuple[LogEntry, ...]
+    listing: LogListing
+
+
+@dataclass(frozen=True, slots=True)
+class SoundCheckpoint:
+    """A checkpoint of which everything that a version rests on has been read."""
+
+    checkpoint: Checkpoint
+    protocol: Protocol
+    num_files: int
+    """Live files."""
+    actions: int
+    """All rows."""
+
+
+def take_inventory(store: Store) -> LogInventory:
+    """Lists the log and its folders; nothing is read."""
+    entries = list(list_entries(store))
+    listing = arrange(entries)
+    for folder in (SIDECAR_DIRECTORY, STAGED_COMMIT_DIRECTORY):
+        entries.extend(list_entries(store, folder))
+    return LogInventory(tuple(entries), listing)
+
+
+def newest_sound_checkpoint(
+    store: Store, listing: LogListing, *, version: int
+) -> tuple[SoundCheckpoint | None, tuple[str, ...]]:
+    """The newest checkpoint at or before a version that a reader can rest on, if there is one.
+
+    It is complete, with the commit of its version beside it, and has been read: all parts, all
+    sidecars, protocol, metadata and the key of every file. Why newer ones are passed over comes
+    with it.
+    """
+    passed_over = []
+    for files in reversed(listing.checkpoints):
+        if files.version > version:
+            continue
+        if files.version not in listing.commits:
+            passed_over.append(f"passed over {files.name}: the commit of its version is gone")
+            continue
+        try:
+            return _opened(store, files), tuple(passed_over)
+        except UnusableCheckpointError as error:
+            passed_over.append(f"passed over {files.name}: {error.problem}")
+    return None, tuple(passed_over)
+
+
+def referenced_sidecars(store: Store, listing: LogListing, *, oldest: int) -> frozenset[str]:
+    """The sidecars that any checkpoint from a version on refers to, relative to the table root.
+
+    `UnusableCheckpointError` where one cannot be asked.
+    """
+    for name in listing.incomplete:
+        file = parse_log_file_name(name)
+        # No multi-part checkpoint has sidecars, nor has a lone part; an empty file may be on its
+        # way to become a checkpoint that has ("V2 Spec").
+        if file.kind is not LogFileKind.MULTIPART_CHECKPOINT and (file.version or 0) >= oldest:
+            raise UnusableCheckpointError("the file is empty", file=f"{LOG_DIRECTORY}/{name}")
+    paths: set[str] = set()
+    for files in listing.checkpoints:
+        if files.version >= oldest and files.kind is not LogFileKind.MULTIPART_CHECKPOINT:
+            paths.update(Checkpoint(store, files, open_sidecars=False).sidecar_paths)
+    return frozenset(paths)
+
+
+def require_every_commit(listing: LogListing, first: int, last: int) -> None:
+    """`CorruptTableError` that names the first commit of a range that is not there."""
+    for version in range(first, last + 1):
+        if version not in listing.commits:
+            raise CorruptTableError(
+                f"commit {version} is missing",
+                version=last,
+                file=LOG_DIRECTORY,
+                remedy="restore it; nothing is deleted from a log that is not whole",
+            )
+
+
+def _opened(store: Store, files: CheckpointFiles) -> SoundCheckpoint:
+    checkpoint = Checkpoint(store, files)
+    protocol, metadata = checkpoint.singles.protocol, checkpoint.singles.metadata
+    if protocol is None or metadata is None:
+        missing = "protocol" if protocol is None else "metaData"
+        raise UnusableCheckpointError(f"the checkpoint has no {missing}", version=files.version)
+    adds = removes = 0
+    fields = {action: ("path", "deletionVector") for action in FILE_COLUMNS}
+    keys = MapKeys(partition_columns=frozenset())
+    for batch in checkpoint.file_actions(keys=keys, fields=fields):
+        adds += batch.adds.num_rows
+        removes += batch.removes.num_rows
+    singles = checkpoint.singles
+    others = len(singles.txns) + len(singles.domains) + len(singles.sidecars)
+    others += 2 + len(singles.checkpoint_metadata)
+    return SoundCheckpoint(checkpoint, protocol, adds, adds + removes + others)

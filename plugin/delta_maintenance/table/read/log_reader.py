@@ -1,0 +1,145 @@
+"""Reading the commits and compactions of a log segment, in parallel and newest first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
+from delta_maintenance.protocol.columns.arrays import integers
+from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
+from delta_maintenance.protocol.ndjson.split import CommitText, FileBlock, parse_other_lines, split
+from delta_maintenance.protocol.ndjson.split_stream import split_pieces
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.parallel import in_parallel
+from delta_maintenance.table.read.read_ahead import read_ahead
+from delta_maintenance.table.read.segment import LogEntry
+
+_PIECE_BYTES = 4 << 20
+# Small enough for the allocator to use the same room again, batch after batch.
+_BATCH_BYTES = 12 << 20
+# What is read to get at a few fields is soon gone again: smaller batches need less room for it.
+_NARROW_BATCH_BYTES = 4 << 20
+_THOROUGH_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TailBatch:
+    """File actions of some adjacent commits, in columns, with the version of each."""
+
+    adds: pa.Table
+    removes: pa.Table
+    add_order: np.ndarray
+    """For each add, ascending from the newest commit of the batch to its oldest."""
+    remove_order: np.ndarray
+
+
+class LogTail:
+    """The commits and compactions of a log segment, to be read from the newest to the oldest.
+
+    Reading them a second time is quicker: where the file actions lie is remembered.
+    """
+
+    def __init__(self, store: Store, entries: Sequence[LogEntry]) -> None:
+        self._store = store
+        self.entries = tuple(entries)
+        self._thorough = sum(entry.status.size for entry in entries) <= _THOROUGH_BYTES
+        self._blocks: dict[str, FileBlock] = {}
+
+    def texts(self) -> Iterator[tuple[LogEntry, CommitText]]:
+        """Every file, read ahead a little and split into lines.
+
+        `CorruptTableError` names the file; one that is gone since the listing raises
+        `FileNotFoundError`, upon which the caller lists again.
+        """
+        return self._texts(self._read)
+
+    def without_files(self) -> Iterator[tuple[LogEntry, CommitText]]:
+        """Like `texts` for whoever has no use for the lines of files: long files come without, so
+        that none of them is ever held."""
+        return self._texts(self._read_without_files)
+
+    def _texts(
+        self, read: Callable[[LogEntry], CommitText]
+    ) -> Iterator[tuple[LogEntry, CommitText]]:
+        for entry, text in read_ahead(self._store, self.entries, read):
+            if text.block is not None:
+                self._blocks[entry.path] = text.block
+            yield entry, text
+
+    def _read(self, entry: LogEntry) -> CommitText:
+        data = self._store.read(entry.path)
+        try:
+            return split(
+                entry.path, data, thorough=self._thorough, block=self._blocks.get(entry.path)
+            )
+        except CorruptTableError as error:
+            raise error.located(version=entry.file.version) from None
+
+    def _read_without_files(self, entry: LogEntry) -> CommitText:
+        if entry.status.size <= _PIECE_BYTES:
+            return self._read(entry)
+        return read_without_files(self._store, entry)
+
+    def batches(
+        self, *, keys: MapKeys, fields: Mapping[str, Collection[str]] | None = None
+    ) -> Iterator[TailBatch]:
+        """The file actions in batches of bounded size, the next ones parsed meanwhile."""
+        # Keys that one batch meets reach the other too late at worst, and are met again there.
+        batch_bytes = _BATCH_BYTES if fields is None else _NARROW_BATCH_BYTES
+        return in_parallel(lambda lines: _parse(*lines, keys, fields), self._sources(batch_bytes))
+
+    def _sources(self, batch_bytes: int) -> Iterator[tuple[list[FileLines], list[int]]]:
+        sources: list[FileLines] = []
+        versions: list[int] = []
+        size = 0
+        for entry, text in self.texts():
+            _, beside = parse_other_lines(text)
+            lines = FileLines.of(text, beside)
+            if not lines.runs:
+                continue
+            sources.append(lines)
+            versions.append(entry.file.end_version or entry.file.version or 0)
+            size += lines.size
+            if size >= batch_bytes:
+                yield sources, versions
+                sources, versions, size = [], [], 0
+        if sources:
+            yield sources, versions
+
+
+def read_without_files(store: Store, entry: LogEntry) -> CommitText:
+    """What a commit says beside files, of which no more than a piece is held.
+
+    `CorruptTableError` names the file; `FileNotFoundError` where it is gone.
+    """
+    try:
+        if entry.status.size <= _PIECE_BYTES:
+            return split(entry.path, store.read(entry.path))
+        with store.open(entry.path) as file:
+            pieces = iter(partial(file.read, _PIECE_BYTES), b"")
+            return split_pieces(entry.path, pieces)
+    except CorruptTableError as error:
+        raise error.located(version=entry.file.version) from None
+
+
+def _parse(
+    sources: list[FileLines],
+    versions: list[int],
+    keys: MapKeys,
+    fields: Mapping[str, Collection[str]] | None,
+) -> TailBatch:
+    parsed = parse_file_actions(sources, keys=keys, fields=fields)
+    of_source = np.array(versions, np.int64)
+    of_add, of_remove = of_source[parsed.add_source], of_source[parsed.remove_source]
+    return TailBatch(
+        parsed.adds.append_column(COMMIT_VERSION, integers(of_add)),
+        parsed.removes.append_column(COMMIT_VERSION, integers(of_remove)),
+        parsed.add_source,
+        parsed.remove_source,
+    )

@@ -1,0 +1,201 @@
+"""The commits that a log gains, seen by looks that cost the same whatever the log's length.
+
+`log_follower` moves a snapshot along with a log; this only says that there is something new, for
+those who watch hundreds of tables and open none of them. It needs no Arrow, which a process that
+does nothing else would pay for with its memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, NotADeltaTableError
+from delta_maintenance.protocol.delta_log.file_names import (
+    LogFileKind,
+    commit_name,
+    parse_log_file_name,
+    version_prefix,
+)
+from delta_maintenance.protocol.ndjson.digest import HEAD_BYTES, CommitDigest, digest_commit
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.segment import (
+    LOG_DIRECTORY,
+    LogEntry,
+    LogListing,
+    arrange,
+    hinted_version,
+    latest_version,
+)
+
+NAMES = 1000
+"""How many names a look takes from a listing: one page of it on S3 and on Google's storage."""
+POLL_REQUESTS = 2
+"""What one poll asks the store, listing and reads together."""
+_KEPT = 64
+"""Digests kept for others who ask for the same commits."""
+
+_log = logging.getLogger(__name__)
+
+
+class PollSpentError(Exception):
+    """The requests of this poll are spent: what was asked for has to wait for the next one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """What one look at the log showed."""
+
+    since: int
+    """The newest version known before; -1 where there was none."""
+    version: int
+    """The newest version that is known now."""
+    checkpoint_version: int | None = None
+    """Of the newest checkpoint seen so far."""
+    more: bool = False
+    """Whether the listing went on: the next look need not wait."""
+    replaced: bool = False
+    """Whether the log ends before what an earlier look showed: it is another one, `since` is -1."""
+
+
+class LogWatch:
+    """Looks at one log again and again. Not for two threads at a time.
+
+    `version` is one that the caller knows; the first look begins there, and without it at the
+    checkpoint that `_last_checkpoint` names. With `checkpoints` every look reads that hint, so as
+    not to miss a checkpoint of an older version.
+    """
+
+    def __init__(
+        self, store: Store, *, version: int | None = None, checkpoints: bool = False
+    ) -> None:
+        self.store = store
+        """May be replaced by another one over the same root, with fresh credentials."""
+        self._known = version
+        self._checkpoints = checkpoints
+        self._hint: int | None = None
+        self._checkpoint: int | None = None
+        self._looked = False
+        self._left = POLL_REQUESTS
+        self._digests: dict[int, CommitDigest] = {}
+
+    @property
+    def version(self) -> int | None:
+        """The newest version known; None before the first look."""
+        return self._known
+
+    def look(self) -> Sighting:
+        """Begins a poll: one read at most, and one listing of at most `NAMES` names or one version.
+
+        A log that does not go on where it was left costs another listing. `NotADeltaTableError`
+        where there is no log, or none any more.
+        """
+        self.poll_again()
+        try:
+            return self._look()
+        except DeltaMaintenanceError as error:
+            raise error.located(table=self.store.root) from error.__cause__
+
+    def poll_again(self) -> None:
+        """Begins a poll that lists nothing, for commits that the last one had no requests for."""
+        self._left = POLL_REQUESTS
+
+    def digest(self, version: int) -> CommitDigest | None:
+        """What a commit is about, by one read the first time; None where it is gone.
+
+        Only the beginning is read, see `whole`. A commit that nobody can read counts as one that
+        changes data: whoever comes because of it meets the error. `PollSpentError` where this poll
+        has made its requests.
+        """
+        return self._digests.get(version) or self._read(version, HEAD_BYTES)
+
+    def whole(self, version: int) -> CommitDigest | None:
+        """The same, after reading all of it."""
+        known = self._digests.get(version)
+        return known if known is not None and known.whole else self._read(version, None)
+
+    def _look(self) -> Sighting:
+        hint = None
+        if self._known is None or self._checkpoints:
+            self._left -= 1
+            hint = hinted_version(self.store)
+        first, since = hint or 0, -1
+        if self._known is not None:
+            since = self._known
+            # Only a listing tells that the checkpoint which a new hint names is there.
+            first = min(since, hint) if hint is not None and hint != self._hint else since
+        listing, more = self._list(first)
+        newest = latest_version(listing)
+        replaced = False
+        if newest is None:
+            # The newest version of a log never goes, so this is another log, or the hint was wrong.
+            listing, more = self._list(0)
+            newest = latest_version(listing)
+            if newest is None:
+                raise self._no_log()
+            replaced, since = self._looked, -1
+            self._checkpoint = None
+            self._digests.clear()
+        elif newest < since:
+            # The listing from an older checkpoint on ended too early.
+            newest, more = since, False
+        self._hint, self._known, self._looked = hint, newest, True
+        seen = [self._checkpoint, *(checkpoint.version for checkpoint in listing.checkpoints)]
+        self._checkpoint = max((version for version in seen if version is not None), default=None)
+        return Sighting(
+            since=since,
+            version=newest,
+            checkpoint_version=self._checkpoint,
+            more=more,
+            replaced=replaced,
+        )
+
+    def _list(self, first: int) -> tuple[LogListing, bool]:
+        """What the log holds from a version on, and whether it goes on behind that."""
+        self._left -= 1
+        found: list[LogEntry] = []
+        start, further = version_prefix(first), False
+        for status in self.store.list_from(LOG_DIRECTORY, start):
+            entry = LogEntry(parse_log_file_name(status.path.rpartition("/")[2]), status)
+            found.append(entry)
+            # A page that gets no further than the version it began with is no progress.
+            further |= entry.file.kind is LogFileKind.COMMIT and (entry.file.version or 0) > first
+            if len(found) >= NAMES and further:
+                return arrange(found, first_version=first), True
+        return arrange(found, first_version=first), False
+
+    def _read(self, version: int, size: int | None) -> CommitDigest | None:
+        if self._left <= 0:
+            raise PollSpentError
+        self._left -= 1
+        path = f"{LOG_DIRECTORY}/{commit_name(version)}"
+        try:
+            # One byte more tells whether that was all.
+            data = self.store.read(path) if size is None else self.store.read_head(path, size + 1)
+            whole = size is None or len(data) <= size
+            digest = digest_commit(data, version=version, name=path, whole=whole)
+        except FileNotFoundError:
+            return None
+        except CorruptTableError as error:
+            _log.warning("%s", error.located(table=self.store.root, version=version))
+            digest = CommitDigest(version=version, changes_data=True, whole=True)
+        except DeltaMaintenanceError as error:
+            raise error.located(table=self.store.root, version=version) from error.__cause__
+        while len(self._digests) >= _KEPT:
+            self._digests.pop(next(iter(self._digests)))
+        self._digests[version] = digest
+        return digest
+
+    def _no_log(self) -> NotADeltaTableError:
+        if not self._looked:
+            return NotADeltaTableError(
+                "the log holds no commit and no complete checkpoint",
+                file=LOG_DIRECTORY,
+                remedy="check the address of the table",
+            )
+        return NotADeltaTableError(
+            "the log is gone",
+            version=self._known,
+            file=LOG_DIRECTORY,
+            remedy="give the address that the table was moved to, or stop waiting for one deleted",
+        )

@@ -1,0 +1,262 @@
+"""Which files of the log make up a version.
+
+Implements "Delta Log Entries", "Checkpoints", "Log Compaction Files" and "Last Checkpoint File" as
+far as they rule the choice of files. Choosing reads names, sizes and times only; whether a chosen
+checkpoint can be read turns out when it is opened, and then the choice is made again without it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from delta_maintenance.errors import (
+    CorruptTableError,
+    NotADeltaTableError,
+    StorageError,
+    VersionNotFoundError,
+)
+from delta_maintenance.protocol.delta_log.file_names import (
+    LAST_CHECKPOINT,
+    LogFile,
+    LogFileKind,
+    parse_log_file_name,
+    version_prefix,
+)
+from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
+from delta_maintenance.storage.core.base import FileStatus, Store
+
+LOG_DIRECTORY = "_delta_log"
+
+_CHECKPOINT_RANK = {
+    LogFileKind.CLASSIC_CHECKPOINT: 0,
+    LogFileKind.MULTIPART_CHECKPOINT: 1,
+    LogFileKind.UUID_CHECKPOINT: 2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A file of the log: what its name says and how the store lists it."""
+
+    file: LogFile
+    status: FileStatus
+
+    @property
+    def path(self) -> str:
+        """Relative to the table root."""
+        return self.status.path
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFiles:
+    """The top-level files of one checkpoint: one file, or all parts in order."""
+
+    version: int
+    kind: LogFileKind
+    entries: tuple[LogEntry, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the first file, which stands for the checkpoint in messages."""
+        return self.entries[0].file.name
+
+
+@dataclass(frozen=True, slots=True)
+class LogListing:
+    """The log directory as one listing showed it, from `first_version` on."""
+
+    first_version: int
+    commits: Mapping[int, LogEntry]
+    checkpoints: tuple[CheckpointFiles, ...]
+    """Complete by name and size, the preferred one last."""
+    compactions: tuple[LogEntry, ...]
+    incomplete: tuple[str, ...]
+    """Checkpoint files that cannot be read for certain: empty ones and lone parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSegment:
+    """The files that make up `version`: a checkpoint or none, then what happened after it."""
+
+    version: int
+    checkpoint: CheckpointFiles | None
+    tail: tuple[LogEntry, ...]
+    """Commits, and compactions in place of the commits they cover, by ascending version."""
+    commits: tuple[LogEntry, ...]
+    """Every commit after the checkpoint, by ascending version."""
+    last_commit: LogEntry | None
+    """The commit of `version` itself; None in a log cleaned by rules that let it go."""
+
+    @property
+    def base_version(self) -> int:
+        """The version of the checkpoint, -1 without one."""
+        return self.checkpoint.version if self.checkpoint is not None else -1
+
+
+def list_log(store: Store, *, first_version: int = 0) -> LogListing:
+    """Lists the log from a version on. Sidecars and other folders are not looked into."""
+    entries = list_entries(store, start=version_prefix(first_version))
+    return arrange(entries, first_version=first_version)
+
+
+def list_entries(store: Store, folder: str = "", *, start: str = "") -> Iterator[LogEntry]:
+    """Every file of the log, or of a folder in it, whose bare name is `>= start`."""
+    directory = f"{LOG_DIRECTORY}/{folder}" if folder else LOG_DIRECTORY
+    for status in store.list_from(directory, start):
+        yield LogEntry(parse_log_file_name(status.path.removeprefix(f"{LOG_DIRECTORY}/")), status)
+
+
+def arrange(entries: Iterable[LogEntry], *, first_version: int = 0) -> LogListing:
+    """What of the log's files counts for its versions, out of all files from a version on."""
+    commits: dict[int, LogEntry] = {}
+    compactions: list[LogEntry] = []
+    candidates: list[LogEntry] = []
+    for entry in entries:
+        file = entry.file
+        if file.kind is LogFileKind.COMMIT and file.version is not None:
+            commits[file.version] = entry
+        elif file.kind is LogFileKind.COMPACTION:
+            compactions.append(entry)
+        elif file.kind in _CHECKPOINT_RANK:
+            candidates.append(entry)
+    checkpoints, incomplete = _complete_checkpoints(candidates)
+    return LogListing(first_version, commits, checkpoints, tuple(compactions), incomplete)
+
+
+def hinted_version(store: Store) -> int | None:
+    """The version of the newest checkpoint according to `_last_checkpoint`, if that is sound."""
+    try:
+        hint = parse_hint(store.read(f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"))
+    except (FileNotFoundError, StorageError):
+        # Without the hint the whole log is listed; a store that is down fails then.
+        return None
+    return hint.version if hint is not None else None
+
+
+def latest_version(listing: LogListing) -> int | None:
+    """The newest version of which a commit or a complete checkpoint is listed."""
+    versions = [*listing.commits, *(checkpoint.version for checkpoint in listing.checkpoints)]
+    return max(versions, default=None)
+
+
+def choose_segment(
+    listing: LogListing, version: int | None = None, *, avoid: Collection[str] = ()
+) -> LogSegment:
+    """The files of `version`, by default the latest.
+
+    `avoid` names checkpoints and compactions found to be unusable. `NotADeltaTableError` for an
+    empty log, `VersionNotFoundError` for a version that is not retained or does not exist yet,
+    `CorruptTableError` that names the first missing commit for a gap.
+    """
+    latest = latest_version(listing)
+    if latest is None:
+        raise NotADeltaTableError(
+            "the log holds no commit and no complete checkpoint",
+            remedy="check the address; without any of them there is nothing to read",
+        )
+    target = latest if version is None else version
+    if not 0 <= target <= latest:
+        raise VersionNotFoundError(
+            f"there is no version {target}", remedy=f"ask for one up to {latest}"
+        )
+    usable = [c for c in listing.checkpoints if c.version <= target and c.name not in avoid]
+    checkpoint = usable[-1] if usable else None
+    base = checkpoint.version if checkpoint is not None else -1
+    commits = []
+    for number in range(base + 1, target + 1):
+        if number not in listing.commits:
+            raise _missing(listing, target, number, avoid)
+        commits.append(listing.commits[number])
+    return LogSegment(
+        version=target,
+        checkpoint=checkpoint,
+        tail=_with_compactions(commits, base, target, listing.compactions, avoid),
+        commits=tuple(commits),
+        last_commit=listing.commits.get(target),
+    )
+
+
+def without_compaction(segment: LogSegment, name: str) -> LogSegment:
+    """The same segment with the commits themselves in place of one compaction."""
+    tail: list[LogEntry] = []
+    for entry in segment.tail:
+        if entry.file.name != name:
+            tail.append(entry)
+            continue
+        first, last = entry.file.version, entry.file.end_version
+        assert first is not None and last is not None
+        offset = segment.base_version + 1
+        tail.extend(segment.commits[first - offset : last + 1 - offset])
+    return replace(segment, tail=tuple(tail))
+
+
+def _complete_checkpoints(
+    candidates: list[LogEntry],
+) -> tuple[tuple[CheckpointFiles, ...], tuple[str, ...]]:
+    complete: list[CheckpointFiles] = []
+    parts: defaultdict[tuple[int, int], dict[int, LogEntry]] = defaultdict(dict)
+    incomplete: list[str] = []
+    for entry in candidates:
+        file = entry.file
+        assert file.version is not None
+        if entry.status.size == 0:
+            incomplete.append(file.name)
+        elif file.part is not None and file.parts is not None:
+            parts[file.version, file.parts][file.part] = entry
+        else:
+            complete.append(CheckpointFiles(file.version, file.kind, (entry,)))
+    for (version, count), found in parts.items():
+        entries = tuple(found[part] for part in sorted(found))
+        if len(entries) == count:
+            complete.append(CheckpointFiles(version, LogFileKind.MULTIPART_CHECKPOINT, entries))
+        else:
+            incomplete.extend(entry.file.name for entry in entries)
+    complete.sort(key=lambda c: (c.version, _CHECKPOINT_RANK[c.kind], len(c.entries), c.name))
+    return tuple(complete), tuple(sorted(incomplete))
+
+
+def _with_compactions(
+    commits: list[LogEntry],
+    base: int,
+    target: int,
+    compactions: tuple[LogEntry, ...],
+    avoid: Collection[str],
+) -> tuple[LogEntry, ...]:
+    longest: dict[int, LogEntry] = {}
+    for entry in compactions:
+        first, last = entry.file.version, entry.file.end_version
+        assert first is not None and last is not None
+        if base < first and last <= target and entry.file.name not in avoid and entry.status.size:
+            known = longest.get(first)
+            if known is None or (known.file.end_version or 0) < last:
+                longest[first] = entry
+    tail: list[LogEntry] = []
+    number = base + 1
+    while number <= target:
+        entry = longest.get(number, commits[number - base - 1])
+        tail.append(entry)
+        number = (entry.file.end_version or number) + 1
+    return tuple(tail)
+
+
+def _missing(
+    listing: LogListing, target: int, number: int, avoid: Collection[str]
+) -> CorruptTableError | VersionNotFoundError:
+    earliest = min((c.version for c in listing.checkpoints if c.version > target), default=None)
+    unusable = sorted({*avoid, *listing.incomplete})
+    below = any(commit < number for commit in listing.commits)
+    if earliest is not None and not below:
+        return VersionNotFoundError(
+            f"version {target} is no longer retained: commit {number} is gone",
+            version=target,
+            remedy=f"ask for version {earliest} or a later one",
+        )
+    because = f" (unusable: {', '.join(unusable)})" if unusable else ""
+    return CorruptTableError(
+        f"commit {number} is missing and no usable checkpoint stands after it{because}",
+        version=target,
+        file=f"{LOG_DIRECTORY}/{version_prefix(number)}.json",
+        remedy="restore the missing files, or open a version before the gap",
+    )

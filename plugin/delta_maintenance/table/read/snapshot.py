@@ -1,0 +1,405 @@
+"""An immutable view of one version of a table.
+
+Implements "Action Reconciliation" over the files of a log segment. The small state (protocol,
+metadata, transactions, domains) is read when the snapshot is opened; files are read when they are
+asked for, as a stream of columns, newest first, that holds no more than the keys already seen.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from itertools import islice
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
+from delta_maintenance.protocol.actions.file_columns import (
+    ADD_TYPES,
+    REMOVE_TYPES,
+    deletion_vector_ids,
+    empty,
+)
+from delta_maintenance.protocol.actions.model import (
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Txn,
+)
+from delta_maintenance.protocol.delta_log.replay import FileReplay
+from delta_maintenance.protocol.features.properties import TableProperties
+from delta_maintenance.protocol.ndjson.parse import MapKeys
+from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema, physical_name
+from delta_maintenance.protocol.statistics.stats import num_records
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.parallel import in_parallel
+from delta_maintenance.table.read.active_files import (
+    StandingFiles,
+    standing_files,
+    standing_in_tail,
+)
+from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogSegment
+
+T = TypeVar("T")
+
+
+class VanishedFileError(UnusableCheckpointError):
+    """A file of the log is gone since the snapshot was opened; the log has to be listed anew."""
+
+
+_logger = logging.getLogger(__name__)
+
+_LIVE_FIELDS = (
+    "path",
+    "deletionVector",
+    "size",
+    "partitionValues",
+    "stats",
+    "baseRowId",
+    "defaultRowCommitVersion",
+)
+_TOMBSTONE_FIELDS = (
+    "path",
+    "deletionVector",
+    "size",
+    "partitionValues",
+    "stats",
+    "baseRowId",
+    "defaultRowCommitVersion",
+    "deletionTimestamp",
+    "extendedFileMetadata",
+)
+_COUNTED_FIELDS = ("path", "deletionVector", "size")
+_LIVE_VIEW: Mapping[str, Collection[str]] = {
+    "add": (*_LIVE_FIELDS, "stats_parsed"),
+    "remove": ("path", "deletionVector"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileCounts:
+    """What the files of a snapshot add up to."""
+
+    num_files: int
+    total_size: int
+    """Bytes of the live data files."""
+    num_tombstones: int
+    num_deletion_vectors: int
+    num_deleted_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotState:
+    """The small state of one version, as replay found it."""
+
+    protocol: Protocol
+    metadata: Metadata
+    txns: Mapping[str, Txn]
+    domains: Mapping[str, DomainMetadata]
+    """Removed ones left out."""
+    commit_info: CommitInfo | None
+    """Of this very version, from its commit."""
+    draft_high_water_mark: Mapping[str, object] | None
+    unknown_actions: frozenset[str]
+    """Names of actions in the tail of the log that no revision of the protocol knows."""
+
+
+class Snapshot:
+    """One version of a table. Get it from `Table.snapshot`."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        segment: LogSegment,
+        tail: LogTail,
+        checkpoint: Checkpoint | None,
+        state: SnapshotState,
+        timestamp_ms: int | None,
+        warnings: tuple[str, ...],
+        reopen: Callable[[CorruptTableError], Snapshot],
+    ) -> None:
+        self.store = store
+        self.segment = segment
+        self._tail = tail
+        self.checkpoint = checkpoint
+        self.state = state
+        self.timestamp_ms = timestamp_ms
+        """Milliseconds since 1970-01-01 UTC; None where the commit of this version is gone."""
+        self.warnings = warnings
+        """What was passed over while opening, and why."""
+        self._reopen = reopen
+
+    @property
+    def table(self) -> str:
+        """The address of the table."""
+        return self.store.root
+
+    @property
+    def version(self) -> int:
+        """The version of the table that this is."""
+        return self.segment.version
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When the version was committed: its in-commit timestamp, else its file's time, in UTC."""
+        if self.timestamp_ms is None:
+            return None
+        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self.timestamp_ms)
+
+    @property
+    def protocol(self) -> Protocol:
+        """What a client must understand at this version."""
+        return self.state.protocol
+
+    @property
+    def metadata(self) -> Metadata:
+        """Schema, partitioning and properties at this version."""
+        return self.state.metadata
+
+    @cached_property
+    def properties(self) -> TableProperties:
+        """The table properties, typed, with their defaults."""
+        return TableProperties.from_configuration(self.metadata.configuration)
+
+    @property
+    def txns(self) -> dict[str, int]:
+        """The newest version of each application's transactions, by application id."""
+        return {app_id: txn.version for app_id, txn in sorted(self.state.txns.items())}
+
+    @property
+    def domain_metadata(self) -> dict[str, str]:
+        """The configuration of each domain that is not removed, by its name."""
+        return {name: domain.configuration for name, domain in sorted(self.state.domains.items())}
+
+    def live_files(self) -> pa.Table:
+        """One row per live logical file.
+
+        Columns: `path` (exactly as in the log), `dv` (unique id of the deletion vector or null),
+        `size` (bytes), `partition_values` (map of text), `num_records` (physical rows, null where
+        the statistics do not tell), `base_row_id`, `default_row_commit_version`.
+        """
+        return self._collect(
+            _LIVE_VIEW, lambda batch: _file_view(batch.adds), _file_view(empty(ADD_TYPES))
+        )
+
+    def live_file_batches(self) -> Iterator[pa.Table]:
+        """The rows of `live_files` as a stream of tables, for tables too large to hold at once.
+
+        Where a checkpoint turns out to be damaged on the way, the stream goes on from another base
+        without repeating a row.
+        """
+        given = 0
+        try:
+            views = in_parallel(lambda batch: _file_view(batch.adds), self.scan(fields=_LIVE_VIEW))
+            for view in views:
+                yield view
+                given += 1
+        except UnusableCheckpointError as error:
+            other = self.avoiding(error)
+            # Read again rather than remembered: damage is rare, and the keys are large.
+            before = [
+                _view_keys(_file_view(batch.adds))
+                for batch in islice(self.scan(fields=_LIVE_VIEW), given)
+            ]
+            known = pa.chunked_array(
+                [chunk for keys in before for chunk in keys.chunks], pa.string()
+            )
+            for view in other.live_file_batches():
+                yield view.filter(pc.invert(pc.is_in(_view_keys(view), known)))
+
+    def tombstones(self) -> pa.Table:
+        """One row per remove that still stands, expired or not.
+
+        The columns of `live_files`, then `deletion_timestamp` (milliseconds since 1970-01-01 UTC,
+        null where the writer left none). Sizes and partition values are null where the remove does
+        not vouch for them.
+        """
+        fields = {"add": ("path", "deletionVector"), "remove": _TOMBSTONE_FIELDS}
+        return self._collect(
+            fields,
+            lambda batch: _tombstone_view(batch.tombstones),
+            _tombstone_view(empty(REMOVE_TYPES)),
+        )
+
+    @cached_property
+    def counts(self) -> FileCounts:
+        """Files, bytes, tombstones, deletion vectors and the rows they delete."""
+        fields = {"add": _COUNTED_FIELDS, "remove": ("path", "deletionVector")}
+        counts = self._read(
+            lambda snapshot: [_count(batch) for batch in snapshot.scan(fields=fields)]
+        )
+        return FileCounts(
+            num_files=sum(count.num_files for count in counts),
+            total_size=sum(count.total_size for count in counts),
+            num_tombstones=sum(count.num_tombstones for count in counts),
+            num_deletion_vectors=sum(count.num_deletion_vectors for count in counts),
+            num_deleted_rows=sum(count.num_deleted_rows for count in counts),
+        )
+
+    def scan(
+        self, *, fields: Mapping[str, Collection[str]] | None = None
+    ) -> Iterator[StandingFiles]:
+        """The standing file actions as a stream of batches, each row exactly once.
+
+        Without `fields` every field comes along, unknown ones included. A checkpoint that turns
+        out to be damaged raises `UnusableCheckpointError`, a file that is gone since the snapshot
+        was opened its subclass `VanishedFileError`; `avoiding` gives the version without it.
+        """
+        try:
+            replay = FileReplay()
+            keys = MapKeys(partition_columns=frozenset(self.physical_partition_columns))
+            wanted = None if fields is None else _with_keys(fields)
+            yield from standing_in_tail(self._tail.batches(keys=keys, fields=wanted), replay)
+            if self.checkpoint is not None:
+                for part in self.checkpoint.file_actions(keys=keys, fields=wanted):
+                    yield standing_files(part.adds, part.removes, replay, remember=False)
+        except FileNotFoundError as error:
+            raise VanishedFileError(
+                "a file of the log is gone since the snapshot was opened",
+                table=self.table,
+                version=self.version,
+                file=error.filename,
+                remedy="open the table again; if that fails too, look for another process that is "
+                "deleting files of this log",
+            ) from error
+        except DeltaMaintenanceError as error:
+            raise error.located(
+                table=self.table, version=self.version, file=LOG_DIRECTORY
+            ) from error.__cause__
+
+    def avoiding(self, error: CorruptTableError) -> Snapshot:
+        """The same version on another base, after `error` named a file as unusable.
+
+        Raises `error` where the log offers no other base.
+        """
+        other = self._reopen(error)
+        _logger.warning("passed over %s: %s", error.file, error.problem)
+        return other
+
+    @cached_property
+    def physical_partition_columns(self) -> tuple[str, ...]:
+        """The names under which partition values stand in file actions ("Column Mapping")."""
+        columns = self.metadata.partition_columns
+        mode = column_mapping_mode(self.protocol, self.metadata.configuration)
+        if mode == "none" or not columns or self.metadata.schema_string is None:
+            return columns
+        schema = parse_schema(self.metadata.schema_string)
+        fields = {name: schema.find(name) for name in columns}
+        missing = [name for name, field in fields.items() if field is None]
+        if missing:
+            raise CorruptTableError(f"the partition column {missing[0]!r} is not in the schema")
+        return tuple(physical_name(field, mode) for field in fields.values() if field is not None)
+
+    def _read(self, read: Callable[[Snapshot], T]) -> T:
+        snapshot = self
+        while True:
+            try:
+                return read(snapshot)
+            except UnusableCheckpointError as error:
+                snapshot = snapshot.avoiding(error)
+
+    def _collect(
+        self,
+        fields: Mapping[str, Collection[str]],
+        view: Callable[[StandingFiles], pa.Table],
+        none: pa.Table,
+    ) -> pa.Table:
+        return self._read(
+            lambda snapshot: pa.concat_tables(
+                [none, *in_parallel(view, snapshot.scan(fields=fields))]
+            )
+        )
+
+
+def _with_keys(fields: Mapping[str, Collection[str]]) -> dict[str, Collection[str]]:
+    return {
+        action: {"path", "deletionVector", *fields.get(action, ())} for action in ("add", "remove")
+    }
+
+
+def _count(batch: StandingFiles) -> FileCounts:
+    vectors = batch.adds["deletionVector"] if "deletionVector" in batch.adds.column_names else None
+    deleted = 0
+    with_vector = 0
+    if vectors is not None:
+        with_vector = len(vectors) - vectors.null_count
+        for chunk in vectors.chunks:
+            deleted += pc.sum(pc.struct_field(chunk, "cardinality")).as_py() or 0
+    return FileCounts(
+        num_files=batch.adds.num_rows,
+        total_size=pc.sum(_column(batch.adds, "size", ADD_TYPES)).as_py() or 0,
+        num_tombstones=batch.tombstones.num_rows,
+        num_deletion_vectors=with_vector,
+        num_deleted_rows=deleted,
+    )
+
+
+def _file_view(batch: pa.Table) -> pa.Table:
+    return pa.table(
+        {
+            "path": batch["path"],
+            "dv": deletion_vector_ids(batch),
+            "size": _column(batch, "size", ADD_TYPES),
+            "partition_values": _column(batch, "partitionValues", ADD_TYPES),
+            "num_records": record_counts(batch),
+            "base_row_id": _column(batch, "baseRowId", ADD_TYPES),
+            "default_row_commit_version": _column(batch, "defaultRowCommitVersion", ADD_TYPES),
+        }
+    )
+
+
+def _view_keys(view: pa.Table) -> pa.ChunkedArray:
+    path, vector = view["path"], view["dv"]
+    with_vector = pc.binary_join_element_wise(pc.fill_null(vector, ""), path, "\0")
+    return pc.if_else(pc.is_valid(vector), with_vector, path)
+
+
+def _tombstone_view(batch: pa.Table) -> pa.Table:
+    vouched = pc.fill_null(_column(batch, "extendedFileMetadata", REMOVE_TYPES), False)
+    view = _file_view(batch)
+    for index, name in ((2, "size"), (3, "partition_values")):
+        column = view[name]
+        view = view.set_column(index, name, _where(vouched, column))
+    return view.append_column(
+        "deletion_timestamp", _column(batch, "deletionTimestamp", REMOVE_TYPES)
+    )
+
+
+def _where(condition: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pc.all(condition).as_py() in (True, None):
+        return column
+    rows = pc.if_else(condition, pa.array(np.arange(len(column))), pa.scalar(None, pa.int64()))
+    return column.take(rows)
+
+
+def record_counts(batch: pa.Table) -> pa.ChunkedArray:
+    """The physical rows of each add of a scan, from either form of its statistics, or null."""
+    told = num_records(_column(batch, "stats", ADD_TYPES))
+    told = pa.chunked_array([told]) if isinstance(told, pa.Array) else told
+    if "stats_parsed" not in batch.column_names or not told.null_count:
+        return told
+    parsed = []
+    for chunk in batch["stats_parsed"].chunks:
+        names = [field.name for field in chunk.type]
+        parsed.append(
+            pc.struct_field(chunk, "numRecords").cast(pa.int64())
+            if "numRecords" in names
+            else pa.nulls(len(chunk), pa.int64())
+        )
+    return pc.coalesce(told, pa.chunked_array(parsed, pa.int64()))
+
+
+def _column(batch: pa.Table, name: str, types: Mapping[str, pa.DataType]) -> pa.ChunkedArray:
+    if name in batch.column_names:
+        return batch[name]
+    return pa.chunked_array([pa.nulls(batch.num_rows, types[name])])

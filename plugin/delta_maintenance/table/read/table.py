@@ -1,0 +1,381 @@
+"""A Delta table at an address: the way in to its snapshots and its history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    NotADeltaTableError,
+    VersionNotFoundError,
+)
+from delta_maintenance.protocol.actions.file_columns import logical_file_keys
+from delta_maintenance.protocol.delta_log.replay import StateReplay
+from delta_maintenance.protocol.features.properties import TableProperties
+from delta_maintenance.protocol.features.registry import (
+    Operation,
+    check_protocol,
+    require_supported,
+    supports,
+)
+from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
+from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
+from delta_maintenance.storage import open_store
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.history import (
+    CommitEntry,
+    InCommitTimes,
+    commit_history,
+    read_commit_info,
+    version_at,
+)
+from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.segment import (
+    LOG_DIRECTORY,
+    LogListing,
+    LogSegment,
+    choose_segment,
+    hinted_version,
+    list_log,
+    without_compaction,
+)
+from delta_maintenance.table.read.snapshot import Snapshot, SnapshotState, VanishedFileError
+
+T = TypeVar("T")
+
+_NO_SUCH_STATE = (CorruptTableError, NotADeltaTableError, VersionNotFoundError)
+_LISTINGS = 3
+"""A file may be cleaned away between listing and reading; then the log is listed again."""
+
+
+def open_table(uri: str, storage_options: Mapping[str, str] | None = None) -> Table:
+    """The table at `uri`: the address of its root, as `open_store` takes it.
+
+    Nothing is read yet. `storage_options` are the store's own, credentials included.
+    """
+    return Table(open_store(uri, storage_options))
+
+
+class Table:
+    """A Delta table. Holds no state of it: every snapshot is read anew."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    @property
+    def uri(self) -> str:
+        """The address of the table root."""
+        return self.store.root
+
+    def snapshot(
+        self, version: int | None = None, timestamp: datetime | str | int | None = None
+    ) -> Snapshot:
+        """The latest version, or `version`, or the one that was current at `timestamp`.
+
+        `timestamp` is a datetime with a zone, ISO 8601 text, or milliseconds since 1970-01-01 UTC.
+        Errors: `NotADeltaTableError`, `VersionNotFoundError`, `CorruptTableError`,
+        `UnsupportedFeatureError`, `StorageError`; each names table, version and file.
+        """
+        if version is not None and timestamp is not None:
+            raise InvalidRequestError("give a version or a timestamp, not both")
+        try:
+            if timestamp is not None:
+                instant = _millis(timestamp)
+                version = self._relisting(
+                    lambda: version_at(self.store, instant, self._in_commit_times)
+                )
+            return self._snapshot(version)
+        except DeltaMaintenanceError as error:
+            raise error.located(table=self.uri) from error.__cause__
+
+    def history(self, limit: int | None = None) -> list[CommitEntry]:
+        """The commits that are retained, newest first, each with the version of its file.
+
+        At most `limit` of them, all without one.
+        """
+        if limit is not None and limit < 0:
+            raise InvalidRequestError(f"{limit} is no number of commits", remedy="give 0 or more")
+        try:
+            return self._relisting(
+                lambda: commit_history(self.store, self._in_commit_times, limit=limit)
+            )
+        except DeltaMaintenanceError as error:
+            raise error.located(table=self.uri) from error.__cause__
+
+    def latest_version(self, *, known: int = 0) -> int:
+        """The newest version, by one listing from the version `known` on."""
+        try:
+            return self._segment(None, known, frozenset()).version
+        except DeltaMaintenanceError as error:
+            raise error.located(table=self.uri) from error.__cause__
+
+    def _snapshot(
+        self,
+        version: int | None,
+        avoid: frozenset[str] = frozenset(),
+        warnings: tuple[str, ...] = (),
+    ) -> Snapshot:
+        return self._relisting(lambda: self._open(version, avoid, [*warnings]))
+
+    def _relisting(self, read: Callable[[], T]) -> T:
+        for attempt in range(_LISTINGS):
+            try:
+                return read()
+            except FileNotFoundError as error:
+                if attempt == _LISTINGS - 1:
+                    raise CorruptTableError(
+                        "a file that the log lists cannot be found",
+                        file=error.filename or str(error),
+                        remedy="look for another process that is deleting files of this log",
+                    ) from error
+        raise AssertionError("the last attempt returns or raises")
+
+    def _open(self, version: int | None, avoid: frozenset[str], warnings: list[str]) -> Snapshot:
+        hint = hinted_version(self.store)
+        first = hint if hint is not None and (version is None or version >= hint) else 0
+        last_failure: UnusableCheckpointError | None = None
+        while True:
+            try:
+                segment = self._segment(version, first, avoid)
+            except _NO_SUCH_STATE as error:
+                raise last_failure or error from None
+            try:
+                checkpoint = (
+                    Checkpoint(self.store, segment.checkpoint) if segment.checkpoint else None
+                )
+            except UnusableCheckpointError as error:
+                warnings.append(_passed_over(error.file, error.problem))
+                avoid |= {segment.checkpoint.name} if segment.checkpoint else set()
+                last_failure, first = error, 0
+                continue
+            segment = self._with_sound_compactions(segment, warnings)
+            return self._replay(segment, checkpoint, warnings, avoid)
+
+    def _segment(self, version: int | None, first: int, avoid: frozenset[str]) -> LogSegment:
+        if first:
+            try:
+                listing = list_log(self.store, first_version=first)
+                return choose_segment(listing, version, avoid=avoid)
+            except _NO_SUCH_STATE:
+                # The hint may be wrong or ahead of its checkpoint; only the whole log decides.
+                pass
+        listing = list_log(self.store)
+        if not listing.commits and not listing.checkpoints:
+            self._require_log(listing)
+        return choose_segment(listing, version, avoid=avoid)
+
+    def _require_log(self, listing: LogListing) -> None:
+        remedy = "check the address; a Delta table has a _delta_log folder with commits"
+        if listing.incomplete:
+            raise CorruptTableError(
+                "the log holds nothing but an incomplete checkpoint",
+                file=f"{LOG_DIRECTORY}/{listing.incomplete[0]}",
+                remedy="restore the log from a backup",
+            )
+        if next(self.store.list_from(LOG_DIRECTORY), None) is None:
+            raise NotADeltaTableError("there is no _delta_log folder here", remedy=remedy)
+
+    def _with_sound_compactions(self, segment: LogSegment, warnings: list[str]) -> LogSegment:
+        for entry in segment.tail:
+            if entry.file.end_version is None:
+                continue
+            try:
+                problem = _compaction_problem(self.store.read(entry.path), entry.path)
+            except FileNotFoundError:
+                problem = "it is gone"
+            except CorruptTableError as error:
+                problem = error.problem
+            if problem is not None:
+                warnings.append(_passed_over(entry.path, problem))
+                segment = without_compaction(segment, entry.file.name)
+        return segment
+
+    def _replay(
+        self,
+        segment: LogSegment,
+        checkpoint: Checkpoint | None,
+        warnings: list[str],
+        avoid: frozenset[str],
+    ) -> Snapshot:
+        replay = StateReplay()
+        unknown: set[str] = set()
+        commit_info = None
+        tail = LogTail(self.store, segment.tail)
+        for entry, text in tail.without_files():
+            is_last = entry is segment.last_commit
+            try:
+                actions, _ = parse_other_lines(text, commit_info=is_last)
+            except CorruptTableError as error:
+                raise error.located(version=entry.file.version) from None
+            replay.offer(
+                protocol=actions.protocol,
+                metadata=actions.metadata,
+                txns=actions.txns.values(),
+                domains=actions.domains.values(),
+                draft_high_water_mark=actions.draft_high_water_mark,
+            )
+            unknown |= actions.unknown
+            if is_last:
+                commit_info = actions.commit_info
+        if checkpoint is not None:
+            _offer_checkpoint(replay, checkpoint)
+        if segment.last_commit is not None and segment.last_commit not in segment.tail:
+            # The version is a checkpoint's or a compaction's; only the commit knows about itself.
+            try:
+                commit_info = read_commit_info(self.store, segment.last_commit)
+            except CorruptTableError as error:
+                warnings.append(_passed_over(segment.last_commit.path, error.problem))
+        if replay.protocol is None or replay.metadata is None:
+            missing = "protocol" if replay.protocol is None else "metaData"
+            base = segment.checkpoint
+            raise CorruptTableError(
+                f"the snapshot has no {missing}",
+                version=segment.version,
+                file=f"{LOG_DIRECTORY}/{base.name}" if base is not None else LOG_DIRECTORY,
+                remedy="restore the log from a backup"
+                if base is None
+                else "move this checkpoint aside if the commits before it are still there",
+            )
+        state = SnapshotState(
+            protocol=replay.protocol,
+            metadata=replay.metadata,
+            txns=replay.txns,
+            domains=replay.present_domains(),
+            commit_info=commit_info,
+            draft_high_water_mark=replay.draft_high_water_mark,
+            unknown_actions=frozenset(unknown),
+        )
+        try:
+            check_protocol(state.protocol)
+            require_supported(
+                state.protocol, Operation.READ, table=self.uri, version=segment.version
+            )
+        except DeltaMaintenanceError as error:
+            raise error.located(version=segment.version, file=LOG_DIRECTORY) from None
+        if supports(state.protocol, "catalogManaged") and _UNASKED_CATALOG not in warnings:
+            warnings.append(_UNASKED_CATALOG)
+        return Snapshot(
+            store=self.store,
+            segment=segment,
+            tail=tail,
+            checkpoint=checkpoint,
+            state=state,
+            timestamp_ms=_timestamp(segment, state),
+            warnings=tuple(warnings),
+            reopen=partial(self._reopen, segment, avoid, tuple(warnings)),
+        )
+
+    def _reopen(
+        self,
+        segment: LogSegment,
+        avoid: frozenset[str],
+        warnings: tuple[str, ...],
+        error: CorruptTableError,
+    ) -> Snapshot:
+        gone = isinstance(error, VanishedFileError)
+        if segment.checkpoint is not None and not gone:
+            avoid |= {segment.checkpoint.name}
+        warnings = (*warnings, _passed_over(error.file, error.problem))
+        try:
+            other = self._snapshot(segment.version, avoid, warnings)
+        except _NO_SUCH_STATE as failure:
+            # A version that is no longer retained says so itself.
+            raise failure.located(table=self.uri) if gone else error from None
+        if other.segment == segment:
+            raise error
+        return other
+
+    def _in_commit_times(self) -> InCommitTimes | None:
+        state = self._snapshot(None).state
+        properties = TableProperties.from_configuration(state.metadata.configuration)
+        if not _has_in_commit_times(state, properties):
+            return None
+        return InCommitTimes(
+            first_version=properties.in_commit_timestamp_enablement_version or 0,
+            first_ms=properties.in_commit_timestamp_enablement_timestamp,
+        )
+
+
+def _offer_checkpoint(replay: StateReplay, checkpoint: Checkpoint) -> None:
+    singles = checkpoint.singles
+    draft = singles.draft_high_water_mark
+    replay.offer(
+        protocol=singles.protocol,
+        metadata=singles.metadata,
+        txns=singles.txns.values(),
+        domains=singles.domains.values(),
+        # Databricks 12.2 wrote the column without a value in it.
+        draft_high_water_mark=draft
+        if draft and any(v is not None for v in draft.values())
+        else None,
+    )
+
+
+def _timestamp(segment: LogSegment, state: SnapshotState) -> int | None:
+    properties = TableProperties.from_configuration(state.metadata.configuration)
+    if _has_in_commit_times(state, properties) and state.commit_info is not None:
+        in_commit = state.commit_info.in_commit_timestamp
+        if in_commit is not None:
+            return in_commit
+    return segment.last_commit.status.modified_ms if segment.last_commit is not None else None
+
+
+def _has_in_commit_times(state: SnapshotState, properties: TableProperties) -> bool:
+    supported = supports(state.protocol, "inCommitTimestamp")
+    return supported and properties.enable_in_commit_timestamps
+
+
+_UNASKED_CATALOG = (
+    "only versions that the table's catalog has published are seen: it may know of newer ones"
+)
+
+
+def _passed_over(file: str | None, problem: str) -> str:
+    return f"passed over {file}: {problem}"
+
+
+def _compaction_problem(data: bytes, name: str) -> str | None:
+    """Why a log compaction must not be used: it holds two actions for one logical file."""
+    text = split(name, data)
+    actions, beside = parse_other_lines(text)
+    if actions.repeated:
+        return f"it holds two actions for {min(actions.repeated)}"
+    fields = ("path", "deletionVector")
+    parsed = parse_file_actions(
+        [FileLines.of(text, beside)],
+        keys=MapKeys(partition_columns=frozenset()),
+        fields={"add": fields, "remove": fields},
+    )
+    keys = [*logical_file_keys(parsed.adds).chunks, *logical_file_keys(parsed.removes).chunks]
+    files = pa.chunked_array(keys, pa.string())
+    if pc.count_distinct(files).as_py() < len(files):
+        return "it holds two actions for one logical file"
+    return None
+
+
+def _millis(timestamp: datetime | str | int) -> int:
+    if isinstance(timestamp, int):
+        return timestamp
+    if isinstance(timestamp, str):
+        try:
+            timestamp = datetime.fromisoformat(timestamp)
+        except ValueError:
+            raise InvalidRequestError(
+                f"{timestamp!r} is no timestamp",
+                remedy="give ISO 8601, such as 2026-01-31T12:00:00Z",
+            ) from None
+    if timestamp.tzinfo is None:
+        raise InvalidRequestError(
+            f"{timestamp.isoformat()} has no time zone", remedy="add one, such as Z for UTC"
+        )
+    return epoch_millis(timestamp)

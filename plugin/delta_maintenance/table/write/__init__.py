@@ -1,0 +1,1 @@
+"""Writing checkpoints and log compactions."""

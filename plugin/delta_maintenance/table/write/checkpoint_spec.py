@@ -1,0 +1,91 @@
+"""What decides the content of a checkpoint: its kind, its columns, and what has expired."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Literal
+
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.protocol.actions.model import Metadata
+from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
+from delta_maintenance.protocol.features.registry import supports
+from delta_maintenance.protocol.schema.types import (
+    ColumnMappingMode,
+    DeltaType,
+    StructType,
+    column_mapping_mode,
+    parse_schema,
+    physical_name,
+)
+from delta_maintenance.protocol.statistics.stats import statistics_arrow_type
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.write.action_file import ParquetStyle
+
+WrittenKind = Literal["classic", "v2-classic", "v2-json", "v2-parquet"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSpec:
+    """All that decides the content of a checkpoint, but for the snapshot."""
+
+    kind: WrittenKind
+    actions_per_sidecar: int
+    """0 keeps file actions in the top-level file."""
+    layout: FileActionLayout
+    style: ParquetStyle
+    deleted_after_ms: int | None
+    """Tombstones deleted at or before this instant are left out; None keeps all."""
+    txns_updated_after_ms: int | None
+    """Transactions last updated at or before this instant are left out; None keeps all."""
+
+    @property
+    def is_v2(self) -> bool:
+        """Whether it is a V2 checkpoint by content."""
+        return self.kind != "classic"
+
+
+def layout_of(snapshot: Snapshot, *, zone: tzinfo | None) -> FileActionLayout:
+    """The columns that the table's properties and schema ask for.
+
+    Partition values are typed only where their text says all there is to say: for timestamps that
+    takes a zone.
+    """
+    properties, metadata = snapshot.properties, snapshot.metadata
+    as_struct = properties.write_stats_as_struct
+    # Without structs on either side there is nothing to convert, and the schema may say anything.
+    if metadata.schema_string is None or not (as_struct or snapshot.checkpoint is not None):
+        return FileActionLayout(stats_as_json=properties.write_stats_as_json, statistics_type=None)
+    schema = parse_schema(metadata.schema_string)
+    mode = column_mapping_mode(snapshot.protocol, metadata.configuration)
+    statistics_type = statistics_arrow_type(
+        schema,
+        partition_columns=metadata.partition_columns,
+        mode=mode,
+        tight_bounds=supports(snapshot.protocol, "deletionVectors"),
+    )
+    partitions = _partition_types(metadata, schema, mode) if as_struct else {}
+    zoneless = zone is None and any(str(kind) == "timestamp" for kind in partitions.values())
+    return FileActionLayout(
+        stats_as_json=properties.write_stats_as_json,
+        statistics_type=statistics_type if as_struct else None,
+        source_type=statistics_type,
+        partition_types=None if zoneless or not partitions else partitions,
+        zone=zone,
+        columns=frozenset(physical_name(column, mode) for column in schema.fields),
+    )
+
+
+def _partition_types(
+    metadata: Metadata, schema: StructType, mode: ColumnMappingMode
+) -> dict[str, DeltaType]:
+    partitions = {}
+    for name in metadata.partition_columns:
+        column = schema.find(name)
+        if column is None:
+            raise RefusedError(
+                f"the partition column {name!r} is not in the schema",
+                remedy="repair the table's metadata first",
+            )
+        partitions[physical_name(column, mode)] = column.type
+    return partitions

@@ -1,0 +1,234 @@
+"""Writing log compactions: reconciled line by line, staged, read back, published only if absent.
+
+Implements "Log Compaction Files" for writers. Readers trust such a file in place of its commits, so
+nothing becomes visible before it has been read back and found to do to any state what its commits
+do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import RawIOBase
+from typing import BinaryIO, Protocol, cast
+from zlib import crc32
+
+from delta_maintenance.errors import CorruptTableError, RefusedError, VerificationError
+from delta_maintenance.protocol.delta_log.compaction import RangeContent, RangeReplay, content_of
+from delta_maintenance.protocol.ndjson.line_buffers import LogTexts, Room, TextLines, cut, recognise
+from delta_maintenance.protocol.ndjson.line_prefixes import PADDING
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.parallel import in_parallel
+from delta_maintenance.table.read.read_ahead import read_ahead
+from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry
+from delta_maintenance.table.write.staging import require_whole
+
+_BATCH_BYTES = 3_000_000
+"""Read at a time. Less of it, and threads are handed more than they do; more needs more memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenCompaction:
+    """A published compaction."""
+
+    size: int
+    """Bytes."""
+    content: RangeContent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconciledRange:
+    """What was written of a range, for whoever reads it back."""
+
+    content: RangeContent
+    """What the commits come to, which the file is to say."""
+    size: int
+    """Bytes."""
+    checksum: int
+    """Of these bytes."""
+    plain: bool
+    """All file actions are in the plain form, so that nobody has to recognise them again."""
+
+
+class RangeEngine(Protocol):
+    """Reconciles the commits of a range and writes what stands of them."""
+
+    def write_range(self, commits: Sequence[LogEntry], file: BinaryIO) -> ReconciledRange:
+        """Takes commits by ascending version, and writes lines in any order.
+
+        Raises the errors of `write_compaction`.
+        """
+
+
+def write_compaction(
+    store: Store, commits: Sequence[LogEntry], name: str, *, engine: RangeEngine | None = None
+) -> WrittenCompaction | None:
+    """Writes the compaction `name` of some commits, given by ascending version.
+
+    `engine` reads and reconciles them in place of this process, which reads the result back.
+    None where no action of theirs stands: readers take an empty file for a damaged one.
+    `FileExistsError` where somebody else's file is there: it was not touched. `FileNotFoundError`
+    where a commit is gone. `RefusedError` and `CorruptTableError` where a commit cannot be
+    reconciled without a doubt; `VerificationError` where the result does not read back. In all
+    these cases nothing was published.
+    """
+    path = f"{LOG_DIRECTORY}/{name}"
+    try:
+        with store.create(path) as file:
+            engine = engine or _ThisProcess(store)
+            written = engine.write_range(commits, file)
+            if not written.content.actions:
+                raise _NothingStandsError
+            problem = _difference_of_copy(file, path, written)
+            if problem is not None:
+                raise VerificationError(
+                    f"what was written reads back differently: {problem}",
+                    file=path,
+                    remedy="report this with the table's log: nothing was published",
+                )
+    except _NothingStandsError:
+        return None
+    status = require_whole(store, path, size=written.size)
+    return WrittenCompaction(size=status.size, content=written.content)
+
+
+def compare_compaction(store: Store, commits: Sequence[LogEntry], name: str) -> str | None:
+    """Why the compaction that is there does not do what its commits do; None where it does."""
+    expected, found = RangeReplay(), RangeReplay()
+    for lines in commit_lines(store, commits):
+        expected.offer(lines)
+    path = f"{LOG_DIRECTORY}/{name}"
+    try:
+        with store.open(path) as file:
+            for block in _blocks(file, path):
+                found.offer(recognise(block))
+    except (CorruptTableError, RefusedError) as error:
+        return error.problem
+    if found.superseded:
+        return "it holds two actions for one logical file"
+    return _difference(found.content, expected.content)
+
+
+def commit_lines(store: Store, commits: Sequence[LogEntry]) -> Iterator[TextLines]:
+    """The lines of commits from the newest to the oldest, some commits at a time.
+
+    Each batch is gone when the next one is asked for.
+    """
+    rooms: list[Room] = []
+    batches = in_parallel(
+        lambda room: (room, recognise(room.texts())), _filled(store, commits, rooms)
+    )
+    for room, lines in batches:
+        yield lines
+        room.clear()
+        rooms.append(room)
+
+
+class RangeWriter:
+    """Writes the lines of a range, and keeps account of them."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._checksum = 0
+
+    def write(self, text: bytes) -> None:
+        """Some whole lines."""
+        self._file.write(text)
+        self._checksum = crc32(text, self._checksum)
+
+    def written(self, content: RangeContent, *, plain: bool) -> ReconciledRange:
+        """What there is now, which comes to `content`."""
+        return ReconciledRange(
+            content=content, size=self._file.tell(), checksum=self._checksum, plain=plain
+        )
+
+
+class _NothingStandsError(Exception):
+    """Keeps an empty file from being published."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ThisProcess:
+    store: Store
+
+    def write_range(self, commits: Sequence[LogEntry], file: BinaryIO) -> ReconciledRange:
+        replay, writer, plain = RangeReplay(), RangeWriter(file), True
+        for lines in commit_lines(self.store, commits):
+            standing = replay.offer(lines)
+            plain &= standing.plain
+            for text in standing.texts():
+                writer.write(text)
+        for text in replay.single_texts.values():
+            writer.write(text)
+        return writer.written(replay.content, plain=plain)
+
+
+def _difference_of_copy(file: BinaryIO, path: str, written: ReconciledRange) -> str | None:
+    found, checksum = RangeContent(), 0
+    file.seek(0)
+    for block in _blocks(file, path):
+        checksum = crc32(block.data[: -len(PADDING)], checksum)
+        try:
+            found.add(content_of(cut(block) if written.plain else recognise(block)))
+        except CorruptTableError as error:
+            return error.problem
+    if checksum != written.checksum:
+        return "its bytes are not those that were written"
+    return _difference(found, written.content)
+
+
+def _difference(theirs: RangeContent, ours: RangeContent) -> str | None:
+    if (theirs.adds, theirs.removes) != (ours.adds, ours.removes):
+        return (
+            f"it has {theirs.adds} adds and {theirs.removes} removes, "
+            f"its commits come to {ours.adds} and {ours.removes}"
+        )
+    if theirs.keys != ours.keys:
+        return "its adds and removes are of other files than its commits'"
+    if theirs.singles != ours.singles:
+        keys = {*theirs.singles, *ours.singles}
+        names = sorted(
+            " ".join(key).strip()
+            for key in keys
+            if theirs.singles.get(key) != ours.singles.get(key)
+        )
+        return f"it differs from its commits in {', '.join(names)}"
+    return None
+
+
+def _blocks(file: BinaryIO, path: str) -> Iterator[LogTexts]:
+    """A file in pieces of whole lines, each of which is gone when the next one is asked for."""
+    buffer, rest = bytearray(_BATCH_BYTES + len(PADDING)), b""
+    while True:
+        if 2 * len(rest) >= len(buffer) - len(PADDING):
+            # A line that long takes more room.
+            buffer = bytearray(4 * len(rest) + len(PADDING))
+        filled = len(rest)
+        buffer[:filled] = rest
+        # The same room again and again, or the system would have to find new room each time.
+        with memoryview(buffer) as room:
+            filled += cast("RawIOBase", file).readinto(room[filled : -len(PADDING)]) or 0
+        if filled == len(rest):
+            break
+        end = buffer.rfind(b"\n", 0, filled) + 1
+        rest = bytes(buffer[end:filled])
+        if end:
+            yield _piece(buffer, end, path)
+    if rest:
+        yield LogTexts.of((path, rest))
+
+
+def _piece(buffer: bytearray, end: int, path: str) -> LogTexts:
+    buffer[end : end + len(PADDING)] = PADDING
+    return LogTexts((path,), (end,), memoryview(buffer)[: end + len(PADDING)])
+
+
+def _filled(store: Store, commits: Sequence[LogEntry], rooms: list[Room]) -> Iterator[Room]:
+    """Rooms full of commits: those given, new ones where all are in use."""
+    room = Room(_BATCH_BYTES)
+    for entry, data in read_ahead(store, commits, lambda entry: store.read(entry.path)):
+        if not room.add(entry.path, data):
+            yield room
+            room = rooms.pop() if rooms else Room(_BATCH_BYTES)
+            room.add(entry.path, data)
+    yield room

@@ -1,0 +1,94 @@
+"""Deleting files of a log: by exact names in batches, under a clock that the store agrees with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from delta_maintenance.clock import NewId, epoch_millis
+from delta_maintenance.errors import RefusedError, StorageError
+from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, LogFileKind
+from delta_maintenance.protocol.delta_log.last_checkpoint import V2CheckpointHint, render_hint
+from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.table.read.log_inventory import SoundCheckpoint
+from delta_maintenance.table.read.segment import LOG_DIRECTORY, hinted_version
+
+_BATCH = 1000
+_CLOCK_SKEW = timedelta(minutes=5)
+
+
+def delete_in_batches(
+    store: Store, names: Sequence[str]
+) -> Iterator[tuple[int, dict[str, StorageError]]]:
+    """Deletes files, given relative to `_delta_log`, in their order.
+
+    Gives for each batch how many are gone and what keeps the others, tried twice; whoever stops
+    asking stops the deletion.
+    """
+    for first in range(0, len(names), _BATCH):
+        batch = [f"{LOG_DIRECTORY}/{name}" for name in names[first : first + _BATCH]]
+        kept = _delete(store, batch)
+        if kept:
+            # Stores delete a batch in any order: a passing failure must not leave a gap in the log.
+            kept = _delete(store, list(kept))
+        yield len(batch) - len(kept), kept
+
+
+def require_same_clock(store: Store, now: datetime, *, new_id: NewId) -> None:
+    """`RefusedError` unless the store stamps a new file with about the time that it is here.
+
+    Ages are told by comparing the one clock with the other. What the probe leaves behind when this
+    process dies is a temporary file like any other.
+    """
+    path = f"{LOG_DIRECTORY}/.{new_id()}.tmp"
+    if store.put_if_absent(path, b"what time is it") is not Put.DONE:
+        raise StorageError("a file of a fresh name is there already", file=path)
+    status = store.stat(path)
+    store.delete(path)
+    if status is None:
+        raise StorageError("a file is gone as soon as it is written", file=path)
+    skew = timedelta(milliseconds=status.modified_ms - epoch_millis(now))
+    if abs(skew) > _CLOCK_SKEW:
+        raise RefusedError(
+            f"the clocks of the store and of this machine differ by {abs(skew)}",
+            remedy="set the clock that is wrong; nothing is deleted by its age until then",
+        )
+
+
+def lead_hint_to(store: Store, found: SoundCheckpoint) -> bool:
+    """Points `_last_checkpoint` at a checkpoint if it points at an older one."""
+    current = hinted_version(store)
+    if current is None or current >= found.checkpoint.files.version:
+        return False
+    put_hint(store, found)
+    return True
+
+
+def put_hint(store: Store, found: SoundCheckpoint) -> None:
+    """Points `_last_checkpoint` at a checkpoint, whatever it says now."""
+    files = found.checkpoint.files
+    sidecars = found.checkpoint.sidecars
+    top_level = sum(entry.status.size for entry in files.entries)
+    entry = files.entries[0]
+    v2 = V2CheckpointHint(
+        path=entry.file.name,
+        size_in_bytes=entry.status.size,
+        modification_time=entry.status.modified_ms,
+        sidecar_files=sidecars,
+    )
+    hint = render_hint(
+        version=files.version,
+        size=found.actions,
+        size_in_bytes=top_level + sum(sidecar.size_in_bytes for sidecar in sidecars),
+        num_of_add_files=found.num_files,
+        parts=len(files.entries) if files.kind is LogFileKind.MULTIPART_CHECKPOINT else None,
+        v2_checkpoint=v2 if files.kind is LogFileKind.UUID_CHECKPOINT else None,
+    )
+    store.put(f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}", hint)
+
+
+def _delete(store: Store, paths: list[str]) -> dict[str, StorageError]:
+    try:
+        return store.delete_many(paths)
+    except StorageError as error:
+        return dict.fromkeys(paths, error)

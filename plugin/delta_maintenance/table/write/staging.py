@@ -1,0 +1,70 @@
+"""A place of this machine where files of a log are written and checked before anyone sees them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from delta_maintenance.errors import VerificationError
+from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, parse_log_file_name
+from delta_maintenance.storage.core.base import FileStatus, Store
+from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """A folder laid out like a table, with a log and a folder of sidecars."""
+
+    store: LocalStore
+    root: Path
+
+    def path(self, name: str) -> Path:
+        """Where a file of the log goes; `name` is relative to `_delta_log`."""
+        return self.root / LOG_DIRECTORY / name
+
+    def entry(self, name: str) -> LogEntry:
+        """The staged file as a listing would show it."""
+        path = f"{LOG_DIRECTORY}/{name}"
+        status = self.store.stat(path)
+        if status is None:
+            raise VerificationError("a staged file is gone", file=path)
+        return LogEntry(parse_log_file_name(name), status)
+
+
+@contextmanager
+def staging() -> Iterator[Staging]:
+    """A staging folder that is gone at the end of the block, whatever happens."""
+    with tempfile.TemporaryDirectory(prefix="delta-maintenance-") as root:
+        (Path(root) / LOG_DIRECTORY / SIDECAR_DIRECTORY).mkdir(parents=True)
+        yield Staging(LocalStore(root), Path(root))
+
+
+def publish(staged: Staging, store: Store, name: str) -> FileStatus:
+    """Puts a staged file of the log where readers find it, whole, and frees its room here.
+
+    `FileExistsError` where somebody else's is there, `VerificationError` where not all arrived.
+    """
+    path = f"{LOG_DIRECTORY}/{name}"
+    size = staged.path(name).stat().st_size
+    with staged.path(name).open("rb") as source, store.create(path) as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+    status = require_whole(store, path, size=size)
+    staged.path(name).unlink()
+    return status
+
+
+def require_whole(store: Store, path: str, *, size: int) -> FileStatus:
+    """A file that was just published, `VerificationError` where not all of it arrived."""
+    status = store.stat(path)
+    if status is None or status.size != size:
+        raise VerificationError(
+            f"the published file has {status.size if status else 'no'} bytes instead of {size}",
+            file=path,
+            remedy="look what else writes to this folder",
+        )
+    return status

@@ -1,0 +1,135 @@
+"""Reading back what was staged of a checkpoint, the way any reader would, before it is published.
+
+What is compared: the number and the keys of all file actions, the bytes of the live files, and
+every other action field by field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from delta_maintenance.errors import VerificationError
+from delta_maintenance.protocol.delta_log.checkpoint_rows import single_actions
+from delta_maintenance.protocol.ndjson.parse import MapKeys
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.parallel import in_parallel
+from delta_maintenance.table.read.checkpoint_reader import (
+    FILE_COLUMNS,
+    Checkpoint,
+    UnusableCheckpointError,
+)
+from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles
+from delta_maintenance.table.write.action_file import Tally
+from delta_maintenance.table.write.staging import Staging
+
+_FIELDS = ("path", "size", "deletionVector")
+
+
+def verify_sidecar(staged: Staging, name: str, files: Tally) -> None:
+    """`VerificationError` unless the staged sidecar holds exactly these file actions."""
+    path = f"{LOG_DIRECTORY}/{name}"
+    found = Tally()
+    with _reading_back(path), pq.ParquetFile(staged.path(name)) as parquet:
+        for action in FILE_COLUMNS:
+            columns = [f"{action}.{field}" for field in _FIELDS]
+            for batch in parquet.iter_batches(columns=columns):
+                rows = batch.column(0)
+                rows = rows.filter(pc.is_valid(rows))
+                table = pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows)])
+                none = table.slice(0, 0)
+                found.include(*((table, none) if action == "add" else (none, table)))
+    _require_files(path, found, files)
+
+
+def verify_checkpoint(
+    staged: Staging,
+    name: str,
+    *,
+    version: int,
+    sidecar_store: Store,
+    actions: Sequence[tuple[str, Mapping[str, Any]]],
+    inline: Tally | None,
+) -> None:
+    """`VerificationError` unless the staged top-level file holds exactly these actions.
+
+    Its sidecars are in `sidecar_store` already. `inline` is what its own file actions add up to,
+    None where sidecars hold them.
+    """
+    entry = staged.entry(name)
+    found = Tally()
+    with _reading_back(entry.path):
+        files = CheckpointFiles(version, entry.file.kind, (entry,))
+        checkpoint = Checkpoint(staged.store, files, sidecar_store=sidecar_store)
+        if inline is not None:
+            fields = {action: _FIELDS for action in FILE_COLUMNS}
+            keys = MapKeys(partition_columns=frozenset())
+            batches = checkpoint.file_actions(keys=keys, fields=fields)
+            for tally in in_parallel(lambda batch: Tally.of(batch.adds, batch.removes), batches):
+                found.add(tally)
+    _require_files(entry.path, found, inline or Tally())
+    _require_actions(entry.path, _actions_of(checkpoint), actions)
+
+
+def _actions_of(checkpoint: Checkpoint) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    singles = checkpoint.singles
+    if singles.protocol is None or singles.metadata is None:
+        return []
+    return single_actions(
+        protocol=singles.protocol,
+        metadata=singles.metadata,
+        txns=list(singles.txns.values()),
+        domains=list(singles.domains.values()),
+        checkpoint_metadata=next(iter(singles.checkpoint_metadata), None),
+        sidecars=singles.sidecars,
+    )
+
+
+def _require_files(path: str, found: Tally, expected: Tally) -> None:
+    if found != expected:
+        raise _different(path, f"{found} instead of {expected}")
+
+
+def _require_actions(
+    path: str,
+    found: Sequence[tuple[str, Mapping[str, Any]]],
+    expected: Sequence[tuple[str, Mapping[str, Any]]],
+) -> None:
+    # A null and an absent field are the same, and Parquet has no absent ones.
+    read, written = ([(kind, _dense(value)) for kind, value in each] for each in (found, expected))
+    if read != written:
+        lost = sorted({kind for kind, value in written if (kind, value) not in read})
+        raise _different(path, f"{len(read)} instead of {len(written)} actions, {lost} among them")
+
+
+def _different(path: str, how: str) -> VerificationError:
+    return VerificationError(
+        f"what was written reads back differently: {how}",
+        file=path,
+        remedy="report this with the table's log: nothing was announced",
+    )
+
+
+@contextmanager
+def _reading_back(path: str) -> Iterator[None]:
+    # Told apart from damage to the checkpoint that the snapshot itself is read from.
+    try:
+        yield
+    except (UnusableCheckpointError, pa.ArrowException, OSError) as error:
+        problem = error.problem if isinstance(error, UnusableCheckpointError) else str(error)
+        raise VerificationError(
+            f"what was written cannot be read back: {problem}",
+            file=path,
+            remedy="look at room and health of the disk for temporary files, and run again",
+        ) from error
+
+
+def _dense(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _dense(item) for key, item in value.items() if item is not None}
+    return [_dense(item) for item in value] if isinstance(value, list | tuple) else value

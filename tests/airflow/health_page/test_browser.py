@@ -1,0 +1,441 @@
+"""The health page in a browser, within the pages of a running API server.
+
+`DELTA_MAINTENANCE_SCREENSHOTS=docs/images` keeps the pictures that the documentation shows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.request import Request, urlopen
+
+import pytest
+from assessed_tables import assessment, fill, run_result
+from browser import open_browser
+
+from delta_maintenance.policies.assessments import AssessmentStore
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Frame, Page
+
+HOSTILE = '<img src=x onerror="document.title=1"></script><script>document.title=1</script>'
+DAGS = Path(__file__).resolve().parents[3] / "dags"
+PREPARE = """
+from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+from airflow.models.dagbundle import DagBundleModel
+from airflow.utils import db
+from airflow.utils.session import create_session
+
+db.initdb()
+with create_session() as session:
+    session.merge(DagBundleModel(name="dags-folder"))
+sync_bag_to_db(DagBag(), "dags-folder", None)
+"""
+PARAMETERS = {
+    "name": {"type": "string", "minLength": 1, "title": "<b>Name</b>"},
+    "choice": {"enum": ["a", 2, None], "values_display": {"a": "An A"}},
+    "number": {"type": ["integer", "null"], "minimum": 3},
+    "share": {"type": "number"},
+    "flag": {"type": "boolean", "description": "<i>raise</i>"},
+    "lines": {"type": "array", "items": {"type": "string"}},
+    "numbers": {"type": "array", "items": {"type": "integer"}},
+    "thing": {"type": ["object", "null"]},
+    "anything": {},
+    "hidden": {"const": "constant"},
+}
+
+
+@dataclass
+class Server:
+    """A running API server with a lake of assessments, and somebody who may sign in."""
+
+    address: str
+    store: AssessmentStore
+    token: str
+
+    def ask(self, path: str) -> Any:
+        """What Airflow's own API answers."""
+        request = Request(
+            f"{self.address}/api/v2{path}", headers={"Authorization": f"Bearer {self.token}"}
+        )
+        with urlopen(request) as response:
+            return json.load(response)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    home = tmp_path_factory.mktemp("airflow")
+    (home / "dags").mkdir()
+    shutil.copy(DAGS / "delta_manual.py", home / "dags")
+    (home / "passwords.json").write_text('{"somebody": "secret"}')
+    (home / "policy.yaml").write_text(
+        "version: 1\n"
+        "tables:\n"
+        "  - {name: lake, pattern: 's3://lake/**', owner: platform}\n"
+        "  - {name: finance/ledger, uri: 's3://finance/ledger', owner: finance, tags: [gold]}\n"
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "somebody:admin",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS": str(home / "assessments"),
+        "AIRFLOW__DELTA_MAINTENANCE__POLICY": str(home / "policy.yaml"),
+    }
+    store = AssessmentStore(str(home / "assessments"))
+    fill(store, 104)
+    store.save(replace(assessment("orders"), assessed_at=datetime.now(UTC)), run_result())
+    store.save(replace(assessment(HOSTILE, uri="s3://elsewhere/hostile"), status="blocked"))
+    subprocess.run(
+        [sys.executable, "-c", PREPARE], env=environment, check=True, capture_output=True
+    )
+    with (home / "api-server.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "airflow", "api-server"],
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        address = f"http://127.0.0.1:{port}"
+        token = eventually(lambda: signed_in(address), process, home / "api-server.log")
+        yield Server(address, store, token)
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as opened:
+        yield opened
+
+
+def signed_in(address: str) -> str:
+    request = Request(
+        f"{address}/auth/token",
+        data=json.dumps({"username": "somebody", "password": "secret"}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urlopen(request) as response:
+        token: str = json.load(response)["access_token"]
+    return token
+
+
+def eventually(
+    action: Callable[[], str], process: subprocess.Popen[bytes], log: Path, *, seconds: int = 120
+) -> str:
+    """What an action gives once it succeeds."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return action()
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"Airflow did not start: {log.read_text()[-3000:]}") from None
+            time.sleep(0.5)
+
+
+@contextmanager
+def visitor(
+    browser: Browser, server: Server, *, theme: str = "light", refused: int | None = None
+) -> Iterator[Page]:
+    """A page of somebody who is signed in; fails for whatever the browser complains about.
+
+    `refused` is the one status with which an answer has to end.
+    """
+    complaints: list[str] = []
+    width, height = 1600, 950
+    context = browser.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if theme == "dark" else "light",
+    )
+    context.add_cookies([{"name": "_token", "value": server.token, "url": server.address}])
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "console",
+        lambda message: (
+            complaints.append(message.text)
+            if message.type == "error" or "Content Security Policy" in message.text
+            else None
+        ),
+    )
+    page.on(
+        "request",
+        lambda request: (
+            None
+            if request.url.startswith((server.address, "data:", "blob:"))
+            else complaints.append(f"asked for {request.url}")
+        ),
+    )
+    yield page
+    context.close()
+    expected = [text for text in complaints if f"status of {refused}" in text]
+    assert complaints == expected
+    assert (refused is not None) == bool(expected)
+
+
+def framed(page: Page) -> Frame:
+    """Our page within Airflow's."""
+    page.wait_for_selector("iframe")
+    frame = page.frame_locator("iframe").locator("h1").element_handle().owner_frame()
+    assert frame is not None
+    return frame
+
+
+def picture(page: Page, name: str, **options: Any) -> None:
+    folder = os.environ.get("DELTA_MAINTENANCE_SCREENSHOTS")
+    if folder:
+        page.screenshot(path=f"{folder}/{name}.png", **options)
+
+
+def test_airflows_own_pages_lead_to_it(server: Server, browser: Browser) -> None:
+    with visitor(browser, server) as page:
+        page.goto(server.address)
+        page.get_by_text("Browse", exact=True).first.click()
+        page.get_by_text("Delta tables").first.click()
+        page.wait_for_url("**/plugin/delta-tables**")
+        frame = framed(page)
+        assert frame.locator("h1").inner_text() == "Delta tables"
+        assert frame.locator("tbody tr").count() == 100
+        # A visitor of Airflow's page can go on to one of ours, and send its address to others.
+        frame.locator("a.name").nth(70).click()
+        frame.wait_for_selector("[data-drawn]")
+        page.wait_for_url(re.compile("/plugin/delta-tables/.*table"))
+        page.reload()
+        framed(page).wait_for_selector("[data-drawn]")
+
+
+def test_nobody_sees_it_without_signing_in(server: Server, browser: Browser) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    response = page.goto(f"{server.address}/delta-maintenance/")
+    assert response is not None and response.status == 401
+    assert "Please sign in" in page.inner_text("body")
+    assert page.evaluate("getComputedStyle(document.querySelector('.button')).cursor") == "pointer"
+    context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_tables_are_found_by_typing_sorting_and_choosing(
+    server: Server, browser: Browser, theme: str
+) -> None:
+    with visitor(browser, server, theme=theme) as page:
+        page.goto(f"{server.address}/delta-maintenance/?q=s3://lake&sort=tombstones&order=desc")
+        picture(page, f"health-tables-{theme}")
+        page.goto(f"{server.address}/delta-maintenance/")
+        search = page.get_by_role("searchbox")
+        search.press_sequentially("gold clicks", delay=20)
+        page.wait_for_url("**q=gold**clicks**")
+        assert search.evaluate("field => document.activeElement === field")
+        names = page.locator("a.name").all_inner_texts()
+        assert names and all("gold/clicks" in name for name in names)
+        search.fill("")
+        page.wait_for_url(lambda url: "q=" not in url)
+        page.get_by_role("link", name="Commits", exact=True).click()
+        page.wait_for_url("**sort=commits**")
+        shown = page.locator("tbody tr td:nth-child(4)").all_inner_texts()
+        numbers = [int(text.replace(",", "")) for text in shown if text.replace(",", "").isdigit()]
+        assert numbers == sorted(numbers, reverse=True)
+        page.locator(".tile.due").click()
+        page.wait_for_url("**status=due**")
+        assert page.locator("tbody .chip.failed").count() == 0
+        page.get_by_label("Operation that is due").select_option("checkpoint")
+        page.wait_for_url("**operation=checkpoint**")
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (max(map(int, re.findall(r"\d+", background))) < 128) == (theme == "dark")
+
+
+def test_the_theme_is_the_one_chosen_in_airflow(server: Server, browser: Browser) -> None:
+    with visitor(browser, server, theme="light") as page:
+        page.goto(f"{server.address}/delta-maintenance/")
+        page.evaluate("localStorage.setItem('theme', 'dark')")
+        page.reload()
+        assert page.get_attribute("html", "data-theme") == "dark"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_pictures_of_a_table_are_drawn(server: Server, browser: Browser, theme: str) -> None:
+    with visitor(browser, server, theme=theme) as page:
+        page.goto(f"{server.address}/delta-maintenance/table?name=orders")
+        page.wait_for_selector("[data-drawn]")
+        for canvas in ("replay", "log", "sizes"):
+            colours = page.evaluate(
+                """id => {
+                    const canvas = document.getElementById(id);
+                    const { width, height } = canvas;
+                    const data = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+                    const seen = new Set();
+                    for (let at = 0; at < data.length; at += 4)
+                        if (data[at + 3] > 250) seen.add(data.slice(at, at + 3).join());
+                    return seen.size;
+                }""",
+                canvas,
+            )
+            assert colours > 10, canvas
+        picture(page, f"health-table-{theme}", full_page=True)
+
+
+def test_names_of_others_run_no_script(server: Server, browser: Browser) -> None:
+    with visitor(browser, server) as page:
+        page.goto(f"{server.address}/delta-maintenance/?status=blocked&q=img")
+        page.locator("a.name").click()
+        page.wait_for_selector("[data-drawn]")
+        assert HOSTILE in page.inner_text("h1")
+        page.get_by_role("link", name="Run an operation…").click()
+        page.wait_for_selector("#field-table_uri")
+        assert page.inner_text(".crumbs").endswith(HOSTILE)
+        assert page.title() != "1"
+        assert page.locator("img").count() == 0
+
+
+def test_a_button_leads_to_the_form_and_the_form_to_a_run(server: Server, browser: Browser) -> None:
+    with visitor(browser, server) as page:
+        page.goto(f"{server.address}/plugin/delta-tables")
+        frame = framed(page)
+        frame.get_by_role("searchbox").fill("orders")
+        frame.get_by_role("button", name="Filter").click()
+        frame.get_by_role("link", name="orders", exact=True).click()
+        frame.get_by_role("row", name=re.compile("^vacuum")).get_by_role("link").click()
+        frame.wait_for_selector("#field-table_uri")
+        assert frame.input_value("#field-table_uri") == "s3://lake/sales/orders"
+        assert frame.locator("#field-operation option:checked").inner_text().startswith("Vacuum")
+        picture(page, "health-run")
+        frame.fill("#field-options", '{"mode": "lite"')
+        frame.get_by_role("button", name="Trigger").click()
+        assert "no JSON" in frame.eval_on_selector("#field-options", "it => it.validationMessage")
+        frame.fill("#field-options", '{"mode": "lite"}')
+        frame.check("#field-plan_only")
+        frame.get_by_role("button", name="Trigger").click()
+        page.wait_for_url("**/dags/delta_manual/runs/**")
+        page.get_by_text("one_table").first.wait_for()
+    (run,) = server.ask("/dags/delta_manual/dagRuns")["dag_runs"]
+    assert run["conf"] == {
+        "operation": "vacuum",
+        "table_uri": "s3://lake/sales/orders",
+        "tables": [],
+        "options": {"mode": "lite"},
+        "plan_only": True,
+    }
+    assert server.ask("/dags/delta_manual")["is_paused"] is False
+
+
+def test_every_kind_of_parameter_has_its_field(server: Server, browser: Browser) -> None:
+    details = {
+        "is_paused": False,
+        "params": {
+            name: {"value": None, "schema": schema, "description": schema.get("description")}
+            for name, schema in PARAMETERS.items()
+        },
+    }
+    with visitor(browser, server) as page:
+        page.route("**/delta_manual/details", lambda route: route.fulfill(json=details))
+        page.goto(f"{server.address}/delta-maintenance/run?name=orders")
+        page.wait_for_selector("#field-name")
+        assert page.locator("#fields b, #fields i, #field-hidden, #unpause").count() == 0
+        assert page.locator("label").first.inner_text() == "<b>Name</b>"
+        page.locator("summary").click()
+
+        def configuration() -> Any:
+            return json.loads(page.inner_text("#configuration pre"))
+
+        assert configuration() == {
+            "name": "",
+            "choice": None,
+            "number": None,
+            "share": None,
+            "flag": False,
+            "lines": [],
+            "numbers": None,
+            "thing": None,
+            "anything": None,
+        }
+        assert page.get_attribute("#field-number", "min") == "3"
+        assert not page.eval_on_selector("#field-name", "field => field.checkValidity()")
+        page.fill("#field-name", "x")
+        page.select_option("#field-choice", label="An A")
+        page.fill("#field-number", "7")
+        page.fill("#field-share", "0.5")
+        page.check("#field-flag")
+        page.fill("#field-lines", " a \n\nb")
+        page.fill("#field-numbers", "[1, 2]")
+        page.fill("#field-thing", '{"a": {"b": 1}}')
+        page.fill("#field-anything", "text")
+        assert configuration() == {
+            "name": "x",
+            "choice": "a",
+            "number": 7,
+            "share": 0.5,
+            "flag": True,
+            "lines": ["a", "b"],
+            "numbers": [1, 2],
+            "thing": {"a": {"b": 1}},
+            "anything": "text",
+        }
+
+
+def test_the_form_says_what_airflow_refuses(server: Server, browser: Browser) -> None:
+    with visitor(browser, server, refused=400) as page:
+        page.goto(f"{server.address}/delta-maintenance/run?name=orders")
+        page.wait_for_selector("#field-options")
+        page.fill("#field-options", "[1]")
+        page.get_by_role("button", name="Trigger").click()
+        page.wait_for_selector("#state.error")
+        assert "is not of type 'object'" in page.inner_text("#state")
+        assert page.get_by_role("button", name="Trigger").is_enabled()
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(404, "This Airflow has no Dag delta_manual"), (403, "You may not see")]
+)
+def test_the_form_says_why_there_is_none(
+    server: Server, browser: Browser, status: int, said: str
+) -> None:
+    with visitor(browser, server, refused=status) as page:
+        page.route("**/delta_manual/details", lambda route: route.fulfill(status=status, json={}))
+        page.goto(f"{server.address}/delta-maintenance/run?name=orders")
+        page.wait_for_selector("#state.error")
+        assert said in page.inner_text("#state")
+        assert page.get_by_role("button", name="Trigger").count() == 0
+
+
+def test_an_empty_folder_of_assessments_says_what_to_do(
+    server: Server, browser: Browser, tmp_path: Path
+) -> None:
+    folder = Path(server.store.uri)
+    away = folder.rename(tmp_path / "away")
+    try:
+        with visitor(browser, server) as page:
+            page.goto(f"{server.address}/delta-maintenance/?status=due")
+            assert "never assessed" in page.inner_text("body")
+            assert page.locator("tbody tr").count() == 0
+    finally:
+        away.rename(folder)

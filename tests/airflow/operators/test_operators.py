@@ -1,0 +1,633 @@
+"""Every operator in DagRuns of its own kind: done, nothing to do, plan, refusal, retry, clear."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from airflow.sdk import DAG, Asset, Param
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.serialization.serialized_objects import DagSerialization
+from worn_tables import BY_VERB, CASES, Case, fingerprint, worn_table
+
+from delta_maintenance import Table, clock, open_table
+from delta_maintenance.errors import CommitConflictError, StorageError
+from delta_maintenance.operations import add_constraint, set_properties, vacuum
+from delta_maintenance.testing.actions import add
+from delta_maintenance.testing.table_builder import TableBuilder
+from delta_maintenance_airflow import operators
+from delta_maintenance_airflow.operators import DeltaTablePropertiesOperator
+from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator, Prepared
+from delta_maintenance_airflow.spark.submission import SparkSubmission
+
+# Airflow's own business: one library it uses tells another one about a third.
+HTTPX = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.verb)
+
+
+@pytest.fixture(autouse=True)
+def spark_job(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The Spark job of a constraint, by an engine to which all rows are well; gives its options."""
+    submitted: list[dict[str, Any]] = []
+
+    def run(
+        self: SparkSubmission, verb: str, table_uri: str, given: dict[str, Any], **_: Any
+    ) -> dict[str, Any]:
+        assert verb == "add-constraint"
+        submitted.append(given)
+        options = add_constraint.AddConstraintOptions.from_json(given)
+        table = open_table(table_uri)
+        plan = add_constraint.plan(table.snapshot(), options, now=clock.now())
+        found = add_constraint.CheckedRows(files=13, rows=13)
+        return add_constraint.apply(table, plan, check=lambda *_, **__: found).to_json()
+
+    monkeypatch.setattr(SparkSubmission, "run", run)
+    return submitted
+
+
+def task(case: Case, *, name: str | None = None, **arguments: Any) -> Any:
+    """A task on the table that bears its name, below the parameter `root`."""
+    given = {"table_uri": f"{{{{ params.root }}}}/{case.verb}", **case.arguments, **arguments}
+    return case.operator(task_id=(name or case.verb).replace("-", "_"), **given)
+
+
+def dag_of(root: Path, *tasks: Callable[[], Any], **options: Any) -> DAG:
+    with DAG(
+        "every_operator",
+        schedule=None,
+        start_date=START,
+        render_template_as_native_obj=True,
+        default_args={"retries": 1, "retry_delay": timedelta(0)},
+        params={
+            "root": Param(str(root), type="string"),
+            "plan_only": Param(False, type="boolean"),
+            "feature": Param("deletionVectors", type="string"),
+        },
+        **options,
+    ) as dag:
+        for make in tasks:
+            make()
+    return dag
+
+
+def tables(root: Path) -> dict[str, TableBuilder]:
+    return {case.verb: worn_table(root / case.verb) for case in CASES}
+
+
+def versions(root: Path) -> dict[str, int]:
+    return {verb: TableBuilder(root / verb).open().latest_version() for verb in BY_VERB}
+
+
+def outcomes(run: Any) -> dict[str, dict[str, Any]]:
+    """What every task told, by its verb."""
+    return {
+        ti.task_id.replace("_", "-"): ti.xcom_pull(ti.task_id) for ti in run.get_task_instances()
+    }
+
+
+def tries(run: Any) -> dict[str, tuple[str, int]]:
+    return {
+        ti.task_id.replace("_", "-"): (str(ti.state), ti.try_number)
+        for ti in run.get_task_instances()
+    }
+
+
+def is_flat(outcome: dict[str, Any]) -> bool:
+    """Texts, numbers, flags, and lists of texts."""
+    values = [v for value in outcome.values() for v in (value if type(value) is list else [value])]
+    return all(value is None or isinstance(value, str | int | bool) for value in values)
+
+
+@HTTPX
+@pytest.mark.airflow
+def test_a_plan_then_the_work_then_nothing_more_to_do(
+    run_dag: Callable[..., Any], tmp_path: Path
+) -> None:
+    tables(tmp_path)
+    before, first = fingerprint(tmp_path), versions(tmp_path)
+
+    def run(**params: Any) -> dict[str, dict[str, Any]]:
+        # Anew each time: within one process a task stays rendered.
+        templates = {"plan_only": "{{ params.plan_only }}"}
+        named = {"upgrade-protocol": {"features": ["{{ params.feature }}"]}}
+        makers = [lambda c=c: task(c, **templates, **named.get(c.verb, {})) for c in CASES]
+        dag = dag_of(tmp_path, *makers)
+        return outcomes(run_dag(dag, run_conf=params))
+
+    told = run(plan_only=True)
+    assert {verb: outcome["status"] for verb, outcome in told.items()} == dict.fromkeys(
+        BY_VERB, "planned"
+    )
+    assert fingerprint(tmp_path) == before
+    assert all(is_flat(outcome) and outcome["version"] == 15 for outcome in told.values())
+
+    told = run()
+    assert {verb: told[verb]["status"] for verb in BY_VERB} == {c.verb: c.done for c in CASES}
+    assert all(is_flat(outcome) and outcome["operation"] == verb for verb, outcome in told.items())
+    assert {v: n - first[v] for v, n in versions(tmp_path).items()} == {
+        c.verb: c.commits for c in CASES
+    }
+    assert told["vacuum"]["deleted"] == 1 and not (tmp_path / "vacuum/0.parquet").exists()
+    assert told["clean-log"]["oldest_version"] == 4
+    assert told["drop-feature"]["protocol_min_reader_version"] == 1
+
+    before = fingerprint(tmp_path)
+    told = run()
+    assert {verb: told[verb]["status"] for verb in BY_VERB} == {c.verb: c.noop for c in CASES}
+    assert fingerprint(tmp_path) == before
+
+
+@HTTPX
+@pytest.mark.airflow
+def test_a_refusal_is_not_tried_again_and_touches_nothing(
+    run_dag: Callable[..., Any], tmp_path: Path
+) -> None:
+    tables(tmp_path)
+    (tmp_path / "fsck/1.parquet").unlink()
+    before = fingerprint(tmp_path)
+    corrupt = BY_VERB["fsck"]
+    run = run_dag(
+        dag_of(
+            tmp_path,
+            *(lambda c=c: task(c, **c.refused) for c in CASES),
+            lambda: task(corrupt, name="corrupt", table_uri="{{ params.root }}/fsck"),
+        )
+    )
+    assert tries(run) == dict.fromkeys([*BY_VERB, "corrupt"], ("failed", 1))
+    assert fingerprint(tmp_path) == before
+    told = outcomes(run)["corrupt"]
+    assert (told["status"], told["num_corrupt"]) == ("corrupt", 1)
+
+
+@contextmanager
+def first_apply(
+    patch: pytest.MonkeyPatch, change: Callable[[Callable[[], Any]], Any]
+) -> Iterator[None]:
+    """The first time that each task carries out a plan is `change`d, told what would happen."""
+    planned = DeltaMaintenanceOperator.planned
+    called: set[str] = set()
+
+    def once(task: DeltaMaintenanceOperator, options: Any) -> Prepared:
+        prepared = planned(task, options)
+        if task.task_id in called:
+            return prepared
+        called.add(task.task_id)
+        return Prepared(prepared.plan, lambda: change(prepared.apply))
+
+    with patch.context() as within:
+        within.setattr(DeltaMaintenanceOperator, "planned", once)
+        yield
+
+
+@HTTPX
+@pytest.mark.airflow
+def test_a_lost_race_is_tried_again(
+    run_dag: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables(tmp_path)
+
+    def lose(_: Callable[[], Any]) -> Any:
+        raise CommitConflictError("another writer won", remedy="run again")
+
+    with first_apply(monkeypatch, lose):
+        run = run_dag(dag_of(tmp_path, *(lambda c=c: task(c) for c in CASES)))
+    assert tries(run) == dict.fromkeys(BY_VERB, ("success", 2))
+    assert {v: told["status"] for v, told in outcomes(run).items()} == {
+        c.verb: c.done for c in CASES
+    }
+
+
+@HTTPX
+@pytest.mark.airflow
+def test_a_try_that_died_after_it_had_landed_is_not_done_twice(
+    run_dag: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables(tmp_path)
+    first = versions(tmp_path)
+
+    def land_and_die(apply: Callable[[], Any]) -> Any:
+        apply()
+        raise StorageError("the connection was lost")
+
+    with first_apply(monkeypatch, land_and_die):
+        run = run_dag(dag_of(tmp_path, *(lambda c=c: task(c) for c in CASES)))
+    assert tries(run) == dict.fromkeys(BY_VERB, ("success", 2))
+    assert {v: told["status"] for v, told in outcomes(run).items()} == {
+        c.verb: c.noop for c in CASES
+    }
+    assert {v: n - first[v] for v, n in versions(tmp_path).items()} == {
+        c.verb: c.commits for c in CASES
+    }
+
+
+@each
+def test_a_second_process_of_the_same_task_does_no_harm(
+    case: Case,
+    tmp_path: Path,
+    task_context: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker that was believed dead does the work between this one's plan and its own."""
+    worn_table(tmp_path / "t")
+    arguments = {**case.arguments, "table_uri": str(tmp_path / "t")}
+
+    def zombie_first(apply: Callable[[], Any]) -> Any:
+        assert task(case, **arguments).execute(task_context)["status"] == case.done
+        return apply()
+
+    with first_apply(monkeypatch, zombie_first):
+        status = task(case, **arguments).execute(task_context)["status"]
+    version = TableBuilder(tmp_path / "t").open().latest_version()
+    # A vacuum that was planned says that it began and ended, though there is nothing left.
+    assert version == 15 + case.commits + (2 if case.verb == "vacuum" else 0)
+    assert status in {case.done, case.noop, "already-done", "already-there"}
+
+
+@pytest.mark.airflow
+@HTTPX
+def test_a_retry_is_the_same_operation_and_a_cleared_task_another(
+    run_dag: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = BY_VERB["set-properties"]
+    table = worn_table(tmp_path / case.verb)
+    ids: list[str] = []
+    plan = set_properties.plan
+
+    def recorded(snapshot: Any, options: Any, **more: Any) -> Any:
+        ids.append(options.operation_id)
+        return plan(snapshot, options, **more)
+
+    def die(apply: Callable[[], Any]) -> Any:
+        apply()
+        # What somebody undoes meanwhile is not done again.
+        undone = {"remove": ("delta.logRetentionDuration",), "operation_id": "undo"}
+        options = set_properties.SetPropertiesOptions(**undone)
+        set_properties.apply(table.open(), plan(table.open().snapshot(), options, now=clock.now()))
+        raise StorageError("the connection was lost")
+
+    monkeypatch.setattr(set_properties, "plan", recorded)
+    dag = dag_of(tmp_path, lambda: task(case))
+    with first_apply(monkeypatch, die):
+        run = run_dag(dag)
+    assert tries(run) == {case.verb: ("success", 2)}
+    assert outcomes(run)[case.verb]["status"] == "nothing-to-do"
+
+    version = table.open().latest_version()
+    run_cleared(dag, run)
+    assert outcomes(run)[case.verb]["status"] == "committed"
+    assert table.open().latest_version() == version + 1
+    first, second, cleared = ids
+    assert first == second != cleared
+    history = [entry.commit_info.get("operationId") for entry in table.open().history(limit=3)]
+    assert history == [cleared, "undo", first]
+
+
+def run_cleared(dag: DAG, run: Any) -> None:
+    """Clears the only task of a run, as a user does, and runs it again."""
+    from airflow.models.taskinstance import clear_task_instances
+    from airflow.sdk.definitions.dag import _run_task
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        clear_task_instances(run.get_task_instances(session=session), session)
+    with create_session() as session:
+        (ti,) = run.get_task_instances(session=session)
+        ti.try_number += 1
+        session.flush()
+        session.expunge(ti)
+    _run_task(ti=ti, task=dag.get_task(ti.task_id))
+
+
+def test_another_request_of_the_same_try_is_another_operation(
+    tmp_path: Path, task_context: dict[str, Any]
+) -> None:
+    """A retry renders its templates anew."""
+    worn_table(tmp_path)
+    for days in ("60", "61"):
+        properties = {"delta.logRetentionDuration": f"interval {days} days"}
+        outcome = DeltaTablePropertiesOperator(
+            task_id="t", table_uri=str(tmp_path), properties=properties
+        ).execute(task_context)
+        assert outcome["status"] == "committed"
+
+
+@pytest.mark.parametrize(
+    ("verb", "told", "error", "retried"),
+    [
+        (
+            "clean-log",
+            {"status": "partly", "failed": 2, "failures": ["a: no", "b: no"]},
+            "2 files could not be deleted, first a: no",
+            True,
+        ),
+        (
+            "vacuum",
+            {"status": "partly", "deleted": 3, "failed": 1, "failures": ["a: no"]},
+            "3 files were deleted, and others could not be: 1 files, first a: no",
+            True,
+        ),
+        ("vacuum", {"status": "partly", "stopped": "denied"}, "could not be: denied", True),
+        ("vacuum", {"status": "partly", "lost": ["a.parquet"]}, "file a.parquet: 1 files", False),
+        (
+            "compact-log",
+            {
+                "status": "failed",
+                "windows": [
+                    {"first_version": 1, "last_version": 9, "status": s, "reason": "odd"}
+                    for s in ("written", "differs")
+                ],
+            },
+            "1 windows could not be compacted, first versions 1 to 9: odd",
+            False,
+        ),
+        (
+            "add-constraint",
+            {"status": "violated", "problem": "2 of 9 rows do not satisfy id > 0"},
+            "2 of 9 rows",
+            False,
+        ),
+        ("add-constraint", {"status": "conflict", "problem": "changed"}, "changed", True),
+        ("upgrade-protocol", {"status": "conflict", "problem": "changed"}, "changed", True),
+        ("set-properties", {"status": "conflict", "problem": "changed"}, "changed", True),
+        (
+            "backfill-row-ids",
+            {"status": "incomplete", "num_commits": 2, "problem": "lost"},
+            "2 commits were made, then: lost",
+            True,
+        ),
+    ],
+)
+def test_a_task_that_did_a_part_says_so_and_fails(
+    verb: str,
+    told: dict[str, Any],
+    error: str,
+    retried: bool,
+    tmp_path: Path,
+    task_context: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = BY_VERB[verb]
+    worn_table(tmp_path)
+    module = importlib.import_module(f"delta_maintenance.operations.{case.module}")
+    result = next(
+        getattr(module, name) for name in module.__all__ if name.endswith("Result")
+    ).from_json({"table": "/t", "version": 9, **told})
+    monkeypatch.setattr(module, "apply", lambda *_, **__: result)
+    asset = Asset(name="events", uri="s3://lake/events")
+    arguments = {**case.arguments, "table_uri": str(tmp_path), "outlets": [asset]}
+    with pytest.raises(Exception, match=error) as caught:
+        task(case, **arguments).execute(task_context)
+    assert isinstance(caught.value, AirflowFailException) is not retried
+    pushed = task_context["ti"].xcom_push.call_args.kwargs
+    assert (pushed["key"], pushed["value"]["status"]) == ("return_value", told["status"])
+    assert not task_context["outlet_events"]
+
+
+def test_an_outlet_is_told_the_version_that_the_commits_of_a_vacuum_made(
+    tmp_path: Path, task_context: dict[str, Any]
+) -> None:
+    worn_table(tmp_path)
+    asset = Asset(name="events", uri="s3://lake/events")
+    task(BY_VERB["vacuum"], table_uri=str(tmp_path), outlets=[asset]).execute(task_context)
+    extra = {"delta_version": 17, "operation": "vacuum", "status": "vacuumed"}
+    assert task_context["outlet_events"][asset].extra == extra
+
+
+def test_one_flag_alone_shortens_no_retention(tmp_path: Path, task_context: dict[str, Any]) -> None:
+    worn_table(tmp_path)
+    before = fingerprint(tmp_path)
+    for verb, name in (("vacuum", "retention"), ("clean-log", "log_retention")):
+        for flag in ("allow_short_retention", "no_other_writers"):
+            options = {name: timedelta(hours=1), flag: "True"}
+            with pytest.raises(AirflowFailException, match="both flags"):
+                task(BY_VERB[verb], table_uri=str(tmp_path), options=options).execute(task_context)
+    assert fingerprint(tmp_path) == before
+
+
+def test_what_has_an_argument_is_no_option() -> None:
+    for case in CASES:
+        for name in case.operator.subjects:
+            with pytest.raises(ValueError, match=f"the argument `{name}`"):
+                task(case, options={name: "x"})
+
+
+@each
+def test_every_argument_is_templated_named_and_documented(case: Case) -> None:
+    made = task(case)
+    own = [
+        name
+        for base in type(made).__mro__
+        if base.__module__.startswith("delta_maintenance_airflow")
+        for name, parameter in inspect.signature(base.__init__).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    docs = "".join(inspect.getdoc(base) or "" for base in type(made).__mro__)
+    assert sorted(made.template_fields) == sorted(set(own))
+    for name in made.template_fields:
+        assert hasattr(made, name) and f":param {name}:" in docs
+    assert set(made.subjects) <= set(made.template_fields)
+
+
+@each
+def test_every_option_is_documented_and_the_id_is_given_where_one_is_taken(case: Case) -> None:
+    module = importlib.import_module(f"delta_maintenance.operations.{case.module}")
+    kind = getattr(module, f"{case.verb.title().replace('-', '')}Options")
+    docs = inspect.getdoc(case.operator) or ""
+    named = {*case.operator.subjects, "engine"}
+    assert case.operator.names_commits == ("operation_id" in kind.__dataclass_fields__)
+    for name in set(kind.__dataclass_fields__) - named:
+        assert f"`{name}`" in docs, name
+
+
+def test_they_survive_serialisation() -> None:
+    options = {"retention": timedelta(days=30), "keep_versions": (3,)}
+    dag = dag_of(
+        Path("/t"),
+        *(lambda c=c: task(c) for c in CASES),
+        lambda: task(BY_VERB["vacuum"], name="more", options=options),
+    )
+    serialized = DagSerialization.serialize_dag(dag)
+    json.dumps(serialized)
+    again = DagSerialization.deserialize_dag(serialized)
+    for made in dag.tasks:
+        assert again.get_task(made.task_id).template_fields == list(made.template_fields)
+
+
+def test_all_of_them_are_exported() -> None:
+    assert {case.operator.__name__ for case in CASES} == set(operators.__all__)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.operator.names_commits], ids=lambda c: c.verb
+)
+def test_commits_carry_the_id_that_all_tries_of_a_task_share(
+    case: Case, tmp_path: Path, task_context: dict[str, Any]
+) -> None:
+    table = worn_table(tmp_path)
+    arguments = {**case.arguments, "table_uri": str(tmp_path)}
+    mine = task(case, **arguments)._given(task_context)["operation_id"]
+    since = task(case, **arguments)._given(task_context)["operation_since"]
+    assert since == task_context["dag_run"].run_after
+    task_context["ti"].try_number = 2
+    task(case, **arguments).execute(task_context)
+    told = {str(entry.commit_info.get("operationId")) for entry in table.open().history(limit=5)}
+    assert any(operation_id.startswith(mine) for operation_id in told)
+    given = task(case, **arguments, options={"operation_id": "my own"})._given(task_context)
+    assert given["operation_id"] == "my own" and "operation_since" not in given
+
+
+def test_a_constraint_is_planned_in_the_worker_and_looked_at_by_a_job(
+    tmp_path: Path, task_context: dict[str, Any], spark_job: list[dict[str, Any]]
+) -> None:
+    worn_table(tmp_path)
+    case = BY_VERB["add-constraint"]
+    planned = task(case, table_uri=str(tmp_path), plan_only=True).execute(task_context)
+    assert (planned["status"], planned["num_files"], spark_job) == ("planned", 13, [])
+    done = task(case, table_uri=str(tmp_path)).execute(task_context)
+    assert (done["status"], done["version"], done["checked_rows"]) == ("committed", 16, 13)
+    assert done["added_features"] == ["checkConstraints"]
+    again = task(case, table_uri=str(tmp_path)).execute(task_context)
+    assert again["status"] == "nothing-to-do"
+    (options,) = spark_job
+    assert options["expression"] == "id > 0" and options["operation_id"]
+
+
+@pytest.mark.parametrize("engine", ["spark", "auto"])
+def test_a_backfill_on_spark_is_told_the_id_and_takes_the_newest_version(
+    engine: str, tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = worn_table(tmp_path)
+    table.log(add("uncounted.parquet"))
+    submitted: list[Any] = []
+
+    def run(self: SparkSubmission, *given: Any, **named: Any) -> dict[str, Any]:
+        submitted.append((given, named))
+        return {"table": "/t", "version": 20, "status": "enabled", "num_commits": 3}
+
+    monkeypatch.setattr(SparkSubmission, "run", run)
+    case = BY_VERB["backfill-row-ids"]
+    outcome = task(
+        case, table_uri=str(tmp_path), engine=engine, options={"auto_spark_files": "1"}
+    ).execute(task_context)
+    assert (outcome["status"], outcome["num_commits"]) == ("enabled", 3)
+    (((verb, uri, options), named),) = submitted
+    assert (verb, uri) == ("backfill-row-ids", str(tmp_path))
+    assert named.pop("settles")({"table": "/t", "version": 20, "status": "enabled"})
+    assert named == {"version": None, "report_uri": None, "plan_only": False}
+    assert options["engine"] == "spark" and options["operation_id"]
+
+
+@pytest.mark.parametrize("engine", ["spark", "auto"])
+def test_files_of_a_deep_examination_are_opened_by_a_job_which_writes_the_report(
+    engine: str, tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worn_table(tmp_path / "t")
+    submitted: list[Any] = []
+
+    def run(self: SparkSubmission, *given: Any, **named: Any) -> dict[str, Any]:
+        submitted.append((given, named))
+        report = named["report_uri"]
+        return {"table": "/t", "version": 15, "status": "warnings", "report": report}
+
+    monkeypatch.setattr(SparkSubmission, "run", run)
+    case = BY_VERB["fsck"]
+    given = {"table_uri": str(tmp_path / "t"), "engine": engine, "report_uri": f"{tmp_path}/r/"}
+    options = {"deep": "True", "auto_spark_files": "1"}
+    outcome = task(case, **given, options=options).execute(task_context)
+    (((verb, _, options), named),) = submitted
+    assert (verb, options["deep"], options["engine"]) == ("fsck", True, "spark")
+    assert outcome["report_uri"] == named["report_uri"]
+    assert outcome["report_uri"].startswith(f"{tmp_path}/r/") and named["version"] is None
+    planned = task(case, **given, options={"deep": True, "auto_spark_files": 1}, plan_only=True)
+    outcome = planned.execute(task_context)
+    assert outcome["status"] == "planned"
+    # Who only plans opens no file, and so has no list of all findings.
+    assert (outcome["engine"], "report_uri" in outcome) == ("spark", False)
+    assert len(submitted) == 1 and not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("plan_only", [True, False])
+@pytest.mark.parametrize("engine", ["spark", "auto"])
+def test_a_vacuum_of_a_large_table_is_planned_and_done_by_a_job(
+    engine: str,
+    plan_only: bool,
+    tmp_path: Path,
+    task_context: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = worn_table(tmp_path / "t")
+    before = fingerprint(tmp_path)
+    plan = vacuum.plan(table.open().snapshot(), now=datetime.now(UTC)).to_json()
+    result = {"table": "/t", "version": 15, "status": "vacuumed", "deleted": 9}
+    submitted: list[Any] = []
+
+    def run(self: SparkSubmission, *given: Any, **named: Any) -> dict[str, Any]:
+        submitted.append((given, named))
+        return plan if named["plan_only"] else result
+
+    monkeypatch.setattr(SparkSubmission, "run", run)
+    outcome = task(
+        BY_VERB["vacuum"],
+        table_uri=str(tmp_path / "t"),
+        engine=engine,
+        plan_only=plan_only,
+        report_uri=f"{tmp_path}/r/",
+        options={"auto_spark_bytes": 1, "retention": "P30D"},
+    ).execute(task_context)
+    (((verb, _, options), named),) = submitted
+    assert (verb, options["engine"], options["retention"]) == ("vacuum", "spark", "P30D")
+    assert (named["version"], named["plan_only"]) == (None, plan_only)
+    assert outcome["report_uri"] == named["report_uri"] and fingerprint(tmp_path) == before
+    if plan_only:
+        assert (outcome["status"], outcome["files"]) == ("planned", 1)
+    else:
+        assert (outcome["status"], outcome["deleted"]) == ("vacuumed", 9)
+
+
+def test_a_vacuum_reads_the_clock_before_the_table(
+    tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worn_table(tmp_path)
+    order: list[str] = []
+    now, snapshot = clock.now, Table.snapshot
+
+    def told_now() -> datetime:
+        order.append("clock")
+        return now()
+
+    def told_snapshot(table: Table, **options: Any) -> Any:
+        order.append("table")
+        return snapshot(table, **options)
+
+    monkeypatch.setattr(clock, "now", told_now)
+    monkeypatch.setattr(Table, "snapshot", told_snapshot)
+    task(BY_VERB["vacuum"], table_uri=str(tmp_path), plan_only=True).execute(task_context)
+    assert order[:2] == ["clock", "table"]
+
+
+def test_the_log_says_why_how_far_and_what_was_done(
+    tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worn_table(tmp_path)
+    lines: dict[bool, list[str]] = {True: [], False: []}
+    for plan_only, told in lines.items():
+        made = task(BY_VERB["vacuum"], table_uri=str(tmp_path), plan_only=plan_only)
+        log = MagicMock()
+        log.info = lambda text, *given, told=told: told.append(text % given)
+        monkeypatch.setattr(type(made), "log", log)
+        made.execute(task_context)
+    why = f"{tmp_path}, version 15: no version and no tombstone since"
+    assert lines[True][0].startswith(why) and lines[False][0].startswith(why)
+    assert "groups: reason: expired-tombstone, count: 1, bytes: 1" in lines[True]
+    assert "files deleted: 1 of 1" in lines[False]
+    done = f"{tmp_path}: vacuumed: 1 files and 0 directories deleted, 1 bytes"
+    assert lines[False][-1] == done

@@ -1,0 +1,727 @@
+"""A Spark job and its task: what is shown, what a kill ends, and what a second try finds.
+
+`spark-submit` is played by a script; the provider's own hook and operator start it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delta_maintenance.errors import CommitConflictError
+from delta_maintenance.testing.table_builder import TableBuilder
+from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
+from delta_maintenance_airflow.links import SparkUILink
+from delta_maintenance_airflow.operators.add_constraint import DeltaAddConstraintOperator
+from delta_maintenance_airflow.operators.checkpoint import DeltaCheckpointOperator
+from delta_maintenance_airflow.operators.compact_log import DeltaLogCompactionOperator
+from delta_maintenance_airflow.operators.vacuum import DeltaVacuumOperator
+from delta_maintenance_airflow.spark.output import JobOutput
+from delta_maintenance_airflow.spark.submission import SparkSubmission
+
+pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
+# The provider leaves the pipe from spark-submit to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+
+RESULT = {
+    "table": "s3://lake/events",
+    "version": 9,
+    "status": "written",
+    "kind": "v2-json",
+    "engine": "spark",
+}
+DONE = {"status": "done", "result": RESULT}
+SUBMIT = """\
+#!{python}
+import json, os, subprocess, sys, time
+words = sys.argv[1:]
+with open({seen!r}, "a") as file:
+    stdin = os.path.realpath("/proc/self/fd/0")
+    print(json.dumps({{"words": words, "pid": os.getpid(), "stdin": stdin}}), file=file)
+{acts}
+"""
+
+
+class FakeSpark:
+    """The `spark-submit` on the worker's path: notes how it was started, and plays a job."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "bin" / "spark-submit"
+        self._file.parent.mkdir()
+        self._seen = folder / "seen"
+
+    def acts(self, *lines: str) -> None:
+        text = SUBMIT.format(python=sys.executable, seen=str(self._seen), acts="\n".join(lines))
+        self._file.write_text(text)
+        self._file.chmod(0o755)
+
+    @property
+    def path(self) -> str:
+        return f"{self._file.parent}{os.pathsep}{os.environ['PATH']}"
+
+    @property
+    def starts(self) -> list[dict[str, Any]]:
+        if not self._seen.exists():
+            return []
+        return [json.loads(line) for line in self._seen.read_text().splitlines()]
+
+
+def reports(report: object) -> str:
+    """A line of the script: the report that it leaves, whole or not at all."""
+    return (
+        "path = words[words.index('--report') + 1]\n"
+        f"open(path + '.new', 'w').write({json.dumps(report)!r})\n"
+        "os.rename(path + '.new', path)"
+    )
+
+
+@pytest.fixture
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSpark]:
+    (tmp_path / "tmp").mkdir()
+    fake = FakeSpark(tmp_path)
+    monkeypatch.setenv("PATH", fake.path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    connect(monkeypatch, host="local[1]")
+    yield fake
+    gc.collect()
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
+    connection = {"conn_type": "spark", **fields}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+
+
+def operator(kind: Any = DeltaCheckpointOperator, **arguments: Any) -> Any:
+    arguments = {"table_uri": "s3://lake/events", "engine": "spark", **arguments}
+    return kind(task_id="task", **arguments)
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 300
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        # A dead child that nobody has waited for is no life.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+# What is shown
+
+
+def test_lines_for_people_come_through_and_those_of_spark_are_folded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    told: list[str] = []
+    lines = [
+        "26/01/01 WARN one",
+        "26/01/01 WARN two",
+        'DELTA_MAINTENANCE_APPLICATION {"id": "app-1", "url": "http://driver:4040"}',
+        "delta-maintenance: files: 1 of 2",
+        "26/01/01 WARN three",
+        "\t tracking URL: http://driver:4040",
+        "DELTA_MAINTENANCE_REPORT {}",
+    ]
+    sifted = list(JobOutput(told.append).sift(f"{line}\n" for line in lines))
+    assert [line.strip() for line in sifted] == [lines[0], lines[1], lines[4], lines[5].strip()]
+    assert told == ["http://driver:4040"]
+    assert caplog.messages == [
+        "::group::Log of Spark",
+        "::endgroup::",
+        "Spark UI: http://driver:4040",
+        "files: 1 of 2",
+        "::group::Log of Spark",
+        "::endgroup::",
+    ]
+
+
+def test_the_link_is_there_while_the_job_runs(
+    spark: FakeSpark, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = 'DELTA_MAINTENANCE_APPLICATION {"id": "app-1", "url": "http://driver:4040"}'
+    spark.acts(f"print({line!r}, flush=True)", reports(DONE))
+    operator().execute(task_context)
+    link = SparkUILink()
+    task_context["ti"].xcom_push.assert_called_once_with(
+        key=link.xcom_key, value="http://driver:4040"
+    )
+    from airflow.sdk.execution_time.xcom import XCom
+
+    kept = {link.xcom_key: "http://driver:4040"}
+    monkeypatch.setattr(XCom, "get_value", lambda *, ti_key, key: kept.get(key))
+    assert link.get_link(operator(), ti_key=None) == "http://driver:4040"  # type: ignore[arg-type]
+    kept.clear()
+    assert link.get_link(operator(), ti_key=None) == ""  # type: ignore[arg-type]
+
+
+def test_compactions_of_large_ranges_are_submitted_and_judged_as_others_are(
+    spark: FakeSpark, task_context: dict[str, Any]
+) -> None:
+    window = {"first_version": 1, "last_version": 20, "status": "written", "num_adds": 7}
+    result = {**RESULT, "windows": [window], "bytes_written": 5}
+    del result["kind"]
+    spark.acts(reports({"status": "done", "result": result}))
+    outcome = operator(DeltaLogCompactionOperator, options={"commits_per_file": 20}).execute(
+        task_context
+    )
+    assert (outcome["operation"], outcome["status"], outcome["engine"]) == (
+        "compact-log",
+        "written",
+        "spark",
+    )
+    window |= {"status": "differs", "reason": "it has 1 adds"}
+    spark.acts(reports({"status": "done", "result": {**result, "status": "failed"}}))
+    with pytest.raises(AirflowFailException, match="could not be compacted.*it has 1 adds"):
+        operator(DeltaLogCompactionOperator, options={"commits_per_file": 30}).execute(task_context)
+
+
+def test_a_link_that_cannot_be_kept_is_no_reason_to_fail(
+    spark: FakeSpark, task_context: dict[str, Any]
+) -> None:
+    task_context["ti"].xcom_push.side_effect = RuntimeError("the API server is down")
+    line = 'DELTA_MAINTENANCE_APPLICATION {"id": "app-1", "url": "http://driver:4040"}'
+    spark.acts(f"print({line!r}, flush=True)", reports(DONE))
+    assert operator().execute(task_context)["status"] == "written"
+
+
+# What it is started with
+
+
+def test_a_driver_inherits_neither_the_tasks_stdin_nor_its_process_group(
+    spark: FakeSpark, task_context: dict[str, Any]
+) -> None:
+    spark.acts("assert os.getpgid(0) == os.getpid()", reports(DONE))
+    # What Airflow hands a task there is a socket.
+    kept, (ours, theirs) = os.dup(0), os.pipe()
+    os.dup2(ours, 0)
+    try:
+        operator().execute(task_context)
+    finally:
+        os.dup2(kept, 0)
+        for descriptor in (kept, ours, theirs):
+            os.close(descriptor)
+    [start] = spark.starts
+    assert start["stdin"] == "/dev/null"
+    assert "--discard-spec" in start["words"]
+    # Nothing stays on the worker: neither the specification, with its credentials, nor the rest.
+    assert [path for path in (Path(os.environ["TMPDIR"])).rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("host", "code", "shipped"),
+    [
+        ("local[1]", None, []),
+        ("spark://master:7077", None, ["delta_maintenance.zip"]),
+        ("yarn", None, ["delta_maintenance.zip"]),
+        ("spark://master:7077", {"py_files": ["s3://lake/l.zip"]}, ["l.zip"]),
+        ("spark://master:7077", {"python": "/opt/env/bin/python"}, []),
+    ],
+)
+def test_a_cluster_is_sent_the_library_unless_the_code_travels_otherwise(
+    spark: FakeSpark,
+    task_context: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    host: str,
+    code: dict[str, Any] | None,
+    shipped: list[str],
+) -> None:
+    connect(monkeypatch, host=host)
+    spark.acts(
+        "if '--py-files' in words and words[words.index('--py-files') + 1][0] == '/':",
+        "    assert os.path.getsize(words[words.index('--py-files') + 1]) > 100_000",
+        reports(DONE),
+    )
+    operator(spark_code=code).execute(task_context)
+    words = spark.starts[0]["words"]
+    given = words[words.index("--py-files") + 1].split(",") if "--py-files" in words else []
+    assert [os.path.basename(file) for file in given] == shipped
+    assert ("spark.pyspark.python=/opt/env/bin/python" in words) is ("python" in (code or {}))
+
+
+@pytest.mark.parametrize(
+    "conf", [{"spark.driver.extraJavaOptions": "-javaagent:x"}, {"spark.x.password": "hush"}]
+)
+def test_properties_that_load_code_or_hold_secrets_fail_the_task(
+    spark: FakeSpark, task_context: dict[str, Any], conf: dict[str, str]
+) -> None:
+    with pytest.raises(AirflowFailException, match="the Spark property") as caught:
+        operator(spark_conf=conf).execute(task_context)
+    assert spark.starts == [] and "hush" not in str(caught.value)
+
+
+# What a kill ends
+
+
+def test_a_kill_ends_the_driver_that_spark_submit_has_started(
+    spark: FakeSpark, task_context: dict[str, Any], tmp_path: Path
+) -> None:
+    deaf = (
+        "import os, signal, time; signal.signal(15, signal.SIG_IGN); "
+        f"open({str(tmp_path / 'driver')!r}, 'w').write(str(os.getpid())); time.sleep(90)"
+    )
+    spark.acts(
+        "driver = subprocess.Popen([sys.executable, '-c', " + repr(deaf) + "])",
+        "driver.wait()",
+    )
+    task = operator()
+
+    def kill() -> None:
+        wait_for(lambda: (tmp_path / "driver").exists() and (tmp_path / "driver").read_text())
+        task.on_kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(AirflowException):
+        task.execute(task_context)
+    killer.join()
+    # It did not listen to SIGTERM.
+    wait_for(lambda: not is_alive(int((tmp_path / "driver").read_text())))
+
+
+# What a second try finds
+
+TASK = """\
+import sys
+sys.path[:0] = {path!r}
+from unittest.mock import MagicMock
+from delta_maintenance_airflow.operators.add_constraint import DeltaAddConstraintOperator
+from delta_maintenance_airflow.operators.checkpoint import DeltaCheckpointOperator
+ti = MagicMock(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1, max_tries=0)
+task = DeltaCheckpointOperator(task_id="task", **{arguments!r})
+task.execute({{"ti": ti, "outlet_events": {{}}, "params": {{}}}})
+"""
+
+
+def orphaned(spark: FakeSpark, tmp_path: Path, **arguments: Any) -> None:
+    """A first try that is killed with SIGKILL while its driver is at work."""
+    arguments = {"table_uri": "s3://lake/events", "engine": "spark", **arguments}
+    code = TASK.format(path=sys.path, arguments=arguments)
+    with (tmp_path / "task.log").open("wb") as log:
+        task = subprocess.Popen([sys.executable, "-c", code], stdout=log, stderr=log)
+    wait_for(lambda: (tmp_path / "working").exists() or task.poll() is not None)
+    assert task.poll() is None, (tmp_path / "task.log").read_text()
+    # Long enough for its first line to be read.
+    wait_for(lambda: list((tmp_path / "tmp").glob("*/*/driver")))
+    task.send_signal(signal.SIGKILL)
+    task.wait()
+
+
+def works(tmp_path: Path, *lines: str) -> tuple[str, ...]:
+    return (
+        "print('at work', flush=True)",
+        f"open({str(tmp_path / 'working')!r}, 'w').close()",
+        *lines,
+    )
+
+
+def test_a_driver_that_outlives_its_task_is_waited_for_and_believed(
+    spark: FakeSpark,
+    task_context: dict[str, Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    go = tmp_path / "go"
+    spark.acts(
+        *works(
+            tmp_path,
+            f"while not os.path.exists({str(go)!r}): time.sleep(0.05)",
+            # Whoever read its lines is gone.
+            "try: print('on and on', flush=True)",
+            "except BrokenPipeError: pass",
+            reports(DONE),
+        )
+    )
+    orphaned(spark, tmp_path)
+    [start] = spark.starts
+    assert is_alive(start["pid"])
+    caplog.set_level(logging.INFO)
+    second = threading.Timer(1.5, go.touch)
+    second.start()
+    outcome = operator().execute({**task_context, "ti": task_context["ti"]})
+    assert outcome["status"] == "written"
+    assert len(spark.starts) == 1
+    assert any("still at work" in message for message in caplog.messages)
+
+
+def test_a_kill_while_waiting_ends_the_driver_of_the_earlier_try(
+    spark: FakeSpark, task_context: dict[str, Any], tmp_path: Path
+) -> None:
+    spark.acts(*works(tmp_path, "time.sleep(90)"))
+    orphaned(spark, tmp_path)
+    task = operator()
+    killer = threading.Timer(1.0, task.on_kill)
+    killer.start()
+    with pytest.raises(AirflowException, match="killed before"):
+        task.execute(task_context)
+    killer.join()
+    [start] = spark.starts
+    wait_for(lambda: not is_alive(start["pid"]))
+
+
+def test_a_driver_that_died_with_its_task_is_replaced(
+    spark: FakeSpark, task_context: dict[str, Any], tmp_path: Path
+) -> None:
+    spark.acts(*works(tmp_path, "time.sleep(90)"))
+    orphaned(spark, tmp_path)
+    os.kill(spark.starts[0]["pid"], signal.SIGKILL)
+    spark.acts(reports(DONE))
+    assert operator().execute(task_context)["status"] == "written"
+    assert len(spark.starts) == 2
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_a_report_of_an_earlier_try_is_enough_and_of_a_cleared_task_is_not(
+    spark: FakeSpark, task_context: dict[str, Any], tmp_path: Path, cleared: bool
+) -> None:
+    (tmp_path / "reports").mkdir()
+    task = operator(report_folder=f"{tmp_path}/reports")
+    spark.acts(reports(DONE))
+    task.execute(task_context)
+    task_context["ti"].try_number += 1
+    task_context["ti"].max_tries += cleared
+    assert task.execute(task_context)["status"] == "written"
+    assert len(spark.starts) == 1 + cleared
+
+
+def test_another_request_of_the_same_task_is_another_job(
+    spark: FakeSpark, task_context: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "reports").mkdir()
+    spark.acts(reports(DONE))
+    for kind in ("v2-json", "v2-parquet"):
+        task = operator(report_folder=str(tmp_path / "reports"), options={"kind": kind})
+        task.execute(task_context)
+    assert len(spark.starts) == 2
+
+
+def test_a_job_that_failed_or_did_a_part_is_done_again(
+    spark: FakeSpark, task_context: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "reports").mkdir()
+    task = operator(DeltaVacuumOperator, report_folder=str(tmp_path / "reports"))
+    vacuumed = {"table": "s3://lake/events", "version": 9, "status": "partly", "failed": 1}
+    vacuumed |= {"failures": ["a.parquet: no"]}
+    error = {"type": "StorageError", "message": "down", "problem": "down", "exit_status": 1}
+    spark.acts(reports({"status": "failed", "error": {**error, "retryable": True}}), "sys.exit(1)")
+    with pytest.raises(Exception, match="down"):
+        task.execute(task_context)
+    spark.acts(reports({"status": "done", "result": vacuumed}))
+    with pytest.raises(Exception, match="others could not be"):
+        task.execute(task_context)
+    spark.acts(reports({"status": "done", "result": {**vacuumed, "status": "vacuumed"}}))
+    assert task.execute(task_context)["status"] == "vacuumed"
+    assert len(spark.starts) == 3
+
+
+def test_a_constraint_that_lost_a_race_is_tried_anew(
+    spark: FakeSpark, task_context: dict[str, Any], classic_table: TableBuilder, tmp_path: Path
+) -> None:
+    (tmp_path / "reports").mkdir()
+    task = DeltaAddConstraintOperator(
+        task_id="task",
+        table_uri=classic_table.store.root,
+        name="natural",
+        expression="id >= 0",
+        report_folder=str(tmp_path / "reports"),
+    )
+    result = {"table": classic_table.store.root, "version": 1}
+    lost = {**result, "status": "conflict", "problem": "another writer won"}
+    spark.acts(reports({"status": "done", "result": lost}))
+    with pytest.raises(CommitConflictError):
+        task.execute(task_context)
+    spark.acts(reports({"status": "done", "result": {**result, "status": "committed"}}))
+    assert task.execute(task_context)["status"] == "committed"
+    assert len(spark.starts) == 2
+
+
+def test_a_folder_of_somebody_else_is_not_used(
+    spark: FakeSpark, task_context: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "tmp" / f"delta-maintenance-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(AirflowFailException, match="not private"):
+        operator().execute(task_context)
+    assert spark.starts == []
+
+
+# Drivers on a cluster
+
+
+class ResourceManager(BaseHTTPRequestHandler):
+    """Of YARN: answers about an application, and takes orders to end it."""
+
+    answers: list[tuple[str, str]]
+    requests: list[str]
+
+    def do_GET(self) -> None:
+        self.requests.append(f"GET {self.path}")
+        state, final = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        self._answer({"app": {"state": state, "finalStatus": final, "diagnostics": ""}})
+
+    def do_PUT(self) -> None:
+        self.requests.append(f"PUT {self.path}")
+        self._answer({"state": "KILLED"})
+
+    def _answer(self, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+class States(dict[str, Any]):
+    """The state store of a task."""
+
+    def set(self, key: str, value: Any, **_: Any) -> None:
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
+
+
+@pytest.fixture
+def yarn(monkeypatch: pytest.MonkeyPatch, spark: FakeSpark) -> Iterator[type[ResourceManager]]:
+    handler = type("Handler", (ResourceManager,), {"answers": [], "requests": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": address}
+        connect(monkeypatch, host="yarn", extra=extra)
+        yield handler
+        server.shutdown()
+        thread.join()
+
+
+SUBMITTED = (
+    "print('INFO Client: Submitted application application_1_0001', flush=True)",
+    "print('\\t tracking URL: http://manager:8088/proxy/application_1_0001/', flush=True)",
+)
+
+
+def context_with(states: States, context: dict[str, Any]) -> dict[str, Any]:
+    context["ti"].stats_tags = {}
+    return {**context, "task_state_store": states}
+
+
+def test_an_application_on_yarn_is_followed_and_then_forgotten(
+    spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "reports").mkdir()
+    yarn.answers[:] = [("FINISHED", "SUCCEEDED")]
+    spark.acts(*SUBMITTED, reports(DONE))
+    states = States()
+    task = operator(report_folder=str(tmp_path / "reports"))
+    assert task.execute(context_with(states, task_context))["status"] == "written"
+    words = spark.starts[0]["words"]
+    assert "spark.yarn.submit.waitAppCompletion=false" in words
+    assert "--spec" in words and not words[words.index("--spec") + 1].startswith("@")
+    assert states == {}
+    task_context["ti"].xcom_push.assert_called_once_with(
+        key="delta_spark_ui", value="http://manager:8088/proxy/application_1_0001/"
+    )
+    # Cleared, it runs again.
+    task_context["ti"].max_tries += 1
+    task.execute(context_with(states, task_context))
+    assert len(spark.starts) == 2
+
+
+def test_an_application_that_outlives_its_task_is_taken_up_again(
+    spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    states = States()
+    task = operator(report_folder=str(folder))
+
+    class Killed(BaseException):
+        """What SIGKILL does, as far as this process lets itself be killed."""
+
+    class Dying(States):
+        def set(self, key: str, value: Any, **_: Any) -> None:
+            states[key] = value
+            raise Killed
+
+    spark.acts(*SUBMITTED)
+    with pytest.MonkeyPatch.context() as patch:
+        # Dead, it ends nothing.
+        patch.setattr(SparkSubmission, "kill", lambda _: None)
+        with pytest.raises(Killed):
+            task.execute(context_with(Dying(), task_context))
+    assert list(states.values()) == ["application_1_0001"]
+    [words] = [start["words"] for start in spark.starts]
+    yarn.answers[:] = [("RUNNING", "UNDEFINED"), ("FINISHED", "SUCCEEDED")]
+    first_answer = yarn.do_GET
+
+    def finish(self: ResourceManager) -> None:
+        if len(self.requests) == 1:
+            Path(words[words.index("--report") + 1]).write_text(json.dumps(DONE))
+        first_answer(self)
+
+    yarn.do_GET = finish  # type: ignore[method-assign]
+    outcome = task.execute(context_with(states, task_context))
+    assert outcome["status"] == "written"
+    assert (len(spark.starts), states) == (1, {})
+
+
+def test_a_cleared_task_does_not_take_up_the_application_of_before(
+    spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "reports").mkdir()
+    states = States()
+    task = operator(report_folder=str(tmp_path / "reports"))
+    yarn.answers[:] = [("FINISHED", "FAILED")]
+    spark.acts(*SUBMITTED)
+    with pytest.raises(AirflowException):
+        task.execute(context_with(states, task_context))
+    # What became of the first one is not even asked.
+    yarn.requests.clear()
+    yarn.answers[:] = [("FINISHED", "SUCCEEDED")]
+    spark.acts(*SUBMITTED, reports(DONE))
+    task_context["ti"].max_tries += 1
+    assert task.execute(context_with(states, task_context))["status"] == "written"
+    assert (len(spark.starts), len(yarn.requests)) == (2, 1)
+
+
+def test_a_failed_application_is_submitted_again(
+    spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "reports").mkdir()
+    states = States()
+    task = operator(report_folder=str(tmp_path / "reports"))
+    yarn.answers[:] = [("FINISHED", "FAILED")]
+    spark.acts(*SUBMITTED)
+    with pytest.raises(AirflowException, match="application_1_0001"):
+        task.execute(context_with(states, task_context))
+    assert list(states.values()) == ["application_1_0001"]
+    yarn.answers[:] = [("FINISHED", "FAILED"), ("FINISHED", "SUCCEEDED")]
+    spark.acts(*SUBMITTED, reports(DONE))
+    assert task.execute(context_with(states, task_context))["status"] == "written"
+    assert (len(spark.starts), states) == (2, {})
+
+
+def test_a_kill_ends_the_application_on_yarn(
+    spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "reports").mkdir()
+    task = operator(report_folder=str(tmp_path / "reports"))
+    spark.acts(*SUBMITTED)
+    yarn.answers[:] = [("FINISHED", "KILLED")]
+    answer = yarn.do_GET
+
+    def kill_then_answer(self: ResourceManager) -> None:
+        task.on_kill()
+        answer(self)
+
+    yarn.do_GET = kill_then_answer  # type: ignore[method-assign]
+    with pytest.raises(AirflowException):
+        task.execute(context_with(States(), task_context))
+    assert any(line.startswith("PUT") and "application_1_0001" in line for line in yarn.requests)
+
+
+def test_without_task_states_an_application_on_yarn_is_waited_for(
+    spark: FakeSpark,
+    yarn: type[ResourceManager],
+    task_context: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As before Airflow 3.3."""
+    monkeypatch.setattr("delta_maintenance_airflow.spark.provider.HAS_TASK_STATE", False)
+    (tmp_path / "reports").mkdir()
+    spark.acts(*SUBMITTED, reports(DONE))
+    task = operator(report_folder=str(tmp_path / "reports"))
+    assert task.execute(task_context)["status"] == "written"
+    assert "spark.yarn.submit.waitAppCompletion=false" not in spark.starts[0]["words"]
+    assert yarn.requests == []
+
+
+# Spark Connect
+
+
+class FakeSession:
+    """A session on a server; its jobs go on until they are interrupted."""
+
+    def __init__(self) -> None:
+        self.interrupted = threading.Event()
+
+    def interruptAll(self) -> list[str]:
+        self.interrupted.set()
+        return []
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
+    connection = {"conn_type": "spark_connect", "host": "sc://spark", "port": 15002}
+    connection |= {"password": "the-token"}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    session = FakeSession()
+
+    @contextlib.contextmanager
+    def connected(address: str) -> Iterator[FakeSession]:
+        assert address == "sc://spark:15002/;token=the-token"
+        yield session
+
+    monkeypatch.setattr("delta_maintenance.spark.connect.connected", connected)
+    return session
+
+
+def test_a_connection_to_a_server_runs_the_job_in_the_task(
+    server: FakeSession, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(spec: Any, session: FakeSession) -> dict[str, Any]:
+        assert (spec.operation, session) == ("checkpoint", server)
+        return RESULT
+
+    monkeypatch.setattr("delta_maintenance.spark.job.run", run)
+    assert operator().execute(task_context)["status"] == "written"
+    for more in ({"spark_conf": {"spark.task.cpus": 1}}, {"spark_code": {"python": "x"}}):
+        with pytest.raises(AirflowFailException, match="leave spark_conf"):
+            operator().__class__(task_id="t", table_uri="s3://l/e", engine="spark", **more).execute(
+                task_context
+            )
+
+
+def test_a_kill_interrupts_the_server_and_its_error_may_be_retried(
+    server: FakeSession, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(spec: Any, session: FakeSession) -> dict[str, Any]:
+        session.interrupted.wait(60)
+        raise RuntimeError("[OPERATION_CANCELED] it was ended\n\tat java.lang.Thread.run")
+
+    monkeypatch.setattr("delta_maintenance.spark.job.run", run)
+    task = operator()
+    killer = threading.Timer(0.2, task.on_kill)
+    killer.start()
+    with pytest.raises(Exception, match="RuntimeError: .OPERATION_CANCELED. it was") as caught:
+        task.execute(task_context)
+    killer.join()
+    assert server.interrupted.is_set()
+    assert not isinstance(caught.value, AirflowFailException)
+    # Over, it ends nothing.
+    task.on_kill()

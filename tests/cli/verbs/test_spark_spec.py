@@ -1,0 +1,98 @@
+"""`spark-spec` prints what a platform is asked, `spark-stage` puts files where it finds them."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from delta_maintenance.cli.verbs import spark_spec
+from delta_maintenance.submission.exporters import EXPORTERS
+from delta_maintenance.submission.job_spec import APPLICATION, OPERATIONS, JobSpec
+
+WORDS = (
+    *("spark-spec", "vacuum", "s3://lake/events"),
+    *("--application", "s3://lake/job.py", "--report", "s3://lake/report.json"),
+)
+
+
+def test_the_choices_of_the_command_line_are_those_of_the_library() -> None:
+    # Written down twice, so that `--help` loads nothing heavy.
+    assert tuple(EXPORTERS) == spark_spec._PLATFORMS
+    assert spark_spec._OPERATIONS == OPERATIONS
+    listed = spark_spec._SPEC.partition("--set:\n")[2].partition("\nThe ")[0]
+    rows = re.split(r"\n?^  (?=\S)", listed, flags=re.MULTILINE)[1:]
+    told = {words[0]: set(words[1:]) - {"or"} for words in (re.split(r"[,;\s]+", r) for r in rows)}
+    assert told == {name: set(kind.__dataclass_fields__) for name, kind in EXPORTERS.items()}
+
+
+def test_a_request_is_printed(cli: Any) -> None:
+    outcome = cli(
+        *WORDS,
+        *("--for", "livy", "--set", "queue=etl", "--options", '{"retention": "P30D"}'),
+        *("--py-files", "s3://lake/l.zip", "--archives", "s3://lake/e.tar.gz#e", "--plan-only"),
+        *("--executors", "3", "--executor-memory", "2g", "--spark-conf", "spark.task.cpus=2"),
+        *("--env", "TMPDIR=/scratch", "--python", "./e/bin/python"),
+    )
+    assert (outcome.status, outcome.err) == (0, "")
+    body = outcome.document
+    assert (body["queue"], body["pyFiles"]) == ("etl", ["s3://lake/l.zip"])
+    assert body["archives"] == ["s3://lake/e.tar.gz#e"]
+    assert (
+        body["conf"].items()
+        >= {
+            "spark.executor.instances": "3",
+            "spark.executor.memory": "2g",
+            "spark.task.cpus": "2",
+            "spark.executorEnv.TMPDIR": "/scratch",
+            "spark.pyspark.python": "./e/bin/python",
+        }.items()
+    )
+    spec = JobSpec.from_json(json.loads(body["args"][1]))
+    assert (spec.operation, spec.plan_only, spec.options) == ("vacuum", True, {"retention": "P30D"})
+
+
+def test_the_resource_of_kubernetes_is_yaml_unless_json_is_asked_for(cli: Any) -> None:
+    words = (*WORDS, "--for", "kubernetes", "--image", "x/y:1", "--set", "namespace=lake")
+    words = (*words, "--set", "spark_version=4.0.1", "--set", "service_account=spark")
+    printed = cli(*words).out
+    assert printed.startswith("apiVersion: ")
+    assert yaml.safe_load(printed) == cli(*words, "--json").document
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--for", "livy", "--set", "que=etl"), "que"),
+        (("--for", "dataproc-cluster"), "project_id"),
+        (("--for", "livy", "--spark-conf", "spark.jars=x.jar"), "spark.jars"),
+        (("--for", "livy", "--options", '{"retain": 1}'), "retain"),
+        (("--for", "livy", "--options", "[]"), "--options: no JSON object"),
+        (("--for", "livy", "--executors", "none"), "executors"),
+        (
+            ("--for", "livy", "--storage-option", "key=id", "--storage-option", "secret=hush"),
+            "identity",
+        ),
+        (("--for", "slurm"), "--for"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_wrong_usage(
+    cli: Any, words: tuple[str, ...], problem: str
+) -> None:
+    outcome = cli(*WORDS, *words)
+    assert (outcome.status, outcome.out) == (2, "")
+    assert problem in outcome.err and "hush" not in outcome.err
+
+
+def test_both_files_of_a_job_are_put_into_a_folder(cli: Any, tmp_path: Path) -> None:
+    told = cli("spark-stage", f"{tmp_path}/", "--json").document
+    assert Path(told["application"]).read_bytes() == APPLICATION.read_bytes()
+    [library] = told["py_files"]
+    assert "delta_maintenance/spark/job.py" in zipfile.ZipFile(library).namelist()
+    again = cli("spark-stage", str(tmp_path))
+    assert again.out.splitlines() == [told["application"], library]

@@ -1,0 +1,369 @@
+"""`add-constraint`: what it plans, when it commits, and what others do to it meanwhile.
+
+The rows are looked at by a check of the tests; `tests/spark` has the real one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    RefusedError,
+    UnsupportedFeatureError,
+)
+from delta_maintenance.operations import add_constraint
+from delta_maintenance.operations.add_constraint import (
+    AddConstraintOptions,
+    AddConstraintPlan,
+    AddConstraintResult,
+    CheckedRows,
+    ViolatingFile,
+)
+from delta_maintenance.storage.core.base import Put
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+
+NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(hours=1)
+KEY = "delta.constraints.positive"
+
+
+def plan(table: TableBuilder, **options: Any) -> AddConstraintPlan:
+    given_options = {"name": "positive", "expression": "id > 0"} | options
+    return add_constraint.plan(
+        table.open().snapshot(), AddConstraintOptions(**given_options), now=NOW
+    )
+
+
+Meanwhile = Callable[[], object]
+
+
+class Check:
+    """Finds one row in each file, which violates where the file's name begins with `bad`."""
+
+    def __init__(self, *meanwhile: Meanwhile) -> None:
+        self.meanwhile = list(meanwhile)
+        self.looks: list[tuple[int, int | None]] = []
+
+    def __call__(
+        self, snapshot: Snapshot, expression: str, *, added_after: int | None
+    ) -> CheckedRows:
+        assert expression == "id > 0"
+        self.looks.append((snapshot.version, added_after))
+        found = CheckedRows()
+        for batch in snapshot.scan(fields={"add": ("path",)}):
+            for row in batch.adds.to_pylist():
+                if added_after is None or row["_commit_version"] > added_after:
+                    bad = row["path"].startswith("bad")
+                    worst = (ViolatingFile(path=row["path"], rows=1, violations=1),) if bad else ()
+                    found += CheckedRows(
+                        files=1, rows=1, violations=bad, violating_files=bad, worst_files=worst
+                    )
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+        return found
+
+
+def apply(table: TableBuilder, planned: AddConstraintPlan, check: Check) -> AddConstraintResult:
+    # As an orchestrator hands it on.
+    planned = AddConstraintPlan.from_json(json.loads(json.dumps(planned.to_json())))
+    result = add_constraint.apply(
+        table.open(), planned, check=check, now=lambda: NOW, sleep=lambda _: None
+    )
+    assert AddConstraintResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+    return result
+
+
+def built(
+    *more: log.Action,
+    protocol: log.Action | None = None,
+    configuration: Mapping[str, str] | None = None,
+    store: MemoryStore | None = None,
+) -> TableBuilder:
+    table = TableBuilder(store)
+    files = log.add("a", size=10), log.add("b", size=20)
+    metadata = log.metadata(configuration=configuration)
+    table.commit([protocol or log.protocol(), metadata, *files, *more])
+    return table
+
+
+def configuration(table: TableBuilder) -> Mapping[str, str]:
+    return table.open().snapshot().metadata.configuration
+
+
+@pytest.mark.conformance("FEAT-12", "FEAT-18")
+def test_the_plan_says_what_is_to_be_read_and_what_changes_for_whom() -> None:
+    table = built(
+        log.add("c", size=5, dv=log.deletion_vector()), protocol=log.features("deletionVectors")
+    )
+    before = table.names()
+    planned = plan(table, name=" Positive ")
+    assert (planned.engine, planned.num_files, planned.total_size) == ("spark", 3, 35)
+    assert (planned.num_deletion_vectors, planned.is_noop) == (1, False)
+    [change] = planned.changes
+    assert (change.name, change.before, change.after) == (KEY, None, "id > 0")
+    assert planned.added_features == ("checkConstraints",)
+    assert any("DuckDB" in cut.client for cut in planned.cut_off)
+    assert table.names() == before
+
+
+@pytest.mark.parametrize(
+    ("protocol", "writer", "listed"),
+    [
+        (log.protocol(1, 1), 7, ("checkConstraints",)),
+        (log.protocol(1, 2), 3, None),
+        (log.protocol(1, 4), 4, None),
+        (log.protocol(2, 5), 5, None),
+        (log.features("deletionVectors"), 7, ("deletionVectors", "checkConstraints")),
+        (log.protocol(1, 7, writer_features=["checkConstraints"]), 7, ("checkConstraints",)),
+    ],
+    ids=str,
+)
+def test_the_protocol_gets_what_constraints_need_and_nothing_else(
+    protocol: log.Action, writer: int, listed: tuple[str, ...] | None
+) -> None:
+    table = built(protocol=protocol)
+    assert apply(table, plan(table), Check()).status == "committed"
+    snapshot = table.open().snapshot()
+    assert snapshot.protocol.min_writer_version == writer
+    assert set(snapshot.protocol.writer_features or ()) == set(listed or ())
+    assert snapshot.metadata.configuration == {KEY: "id > 0"}
+
+
+def test_the_commit_reads_like_one_of_delta_spark() -> None:
+    table = built()
+    result = apply(table, plan(table, name="Positive", expression="  id > 0 "), Check())
+    assert (result.version, result.attempts, result.looks) == (1, 1, 1)
+    assert result.checked == CheckedRows(files=2, rows=2)
+    lines = [json.loads(line) for line in table.read(f"{1:020d}.json").splitlines()]
+    assert [next(iter(line)) for line in lines] == ["commitInfo", "protocol", "metaData"]
+    info = lines[0]["commitInfo"]
+    assert info["operation"] == "ADD CONSTRAINT"
+    assert info["operationParameters"] == {"name": "Positive", "expr": "id > 0"}
+    assert (info["isolationLevel"], info["isBlindAppend"]) == ("Serializable", False)
+
+
+def test_rows_that_violate_it_end_the_operation_without_a_commit() -> None:
+    table = built(log.add("bad"))
+    result = apply(table, plan(table), Check())
+    assert (result.status, result.version, result.looks) == ("violated", 0, 1)
+    assert result.problem is not None and "1 of 3 rows, in 1 of 3 files" in result.problem
+    assert result.checked.worst_files == (ViolatingFile(path="bad", rows=1, violations=1),)
+    assert result.changes == result.added_features == () and table.open().snapshot().version == 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "looks"),
+    [
+        ([log.add("c")], "committed", [(0, None), (1, 0)]),
+        ([log.add("bad")], "violated", [(0, None), (1, 0)]),
+        ([log.add("c", dataChange=False), log.remove("a", dataChange=False)], "committed",
+         [(0, None), (1, 0)]),
+        ([log.remove("a")], "committed", [(0, None), (1, 0)]),
+        ([log.txn("app", 1)], "committed", [(0, None)]),
+        ([log.metadata(description="new")], "committed", [(0, None), (1, None)]),
+        ([log.metadata(configuration={KEY: "id > 0"})], "conflict", [(0, None)]),
+        ([log.protocol(1, 4)], "conflict", [(0, None)]),
+    ],
+    ids=["append", "violating append", "rearrangement", "removal", "transaction", "metadata",
+         "the same", "protocol"],
+)  # fmt: skip
+def test_what_others_commit_after_the_look(
+    lines: list[log.Action], status: str, looks: list[tuple[int, int | None]]
+) -> None:
+    table = built()
+    check = Check(lambda: table.commit(lines))
+    result = apply(table, plan(table), check)
+    assert (result.status, check.looks) == (status, looks)
+    assert (KEY in configuration(table)) == (status == "committed" or "metaData" in lines[0])
+    assert result.version == (2 if status == "committed" else 1)
+
+
+def test_rows_looked_at_before_count_once() -> None:
+    table = built()
+    check = Check(*(lambda n=n: table.commit([log.add(f"late{n}")]) for n in range(3)))
+    result = apply(table, plan(table), check)
+    assert (result.status, result.looks, result.checked.files) == ("committed", 4, 5)
+    assert check.looks == [(0, None), (1, 0), (2, 1), (3, 2)]
+
+
+def test_a_table_that_never_rests_ends_as_a_conflict() -> None:
+    table = built()
+    check = Check(*(lambda n=n: table.commit([log.add(f"late{n}")]) for n in range(100)))
+    result = apply(table, plan(table), check)
+    assert (result.status, result.looks) == ("conflict", 10)
+    assert result.problem is not None and "was committed first" in result.problem
+    assert KEY not in configuration(table)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.sampled_from(["good", "bad", "gone", "swap"]), max_size=6))
+def test_a_constraint_never_lands_over_a_row_that_violates_it(others: list[str]) -> None:
+    table = built()
+
+    def act(number: int, kind: str) -> None:
+        names = {"good": "good", "bad": "bad", "gone": "good", "swap": "bad"}
+        lines = [log.add(f"{names[kind]}{number}")]
+        table.commit(lines)
+        if kind in ("gone", "swap"):
+            table.commit([log.remove(f"{names[kind]}{number}")])
+
+    check = Check(*(lambda n=n, kind=kind: act(n, kind) for n, kind in enumerate(others)))
+    result = apply(table, plan(table), check)
+    live = table.open().snapshot().live_files()["path"].to_pylist()
+    if result.status == "committed":
+        assert not any(path.startswith("bad") for path in live)
+    else:
+        assert result.status == "violated" and "bad" in others
+    assert (KEY in configuration(table)) == (result.status == "committed")
+
+
+def test_the_same_constraint_is_there_already() -> None:
+    table = built(
+        protocol=log.protocol(1, 3), configuration={"delta.constraints.Positive": "id > 0"}
+    )
+    planned = plan(table)
+    assert planned.is_noop and planned.num_files == 0 and "already" in planned.reason
+    result = add_constraint.apply(table.open(), planned)
+    assert (result.status, result.looks) == ("nothing-to-do", 0)
+
+
+def test_a_task_that_is_run_again_ends_as_done_without_a_look() -> None:
+    table = built()
+    planned = plan(table, operation_id="task-1")
+    assert apply(table, planned, Check()).status == "committed"
+    table.commit([log.add("bad")], version=2)
+    check = Check()
+    assert (apply(table, planned, check).status, check.looks) == ("already-done", [])
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({"name": " "}, InvalidRequestError, "no name"),
+        ({"name": "__CHAR_VARCHAR_STRING_LENGTH_CHECK__"}, InvalidRequestError, "no name"),
+        ({"expression": " \n"}, InvalidRequestError, "expression is empty"),
+        ({"name": "TAKEN"}, RefusedError, "--unset delta.constraints.taken"),
+        ({"expression": 1}, InvalidRequestError, "expression"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_added(
+    options: dict[str, Any], kind: type[DeltaMaintenanceError], said: str
+) -> None:
+    table = built(protocol=log.protocol(1, 3), configuration={"delta.constraints.taken": "id < 9"})
+    with pytest.raises(kind, match=said):
+        plan(table, **options)
+
+
+@pytest.mark.conformance("FEAT-11")
+def test_other_constraints_that_sleep_are_not_put_into_force_unseen() -> None:
+    sleeping = {"delta.constraints.other": "id < 9"}
+    with pytest.raises(RefusedError, match=r"delta\.constraints\.other"):
+        plan(built(configuration=sleeping))
+    # Of one that sleeps itself the rows are looked at before it awakes.
+    table = built(log.add("bad"), configuration={KEY: "id > 0"})
+    planned = plan(table)
+    assert (planned.is_noop, planned.changes) == (False, ())
+    assert apply(table, planned, Check()).status == "violated"
+    table.commit([log.remove("bad")])
+    assert apply(table, plan(table), Check()).status == "committed"
+    assert table.open().snapshot().protocol.min_writer_version == 3
+
+
+def test_a_table_whose_features_are_not_supported_is_refused_before_any_look() -> None:
+    for protocol in (log.protocol(1, 7, writer_features=["news"]), log.features("catalogManaged")):
+        with pytest.raises(UnsupportedFeatureError):
+            plan(built(protocol=protocol))
+
+
+def test_a_table_that_was_replaced_or_must_not_be_written_is_refused_before_any_look() -> None:
+    table = built()
+    planned = plan(table)
+    check = Check()
+    table.commit([log.metadata(id="another")])
+    with pytest.raises(RefusedError, match="another table"):
+        apply(table, planned, check)
+    other = built()
+    planned = plan(other)
+    other.commit([log.protocol(1, 7, writer_features=["news"])])
+    with pytest.raises(UnsupportedFeatureError, match="news"):
+        apply(other, planned, check)
+    with pytest.raises(InvalidRequestError, match="Spark"):
+        add_constraint.apply(other.open(), planned)
+    assert check.looks == []
+
+
+class Bucket(MemoryStore):
+    """A memory that says it is on S3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = "s3://bucket/table"
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return (self.root,)
+
+
+def test_who_else_writes_on_s3_is_asked_before_any_look() -> None:
+    table = built(store=Bucket())
+    check = Check()
+    with pytest.raises(RefusedError, match="who else commits"):
+        apply(table, plan(table), check)
+    assert check.looks == []
+    assert apply(table, plan(table, other_writers="none"), check).status == "committed"
+
+
+class Failing(Check):
+    """Fails as one that meets a damaged file."""
+
+    def __call__(self, *arguments: Any, **more: Any) -> CheckedRows:
+        raise CorruptTableError("the data file is gone", file="a")
+
+
+def test_an_error_of_the_check_is_told_with_its_table() -> None:
+    table = built()
+    with pytest.raises(CorruptTableError, match="table memory") as raised:
+        apply(table, plan(table), Failing())
+    assert raised.value.file == "a" and table.open().snapshot().version == 0
+
+
+def test_found_rows_add_up_and_keep_the_worst_files() -> None:
+    def found(*files: tuple[str, int]) -> CheckedRows:
+        worst = tuple(ViolatingFile(path=p, rows=9, violations=n) for p, n in files)
+        return CheckedRows(files=9, rows=90, violations=7, violating_files=3, worst_files=worst)
+
+    both = found(("a", 5), ("b", 1), ("c", 1)) + found(("d", 6), ("e", 5), ("f", 2))
+    assert (both.files, both.rows, both.violations, both.violating_files) == (18, 180, 14, 6)
+    assert [file.path for file in both.worst_files] == ["d", "a", "e", "f", "b"]
+
+
+def test_put_is_refused_where_somebody_stands_and_the_look_is_repeated() -> None:
+    class Raced(MemoryStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.raced = False
+
+        def put_if_absent(self, path: str, data: bytes) -> Put:
+            # At the very last moment, after every look.
+            if path.endswith("1.json") and not self.raced:
+                self.raced = True
+                table.commit([log.add("bad")])
+            return super().put_if_absent(path, data)
+
+    table = built(store=Raced())
+    check = Check()
+    result = apply(table, plan(table), check)
+    assert (result.status, check.looks) == ("violated", [(0, None), (1, 0)])

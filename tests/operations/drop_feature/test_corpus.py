@@ -1,0 +1,96 @@
+"""Real tables lose each of their features, and nothing else."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from shutil import copytree
+
+import deltalake
+import pytest
+from checkpointing import as_checkpointed, state_of
+
+from delta_maintenance import clock, open_table
+from delta_maintenance.errors import RefusedError, UnsupportedFeatureError, VersionNotFoundError
+from delta_maintenance.operations import drop_feature
+from delta_maintenance.operations.drop_feature import DropFeatureOptions
+from delta_maintenance.protocol.features.registry import supported_features
+from delta_maintenance.table.read.table import Table
+
+DROPPED = [
+    ("dat-check_constraints", "deletionVectors"),
+    ("deltars-checkpoint-v2-table", "v2Checkpoint"),
+    ("deltars-table_with_partitioning_mapping", "deletionVectors"),
+    ("golden-v2-checkpoint-json", "v2Checkpoint"),
+    ("kernelrs-cdf-column-mapping-name-mode-3-7", "deletionVectors"),
+    ("kernelrs-cdf-table-with-dv", "deletionVectors"),
+    ("kernelrs-crc-full", "rowTracking"),
+    ("kernelrs-partitioned_with_materialize_feature", "materializePartitionColumns"),
+    ("kernelrs-v1-multi-part-struct-stats-only", "deletionVectors"),
+    ("kernelrs-v2-checkpoints-json-with-sidecars", "v2Checkpoint"),
+    ("kernelrs-v2-checkpoints-parquet-with-sidecars", "v2Checkpoint"),
+    ("kernelrs-v2-parquet-sidecars-struct-stats-only", "v2Checkpoint"),
+]
+REFUSED = [
+    ("dat-check_constraints", "checkConstraints", "constraint const1"),
+    ("dat-deletion_vectors", "deletionVectors", "1 live files"),
+    ("dat-iceberg_compat_v1", "columnMapping", "needed by icebergCompatV1"),
+    ("deltars-table_with_liquid_clustering", "rowTracking", "liquid"),
+    ("golden-collations-table", "domainMetadata", "needed by collations"),
+    ("golden-type-widening-nested", "typeWidening-preview", "column struct.a"),
+    ("kernel-basic-dv-with-checkpoint", "deletionVectors", "2 live files"),
+    ("kernel-catalog-owned-preview", "inCommitTimestamp", "needed by catalogManaged"),
+    ("kernelrs-partition_cm-id", "columnMapping", "mapping mode id"),
+    ("kernelrs-table-with-geo", "geospatial", "column geom"),
+    ("spark-table-with-dv-gigantic", "deletionVectors", "live files"),
+]
+
+
+def now() -> datetime:
+    return clock.now()
+
+
+def copied(corpus: Path, name: str, tmp_path: Path) -> Table:
+    root = tmp_path / "table"
+    copytree(corpus / name, root, copy_function=_copy)
+    inner = next(root.rglob("_delta_log")).parent
+    return open_table(str(inner))
+
+
+def _copy(source: str, target: str) -> None:
+    Path(target).write_bytes(Path(source).read_bytes())
+
+
+@pytest.mark.conformance("FEAT-14", "FEAT-15")
+@pytest.mark.parametrize(("name", "feature"), DROPPED)
+def test_a_real_table_loses_its_feature_and_nothing_else(
+    corpus: Path, name: str, feature: str, tmp_path: Path
+) -> None:
+    table = copied(corpus, name, tmp_path)
+    latest = table.latest_version()
+    before = {}
+    for version in range(latest + 1):
+        with suppress(VersionNotFoundError):
+            before[version] = as_checkpointed(state_of(table.snapshot(version=version)))
+    plan = drop_feature.plan(table.snapshot(), DropFeatureOptions(feature=feature), now=now())
+    result = drop_feature.apply(table, plan, now=now)
+    assert result.status == "dropped"
+    snapshot = table.snapshot()
+    assert feature not in supported_features(snapshot.protocol)
+    assert set(state_of(snapshot).live) == set(before[latest].live)
+    for version, state in before.items():
+        assert as_checkpointed(state_of(table.snapshot(version=version))) == state, version
+    assert len(deltalake.DeltaTable(table.uri).file_uris()) == len(before[latest].live)
+
+
+@pytest.mark.conformance("FEAT-14", "CM-01", "TW-05")
+@pytest.mark.parametrize(("name", "feature", "words"), REFUSED)
+def test_a_real_table_that_uses_its_feature_says_so_and_keeps_it(
+    corpus: Path, name: str, feature: str, words: str, tmp_path: Path
+) -> None:
+    table = copied(corpus, name, tmp_path)
+    before = table.latest_version()
+    with pytest.raises((RefusedError, UnsupportedFeatureError), match=words):
+        drop_feature.plan(table.snapshot(), DropFeatureOptions(feature=feature), now=now())
+    assert table.latest_version() == before

@@ -1,0 +1,655 @@
+"""Each kind of finding, seeded into a sound table: found with its place, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from sound_tables import CONFIGURATION, DATA, PROTOCOL, ROWS, STATS, VECTOR, SoundTable, parquet
+
+from delta_maintenance import clock
+from delta_maintenance.errors import NotADeltaTableError, UnsupportedFeatureError
+from delta_maintenance.operations.fsck import check_presence as file_presence
+from delta_maintenance.operations.fsck.examination import Examination, examine
+from delta_maintenance.operations.fsck.findings import KINDS, Findings
+from delta_maintenance.protocol.delta_log.file_names import (
+    checksum_name,
+    classic_checkpoint_name,
+    commit_name,
+    compaction_name,
+    hadoop_checksum_name,
+    multipart_checkpoint_name,
+)
+from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+
+NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=2)
+
+
+def look(table: TableBuilder, **options: Any) -> Examination:
+    return examine(table.open(), now=NOW, **({"deep": True} | options))
+
+
+@dataclass(frozen=True)
+class Seed:
+    """One way to spoil a table."""
+
+    spoil: Callable[[SoundTable], object]
+    path: str | None = None
+    """What the finding names."""
+    also: Mapping[str, int] = field(default_factory=dict)
+    """What follows from it."""
+    bare: bool = True
+    """Whether the table is one without checkpoints, compactions and checksums."""
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    count: int = 1
+
+
+def _metadata(t: SoundTable, **fields: Any) -> None:
+    t.step(log.metadata(**({"configuration": CONFIGURATION} | fields)))
+
+
+def _columns(*columns: tuple[str, str, dict[str, Any]]) -> str:
+    fields = [
+        {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+        for name, kind, metadata in columns
+    ]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def _state_without(t: SoundTable, path: str) -> list[log.Action]:
+    return [a for a in t.state() if path not in (a.get("add") or {}).get("path", "")]
+
+
+def _again(t: SoundTable, path: str, **fields: Any) -> log.Action:
+    return {"add": {**t.live(path), "dataChange": False} | fields}
+
+
+def _spoil_checksum(t: SoundTable) -> None:
+    stated = json.loads(t.read(checksum_name(3)))
+    t.checksum(3, stated | {"numFiles": stated["numFiles"] + 1})
+
+
+def _mapped(*columns: tuple[str, dict[str, Any]]) -> Callable[[SoundTable], None]:
+    def spoil(t: SoundTable) -> None:
+        names = ["columnMapping", *PROTOCOL["protocol"]["readerFeatures"]]
+        writers = [*PROTOCOL["protocol"]["writerFeatures"], "columnMapping"]
+        configuration = CONFIGURATION | {"delta.columnMapping.mode": "name"}
+        t.step(
+            log.protocol(3, 7, reader_features=names, writer_features=writers),
+            log.metadata(
+                configuration=configuration,
+                schema=_columns(*((name, "long", metadata) for name, metadata in columns)),
+            ),
+        )
+
+    return spoil
+
+
+def _clustered_by_variant(t: SoundTable) -> None:
+    names = [*PROTOCOL["protocol"]["readerFeatures"], "columnMapping", "variantType"]
+    writers = [*PROTOCOL["protocol"]["writerFeatures"], "columnMapping", "variantType"]
+    inner = json.loads(_columns(("v", "variant", _id(2, "physical-v"))))
+    columns = [{"name": "s", "type": inner, "nullable": True, "metadata": _id(1, "physical-s")}]
+    t.step(
+        log.protocol(3, 7, reader_features=names, writer_features=writers),
+        log.metadata(
+            configuration=CONFIGURATION | {"delta.columnMapping.mode": "name"},
+            schema=json.dumps({"type": "struct", "fields": columns}),
+        ),
+        log.domain("delta.clustering", '{"clusteringColumns":[["physical-s","physical-v"]]}'),
+    )
+
+
+def _id(number: int, name: str) -> dict[str, Any]:
+    return {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": name}
+
+
+def hadoop_checksum(data: bytes, *, every: int = 512) -> bytes:
+    sums = [zlib.crc32(data[at : at + every]) for at in range(0, len(data), every)]
+    return struct.pack(f">4sI{len(sums)}I", b"crc\0", every, *sums)
+
+
+def _reused(t: SoundTable) -> None:
+    for columns in ((("a", _id(1, "x")), ("b", _id(2, "y"))), (("a", _id(1, "x")),)):
+        _mapped(*columns)(t)
+    _mapped(("a", _id(1, "x")), ("c", _id(3, "y")))(t)
+
+
+VECTOR_FILE = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
+SIDECAR = "_delta_log/_sidecars/3-00000000-0000-4000-8000-000000000000-0.parquet"
+MANIFEST = "_delta_log/00000000000000000003.checkpoint.00000000-0000-4000-8000-000000000000.json"
+
+
+def commit(version: int) -> str:
+    return f"_delta_log/{commit_name(version)}"
+
+
+SEEDS: dict[str, Seed] = {
+    "unopenable": Seed(
+        lambda t: t.rewrite(0, PROTOCOL),
+        "_delta_log",
+        {"remove-of-absent-file": 2},
+    ),
+    "log-gap": Seed(lambda t: t.drop(commit_name(2)), commit(2), {"unopenable": 1}),
+    "history-gap": Seed(
+        lambda t: [t.checkpoint(3), t.drop(commit_name(1))], commit(1), configuration={}
+    ),
+    "unreadable-commit": Seed(
+        lambda t: t.truncate(commit_name(2), -5), commit(2), {"unopenable": 1}
+    ),
+    "checkpoint-without-commit": Seed(
+        lambda t: [t.checkpoint(2), t.drop(*map(commit_name, range(3)))],
+        f"_delta_log/{classic_checkpoint_name(2)}",
+    ),
+    "repeated-action": Seed(lambda t: t.step(log.txn("app", 8), log.txn("app", 9)), commit(5)),
+    "repeated-file": Seed(lambda t: t.step(_again(t, "c"), _again(t, "c")), commit(5)),
+    "added-and-removed": Seed(
+        lambda t: t.step(log.remove("c"), _again(t, "c")),
+        commit(5),
+    ),
+    "remove-of-absent-file": Seed(lambda t: t.step(log.remove("never there")), commit(5)),
+    "two-live-vectors": Seed(
+        lambda t: t.step(_again(t, "b", deletionVector={**t.vector, "offset": None})),
+        commit(5),
+        {"overlapping-row-ids": 1},
+    ),
+    "two-spellings": Seed(
+        lambda t: [
+            t.step(log.add("/x/y", size=1, baseRowId=80, defaultRowCommitVersion=5), t.mark(99)),
+            t.step(log.add("file:/x/y", size=1, baseRowId=90, defaultRowCommitVersion=6)),
+        ],
+        None,
+    ),
+    "in-commit-timestamp": Seed(lambda t: t.step(inCommitTimestamp=EPOCH_MS), commit(5)),
+    "unknown-action": Seed(lambda t: t.step({"odd": {"a": 1}}), commit(5)),
+    "unknown-file": Seed(lambda t: t.write("strange", b"x"), "_delta_log/strange"),
+    "abandoned-file": Seed(lambda t: t.write(".x.tmp", b"x"), "_delta_log/.x.tmp"),
+    "stale-hadoop-checksum": Seed(
+        lambda t: (
+            [
+                t.write(
+                    hadoop_checksum_name(commit_name(n)), hadoop_checksum(t.read(commit_name(n)))
+                )
+                for n in (1, 2)
+            ]
+            + [t.write(hadoop_checksum_name(commit_name(3)), hadoop_checksum(b"another"))]
+        ),
+        commit(3),
+    ),
+    "incomplete-checkpoint": Seed(
+        lambda t: t.drop(multipart_checkpoint_name(2, 1, 2)),
+        f"_delta_log/{multipart_checkpoint_name(2, 2, 2)}",
+        bare=False,
+    ),
+    "unreadable-checkpoint": Seed(
+        lambda t: t.truncate(classic_checkpoint_name(1), -9),
+        f"_delta_log/{classic_checkpoint_name(1)}",
+        bare=False,
+    ),
+    "missing-sidecar": Seed(lambda t: t.store.delete(SIDECAR), SIDECAR, bare=False),
+    "sidecar-size": Seed(
+        lambda t: t.write(
+            MANIFEST.rpartition("/")[2],
+            t.store.read(MANIFEST).replace(b'"sizeInBytes":', b'"sizeInBytes":1', 1),
+        ),
+        SIDECAR,
+        bare=False,
+    ),
+    "orphan-sidecar": Seed(
+        lambda t: t.write("_sidecars/lone.parquet", b"x"), "_delta_log/_sidecars/lone.parquet"
+    ),
+    "checkpoint-differs": Seed(
+        lambda t: t.checkpoint(4, actions=_state_without(t, "c")),
+        f"_delta_log/{classic_checkpoint_name(4)}",
+    ),
+    "damaged-hint": Seed(lambda t: t.hint("{"), "_delta_log/_last_checkpoint"),
+    "dangling-hint": Seed(lambda t: t.hint(2), "_delta_log/_last_checkpoint"),
+    "unreadable-compaction": Seed(
+        lambda t: t.zero(compaction_name(1, 3)),
+        f"_delta_log/{compaction_name(1, 3)}",
+        bare=False,
+    ),
+    "compaction-differs": Seed(
+        lambda t: t.compaction(1, 3, lines=t.reconciled(1, 3)[:-1]),
+        f"_delta_log/{compaction_name(1, 3)}",
+    ),
+    "unreadable-checksum": Seed(
+        lambda t: t.checksum(2, b"{"), f"_delta_log/{checksum_name(2)}", bare=False
+    ),
+    "checksum-differs": Seed(_spoil_checksum, f"_delta_log/{checksum_name(3)}", bare=False),
+    "checksum-without-commit": Seed(
+        lambda t: t.checksum(5, {"numFiles": 1}), f"_delta_log/{checksum_name(5)}"
+    ),
+    "misplaced-feature": Seed(
+        lambda t: t.step(
+            log.protocol(
+                3,
+                7,
+                reader_features=[*PROTOCOL["protocol"]["readerFeatures"], "appendOnly"],
+                writer_features=PROTOCOL["protocol"]["writerFeatures"],
+            )
+        )
+    ),
+    "missing-feature": Seed(
+        lambda t: t.step(
+            log.features(
+                "deletionVectors",
+                "v2Checkpoint",
+                writer_only=["inCommitTimestamp", "rowTracking"],
+            )
+        )
+    ),
+    "draft-feature": Seed(
+        lambda t: t.step(
+            log.features(
+                "timestampNTZ",
+                *PROTOCOL["protocol"]["readerFeatures"],
+                writer_only=["domainMetadata", "inCommitTimestamp", "rowTracking"],
+            )
+        )
+    ),
+    "draft-row-ids": Seed(lambda t: t.step(log.domain("old", {"a": "1"}))),
+    "unreadable-property": Seed(
+        lambda t: _metadata(
+            t, configuration=CONFIGURATION | {"delta.logRetentionDuration": "a while"}
+        )
+    ),
+    "unreadable-schema": Seed(lambda t: _metadata(t, schema="{")),
+    "unknown-partition-column": Seed(lambda t: _metadata(t, partitioned_by=["PART"])),
+    "repeated-column": Seed(
+        lambda t: _metadata(t, schema=_columns(("a", "long", {}), ("A", "long", {})))
+    ),
+    "repeated-column-id": Seed(_mapped(("a", _id(1, "x")), ("b", _id(1, "y")))),
+    "type-without-feature": Seed(
+        lambda t: _metadata(t, schema=_columns(("at", "timestamp_ntz", {})))
+    ),
+    "reused-physical-name": Seed(_reused, path=commit(7)),
+    "clustered-and-partitioned": Seed(
+        lambda t: t.step(
+            log.metadata(configuration=CONFIGURATION, partitioned_by=["part"]),
+            log.domain("delta.clustering"),
+        )
+    ),
+    "variant-layout": Seed(_clustered_by_variant),
+    "vector-without-feature": Seed(
+        lambda t: t.step(
+            log.features(
+                "v2Checkpoint", writer_only=["domainMetadata", "inCommitTimestamp", "rowTracking"]
+            )
+        ),
+        "b",
+    ),
+    "vector-without-count": Seed(lambda t: t.step(_again(t, "b", stats=None)), "b"),
+    "invalid-statistics": Seed(lambda t: t.step(_again(t, "c", stats='{"numRecords":')), "c"),
+    "missing-row-id": Seed(lambda t: t.step(_again(t, "c", baseRowId=None)), "c"),
+    "overlapping-row-ids": Seed(lambda t: t.step(_again(t, "c", baseRowId=25)), "c"),
+    "row-id-mark-too-low": Seed(lambda t: t.step(t.mark(38))),
+    "future-row-commit-version": Seed(
+        lambda t: t.step(_again(t, "c", defaultRowCommitVersion=6)), "c"
+    ),
+    "missing-data-file": Seed(lambda t: t.store.delete("d e"), "d%20e"),
+    "data-file-size": Seed(lambda t: t.store.put("c", parquet(part="longer")), "c"),
+    "missing-deletion-vector": Seed(lambda t: t.store.delete(VECTOR_FILE), "b"),
+    "missing-removed-file": Seed(
+        lambda t: [
+            t.step(log.remove("c", deletionTimestamp=EPOCH_MS)),
+            t.store.delete("c"),
+        ],
+        "c",
+    ),
+    "unreadable-data-file": Seed(lambda t: t.store.put("c", b"x" * len(DATA)), "c"),
+    "row-count-differs": Seed(lambda t: t.step(_again(t, "c", stats='{"numRecords":9}')), "c"),
+    "damaged-deletion-vector": Seed(
+        lambda t: t.store.put(VECTOR_FILE, t.store.read(VECTOR_FILE)[:-1] + b"x"), "b"
+    ),
+}
+
+
+@pytest.mark.conformance("LOG-02", "LOG-07", "LOG-08", "FILE-03", "FILE-04", "FILE-07", "FILE-08")
+@pytest.mark.conformance("FILE-13", "REC-05", "META-06", "SCHEMA-03", "SCHEMA-09", "CLU-01")
+@pytest.mark.conformance("CKPT-16", "CKPT-24", "CKPT-32", "COMP-10", "CRC-03", "CM-07", "CM-08")
+@pytest.mark.conformance("DV-02", "DV-07", "DV-10", "DV-11", "RT-04")
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_found_and_nothing_else(kind: str) -> None:
+    seed = SEEDS[kind]
+    table = SoundTable(configuration=seed.configuration, extras=not seed.bare)
+    assert not look(table).findings.counts
+
+    seed.spoil(table)
+    found = look(table).findings
+
+    assert found.counts == {kind: seed.count, **seed.also}
+    (first,) = (finding for finding in found.first(20) if finding.kind == kind)
+    assert first.path == seed.path
+    assert (first.severity, first.remedy != "") == (KINDS[kind].severity, True)
+
+
+def test_a_sound_table_has_no_findings_by_any_route() -> None:
+    assert not look(SoundTable()).findings.counts
+    assert not look(SoundTable(extras=False)).findings.counts
+    assert not look(SoundTable(), deep=False).findings.counts
+
+
+@pytest.mark.conformance("CM-08")
+def test_columns_that_come_back_or_are_mapped_anew_reuse_no_name() -> None:
+    table = SoundTable(extras=False)
+    one, two = ("a", _id(1, "x")), ("b", _id(2, "y"))
+    for columns in ((one, two), (one,), (("renamed", _id(1, "x")), two)):
+        _mapped(*columns)(table)
+    # Restored, renamed: but then all files are written anew, and ids begin again.
+    _metadata(table)
+    _mapped(("c", _id(1, "y")), ("d", _id(2, "x")))(table)
+    assert "reused-physical-name" not in look(table, deep=False).findings.counts
+
+
+def problems(table: TableBuilder) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for finding in look(table).findings.first(20):
+        found.setdefault(finding.kind, []).append(finding.problem)
+    return found
+
+
+def _changed(actions: list[log.Action], name: str, **fields: Any) -> list[log.Action]:
+    return [{name: {**action[name], **fields}} if name in action else action for action in actions]
+
+
+def _checkpointed(change: Callable[[list[log.Action]], list[log.Action]]) -> SoundTable:
+    table = SoundTable(extras=False)
+    table.checkpoint(4, actions=change(table.state()))
+    return table
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda s: [*s, log.add("more", size=3)], "has files that are not live: more"),
+        (lambda s: [a for a in s if "add" not in a], "lacks live files: c and 2 others"),
+        (lambda s: [*s, *[a for a in s if "c" in str(a.get("add", {}).get("path"))]], "twice: c"),
+        (lambda s: _changed(s, "add", size=5), "has another size for: "),
+        (lambda s: _changed(s, "add", modificationTime=5), "has another modificationTime for: "),
+        (lambda s: _changed(s, "add", baseRowId=5), "has another baseRowId for: "),
+        (
+            lambda s: _changed(s, "add", defaultRowCommitVersion=None),
+            "has another defaultRowCommitVersion for: ",
+        ),
+        (lambda s: [*s, log.remove("c")], "tombstones of files that were not removed: c"),
+        (lambda s: _changed(s, "protocol", minWriterVersion=8), "its protocol is not"),
+        (lambda s: _changed(s, "metaData", id="other"), "its metaData is not"),
+        (lambda s: _changed(s, "txn", version=6), "its transaction of app is not"),
+        (lambda s: [a for a in s if "txn" not in a], "lacks the transaction of app"),
+        (
+            lambda s: [a for a in s if (a.get("domainMetadata") or {}).get("domain") != "custom"],
+            "its domain custom is not",
+        ),
+        (
+            lambda s: [*s, log.domain("ghost", "1")],
+            "its domain ghost is not",
+        ),
+    ],
+)
+def test_what_a_checkpoint_has_otherwise_is_told(
+    change: Callable[[list[log.Action]], list[log.Action]], problem: str
+) -> None:
+    found = problems(_checkpointed(change))["checkpoint-differs"]
+
+    assert any(problem in text for text in found), found
+
+
+def test_a_checkpoint_may_leave_out_what_has_expired() -> None:
+    def fresh(state: list[log.Action]) -> list[log.Action]:
+        return [action for action in state if not action.keys() & {"remove", "txn"}]
+
+    table = SoundTable(
+        extras=False, configuration={"delta.setTransactionRetentionDuration": "interval 1 day"}
+    )
+    table.checkpoint(4, actions=fresh(table.state()))
+
+    assert not look(table).findings.counts
+
+
+def test_every_checkpoint_is_compared_not_only_the_newest() -> None:
+    table = SoundTable()
+    table.checkpoint(1, actions=[a for a in table.state(1) if "add" not in a])
+
+    found = look(table)
+
+    assert [f.version for f in found.findings.first(20)] == [1]
+    assert found.findings.counts == {"checkpoint-differs": 1}
+    assert found.bad_checkpoints == {classic_checkpoint_name(1): "checkpoint-differs"}
+
+
+@pytest.mark.conformance("CRC-03", "CRC-07", "CRC-08")
+@pytest.mark.parametrize(
+    ("field_name", "value"),
+    [
+        ("tableSizeBytes", 1),
+        ("numDeletedRecordsOpt", 3),
+        ("numDeletionVectorsOpt", 0),
+        ("inCommitTimestampOpt", 1),
+        ("setTransactions", []),
+        ("domainMetadata", []),
+        ("protocol", {"minReaderVersion": 1, "minWriterVersion": 2}),
+        ("allFiles", [{"path": "b"}]),
+        ("deletedRecordCountsHistogramOpt", {"deletedRecordCounts": [9] * 10}),
+        (
+            "histogramOpt",
+            {"sortedBinBoundaries": [0, 9], "fileCounts": [1, 1], "totalBytes": [1, 1]},
+        ),
+    ],
+)
+def test_every_field_of_a_checksum_is_held_against_the_log(field_name: str, value: object) -> None:
+    table = SoundTable()
+    stated = json.loads(table.read(checksum_name(3))) | {field_name: value}
+    if field_name == "histogramOpt":
+        del stated["fileSizeHistogram"]
+    table.checksum(3, stated)
+
+    (problem,) = problems(table)["checksum-differs"]
+
+    assert (field_name if field_name != "histogramOpt" else "fileSizeHistogram") in problem
+
+
+def test_a_checksum_with_a_time_that_the_table_has_not_is_found() -> None:
+    table = SoundTable(extras=False, configuration={"delta.enableInCommitTimestamps": "false"})
+    table.checksum(2, {"inCommitTimestampOpt": 1})
+
+    assert problems(table) == {
+        "checksum-differs": ["inCommitTimestampOpt is there, but the table has none"]
+    }
+
+
+@pytest.mark.conformance("DV-07", "DV-10")
+@pytest.mark.parametrize("at", range(45))
+def test_every_byte_of_a_deletion_vector_file_counts(at: int) -> None:
+    table = SoundTable(extras=False)
+    data = bytearray(table.store.read(VECTOR_FILE))
+    assert len(data) == 45
+    data[at] ^= 0x10
+    table.store.put(VECTOR_FILE, bytes(data))
+
+    assert look(table).findings.counts == {"damaged-deletion-vector": 1}
+
+
+@pytest.mark.conformance("DV-10")
+def test_a_vector_that_marks_other_rows_than_there_are_is_found() -> None:
+    table = SoundTable(extras=False)
+    vector = {**table.vector, "cardinality": 3}
+    table.step(log.remove("b", dv=table.vector), _again(table, "b", deletionVector=vector))
+    assert problems(table)["damaged-deletion-vector"] == [
+        "a deletion vector marks 2 rows where the log says 3"
+    ]
+
+    table = SoundTable(extras=False)
+    table.step(_again(table, "b", stats='{"numRecords":7}'))
+    assert set(problems(table)) == {"damaged-deletion-vector", "row-count-differs"}
+
+
+@pytest.mark.conformance("DV-04", "DV-11")
+def test_the_vector_of_a_file_that_was_just_removed_is_missed_too() -> None:
+    table = SoundTable(extras=False)
+    table.step(log.remove("b", dv=table.vector, deletionTimestamp=EPOCH_MS))
+    table.store.delete(VECTOR_FILE)
+
+    assert problems(table) == {
+        "missing-removed-file": [f"the file of its deletion vector is missing: {VECTOR_FILE}"]
+    }
+    assert VECTOR in json.dumps(table.vector)
+
+
+@pytest.mark.conformance("DV-08")
+def test_a_vector_whose_path_cannot_be_told_is_a_finding_not_an_error() -> None:
+    table = SoundTable(extras=False)
+    vector = log.deletion_vector("short")
+    table.step(log.remove("b", dv=table.vector), _again(table, "b", deletionVector=vector))
+
+    assert set(problems(table)) == {"damaged-deletion-vector"}
+
+
+@pytest.mark.conformance("FILE-01")
+def test_files_outside_of_the_root_are_counted_and_left_alone() -> None:
+    table = SoundTable(extras=False)
+    table.step(t := log.add("s3://elsewhere/x", size=1, baseRowId=50, defaultRowCommitVersion=5))
+    table.step(table.mark(60))
+
+    found = look(table)
+
+    assert not found.findings.counts, t
+    assert found.presence is not None
+    assert found.presence.external == 1
+
+
+@pytest.mark.conformance("FILE-01")
+def test_paths_that_were_never_encoded_are_found() -> None:
+    table = SoundTable(extras=False)
+    table.store.put("100%", DATA)
+    table.store.put("a%20b", DATA)
+    for number, path in enumerate(("100%25", "a%20b")):
+        table.step(
+            log.add(
+                path,
+                size=len(DATA),
+                stats=STATS,
+                baseRowId=100 + number * ROWS,
+                defaultRowCommitVersion=table.version + 1,
+            ),
+            table.mark(100 + (number + 1) * ROWS),
+        )
+
+    assert not look(table).findings.counts
+
+
+def test_what_is_wrong_before_a_gap_does_not_hide_what_is_wrong_behind_it() -> None:
+    table = SoundTable(extras=False)
+    table.checkpoint(3)
+    table.truncate(commit_name(1), -5)
+    table.step(log.txn("app", 8), log.txn("app", 9))
+
+    assert set(problems(table)) == {"unreadable-commit", "repeated-action"}
+
+
+def test_a_version_that_stands_on_nothing_but_a_damaged_checkpoint_does_not_open() -> None:
+    table = SoundTable(extras=False)
+    table.checkpoint(2)
+    table.truncate(classic_checkpoint_name(2), -9)
+    table.drop(commit_name(0), commit_name(1))
+
+    found = look(table)
+
+    assert set(found.findings.counts) == {"unopenable", "unreadable-checkpoint", "log-gap"}
+    assert (found.snapshot, found.history, found.presence) == (None, None, None)
+
+
+def test_a_log_with_nothing_but_part_of_a_checkpoint_is_a_finding() -> None:
+    table = SoundTable(extras=False)
+    (first, _) = table.checkpoint(2, parts=2)
+    table.drop(first, *map(commit_name, range(5)))
+
+    assert set(look(table).findings.counts) == {"unopenable", "incomplete-checkpoint"}
+
+
+def test_no_table_and_tables_of_the_future_are_errors() -> None:
+    with pytest.raises(NotADeltaTableError):
+        look(TableBuilder())
+    table = SoundTable(extras=False)
+    table.step(log.features("someday", writer_only=["inCommitTimestamp"]))
+    with pytest.raises(UnsupportedFeatureError):
+        look(table)
+
+
+def test_empty_files_and_tables_without_files_are_sound() -> None:
+    table = TableBuilder()
+    table.commit([log.protocol(), log.metadata()])
+    assert not look(table).findings.counts
+
+    table = SoundTable(extras=False)
+    empty = parquet(0)
+    for _ in range(2):
+        path = f"empty-{table.version}"
+        table.store.put(path, empty)
+        table.step(
+            log.add(
+                path,
+                size=len(empty),
+                stats='{"numRecords":0}',
+                baseRowId=40,
+                defaultRowCommitVersion=table.version + 1,
+            )
+        )
+    assert not look(table).findings.counts
+
+
+def test_many_findings_are_columns_and_the_worst_come_first() -> None:
+    findings = Findings()
+    findings.add("unknown-file", "odd", path="x")
+    many = pa.chunked_array([[f"f-{number}" for number in range(100_000)]])
+    findings.add_files("missing-data-file", "gone", paths=many, version=3)
+    findings.add("log-gap", "gone")
+
+    assert findings.table().num_rows == 100_002
+    shown = findings.first(2)
+    assert [f.kind for f in shown] == ["log-gap", *["missing-data-file"] * 2, "unknown-file"]
+    assert shown[1].version == 3
+
+
+@pytest.mark.parametrize("looked_up", [1, 2, 100])
+def test_each_file_is_held_against_its_own_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_up: int
+) -> None:
+    """A disk is asked file by file, some at a time and folder by folder."""
+    monkeypatch.setattr(file_presence, "_LOOKED_UP", looked_up)
+    table = TableBuilder(tmp_path)
+    names = [f"p={number % 3}/{number}" for number in range(9)]
+    for size, name in enumerate(names):
+        table.store.put(name, b"x" * size)
+    wrong = {names[4]: 99, names[7]: 0}
+    adds = [log.add(name, size=wrong.get(name, size)) for size, name in enumerate(names)]
+    table.commit([log.protocol(), log.metadata(), *adds])
+    found = examine(table.open(), now=clock.now()).findings.table()
+    sizes = found.filter(pc.equal(found["kind"], "data-file-size"))
+    assert sorted(sizes["path"].to_pylist()) == sorted(wrong)
+    assert "it has 4 bytes, the log says 99" in sizes["problem"].to_pylist()
+
+
+@pytest.mark.conformance("SCHEMA-09")
+@pytest.mark.parametrize("clustered_by", [None, '{"clusteringColumns":[["v"]]}'])
+def test_a_variant_neither_partitions_nor_clusters_a_table(clustered_by: str | None) -> None:
+    table = TableBuilder()
+    columns = _columns(("v", "variant", {}), ("w", "variant", {}), ("x", "long", {}))
+    by = [] if clustered_by else ["v"]
+    layout = [log.domain("delta.clustering", clustered_by)] if clustered_by else []
+    first = log.metadata(schema=columns, partitioned_by=by)
+    table.commit([log.features("variantType", "domainMetadata"), first, *layout])
+    found = examine(table.open(), now=clock.now()).findings.table()
+    verb = "clustered" if clustered_by else "partitioned"
+    found = found.filter(pc.equal(found["kind"], "variant-layout"))
+    assert found["problem"].to_pylist() == [f"the table is {verb} by v, a variant"]

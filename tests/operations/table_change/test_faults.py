@@ -1,0 +1,121 @@
+"""Wherever a change of protocol or properties stops, it is there as a whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
+from delta_maintenance.operations import set_properties, upgrade_protocol
+from delta_maintenance.operations.set_properties import SetPropertiesOptions
+from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash, faults
+from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, TableBuilder
+
+NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(hours=1)
+
+
+def build() -> TableBuilder:
+    table = TableBuilder()
+    table.commit([log.protocol(1, 3), log.metadata(configuration={"own": "x"}), log.add("a")])
+    table.commit([log.add("b")])
+    table.checkpoint()
+    table.commit([log.add("c")])
+    return table
+
+
+def store_of(table: TableBuilder) -> MemoryStore:
+    store = MemoryStore()
+    for status in table.store.list_from(LOG):
+        store.now_ms = lambda at=status.modified_ms: at
+        store.put(status.path, table.store.read(status.path))
+    return store
+
+
+def state(store: Store) -> Any:
+    snapshot = Table(store).snapshot()
+    return snapshot.protocol, snapshot.metadata.configuration, snapshot.counts.num_files
+
+
+def mapping_columns(store: Store) -> str:
+    table = Table(store)
+    options = SetPropertiesOptions(
+        properties={"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "true"},
+        operation_id="task",
+    )
+    plan = set_properties.plan(table.snapshot(), options, now=NOW)
+    return set_properties.apply(table, plan, now=lambda: NOW, sleep=lambda _: None).status
+
+
+def upgrading(store: Store) -> str:
+    table = Table(store)
+    options = UpgradeProtocolOptions(features=("rowTracking",), operation_id="task")
+    plan = upgrade_protocol.plan(table.snapshot(), options, now=NOW)
+    return upgrade_protocol.apply(table, plan, now=lambda: NOW, sleep=lambda _: None).status
+
+
+@pytest.mark.conformance("TXN-02")
+@pytest.mark.parametrize("change", [mapping_columns, upgrading])
+def test_after_every_fault_the_table_is_as_before_or_as_after_and_a_rerun_ends_it(
+    change: Callable[[Store], str], count_cases: Callable[[str, int], None]
+) -> None:
+    table = build()
+    trial = FaultStore(store_of(table))
+    before = state(store_of(table))
+    assert change(trial) == "committed"
+    after = state(trial)
+    assert before != after
+    cases = 0
+    for at, fault in faults(trial.trace):
+        store = store_of(table)
+        status = None
+        with suppress(SimulatedCrash, DeltaMaintenanceError):
+            status = change(FaultStore(store, at=at, fault=fault))
+        reached = state(store)
+        assert reached in (before, after), (at, fault)
+        if status is not None:
+            assert (status, reached) == ("committed", after), (at, fault)
+        rerun = change(store)
+        assert rerun == ("nothing-to-do" if reached == after else "committed"), (at, fault)
+        assert state(store) == after
+        assert Table(store).snapshot().version == 3, (at, fault)
+        for version in range(3):
+            assert Table(store).snapshot(version=version).protocol == before[0]
+        cases += 1
+    count_cases("faults of protocol and property changes", cases)
+    assert cases > 10
+
+
+def test_an_answer_that_never_comes_is_no_result() -> None:
+    class Silent(MemoryStore):
+        def put_if_absent(self, path: str, data: bytes) -> Any:
+            raise CommitUnknownError("no answer", file=path)
+
+    store = Silent()
+    for path, data in ((s.path, build().store.read(s.path)) for s in build().store.list_from(LOG)):
+        store.put(path, data)
+    with pytest.raises(CommitUnknownError) as caught:
+        upgrading(store)
+    assert caught.value.version == 3 and caught.value.table == store.root
+
+
+def test_what_a_commit_costs_when_nobody_else_writes() -> None:
+    store = FaultStore(store_of(build()))
+    table = Table(store)
+    options = SetPropertiesOptions(properties={"delta.checkpointInterval": "5"})
+    plan = set_properties.plan(table.snapshot(), options, now=NOW)
+    opening = list(store.trace)
+    store.trace.clear()
+    set_properties.apply(table, plan, now=lambda: NOW)
+    assert store.trace[: len(opening)] == opening
+    kinds = [step.kind for step in store.trace[len(opening) :]]
+    # The commit, the look behind it, and at most the checksum.
+    assert kinds[:2] == ["put_if_absent", "list_from"] and len(kinds) <= 4

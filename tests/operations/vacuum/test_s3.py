@@ -1,0 +1,109 @@
+"""Vacuum on S3: the number of its requests, and what its commits ask for."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from emulators.s3_server import S3Server, serve_s3
+from vacuum_tables import days_ago
+
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.vacuum import VacuumOptions
+from delta_maintenance.storage.s3.store import S3Store
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.testing.actions import add, metadata, protocol
+from delta_maintenance.testing.table_builder import log_text
+
+LIVE, DEAD = 30, 20
+LATER = datetime.now(UTC) + timedelta(days=8)
+"""The server stamps objects with the time it is: a vacuum in a week finds them old."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with serve_s3() as running:
+        yield running
+
+
+def filled(server: S3Server, *, live: int, dead: int) -> Table:
+    bucket = f"bucket-{uuid.uuid4()}"
+    server.make_bucket(bucket)
+    in_use = [f"p={n % 7}/live {n}.parquet" for n in range(live)]
+    unused = [f"p={n % 7}/dead+{n}%.parquet" for n in range(dead)]
+    server.fill(bucket, [f"t/{name}" for name in (*in_use, *unused)], b"x")
+    adds = [add(name.replace(" ", "%20")) for name in in_use]
+    server.fill(bucket, [f"t/_delta_log/{0:020}.json"], log_text([protocol(), metadata(), *adds]))
+    return Table(S3Store(f"s3://{bucket}/t", server.storage_options))
+
+
+@pytest.fixture
+def table(server: S3Server) -> Iterator[Table]:
+    made = filled(server, live=LIVE, dead=DEAD)
+    yield made
+    made.store.close()
+
+
+@pytest.fixture(autouse=True)
+def same_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vacuum.operation, "require_same_clock", lambda *_, **__: None)
+
+
+def test_a_thousand_files_take_one_request_to_list_and_one_to_delete(server: S3Server) -> None:
+    live, dead = 6000, 5000
+    table = filled(server, live=live, dead=dead)
+    snapshot = table.snapshot()
+    server.requests.clear()
+    surveyed = vacuum.survey(snapshot, now=LATER)
+    assert surveyed.plan.files == dead and not surveyed.plan.logs_commits
+    pages = [r for r in server.requests if "list-type=2" in r and "delimiter" not in r]
+    assert len(pages) == -(-(live + dead + 1) // 1000)
+    # Beside the pages: the log read once, and looked at again for what came since.
+    assert len(server.requests) <= len(pages) + 2
+    server.requests.clear()
+    result = vacuum.apply(table, surveyed.plan, now=LATER, surveyed=surveyed)
+    assert (result.deleted, result.failed) == (dead, 0)
+    deletions = sum("POST" in request for request in server.requests)
+    assert deletions == -(-dead // 1000)
+    # One look at the log for each round of four thousand, and one at the end.
+    assert len(server.requests) - deletions <= -(-dead // 4000) + 1
+    table.store.close()
+
+
+def test_commits_on_s3_need_to_know_who_else_writes(server: S3Server, table: Table) -> None:
+    options = VacuumOptions(log_commits=True)
+    surveyed = vacuum.survey(table.snapshot(), options, now=LATER)
+    with pytest.raises(RefusedError, match="who else commits"):
+        vacuum.apply(table, surveyed.plan, now=LATER, surveyed=surveyed)
+    assert vacuum.survey(table.snapshot(), now=LATER).plan.files == DEAD, "nothing was deleted"
+    options = VacuumOptions(log_commits=True, other_writers="none")
+    surveyed = vacuum.survey(table.snapshot(), options, now=LATER)
+    result = vacuum.apply(table, surveyed.plan, now=LATER, surveyed=surveyed)
+    assert (result.start_version, result.end_version) == (1, 2)
+    end: Any = json.loads(table.store.read(f"_delta_log/{2:020}.json"))
+    assert end["commitInfo"]["operationMetrics"]["numDeletedFiles"] == str(DEAD)
+
+
+def test_keys_that_are_no_clean_paths_stay(server: S3Server, table: Table) -> None:
+    bucket = table.uri.removeprefix("s3://").partition("/")[0]
+    odd = ["a//b.parquet", "x/../y.parquet", "./z.parquet", "folder/", "tab\t.parquet"]
+    server.fill(bucket, [f"t/{name}" for name in odd])
+    server.fill(bucket, ["t2/neighbour.parquet", "t.parquet"])
+    surveyed = vacuum.survey(table.snapshot(), now=LATER)
+    assert surveyed.plan.files == DEAD
+    vacuum.apply(table, surveyed.plan, now=LATER, surveyed=surveyed)
+    left = {p for batch in table.store.list_tree() for p in batch["path"].to_pylist()}
+    assert len(left) == LIVE + 1 + len(odd)
+
+
+def test_ages_are_those_of_the_server(server: S3Server, table: Table) -> None:
+    now = datetime.now(UTC)
+    assert epoch_millis(now) - days_ago(7, now) == 7 * 86_400_000
+    assert vacuum.survey(table.snapshot(), now=now).plan.files == 0
+    assert vacuum.survey(table.snapshot(), now=now + timedelta(days=6.99)).plan.files == 0

@@ -1,0 +1,381 @@
+"""What only runs because somebody asks for it: no policy has a rule for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from droppable_tables import TABLES, Clock, comparable
+from policy_tables import asked
+
+from delta_maintenance.errors import InvalidRequestError, StorageError
+from delta_maintenance.operations import add_constraint, drop_feature
+from delta_maintenance.operations.add_constraint import AddConstraintOptions, CheckedRows
+from delta_maintenance.policies.approval import ApprovedPlan, asks_for_approval
+from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.definition.rules import BY_HAND, AnyOperation
+from delta_maintenance.policies.models import OperationOutcome, RunResult
+from delta_maintenance.policies.on_demand import run_operation
+from delta_maintenance.testing.actions import add, features, metadata, protocol
+from delta_maintenance.testing.table_builder import TableBuilder
+
+A_DAY, A_MINUTE = timedelta(days=1), timedelta(minutes=1)
+POSITIVE = {"name": "positive", "expression": "id > 0"}
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def built(feature: str, clock: Clock) -> TableBuilder:
+    builder = TABLES[feature].build()
+    clock.govern(builder.store)
+    return builder
+
+
+def run(
+    builder: TableBuilder,
+    operation: AnyOperation,
+    options: Mapping[str, Any] | None = None,
+    *,
+    rules: Mapping[str, Any] | None = None,
+    **given: Any,
+) -> RunResult:
+    policy_table = asked(**(rules or {}))
+    return run_operation(builder.open(), policy_table, operation, options=options, **given)
+
+
+def only(result: RunResult) -> OperationOutcome:
+    (outcome,) = result.outcomes
+    assert RunResult.from_json(result.to_json()) == result
+    return outcome
+
+
+def planned(builder: TableBuilder, operation: AnyOperation, *args: Any, **given: Any) -> Any:
+    """What is to be approved, with the plan that is shown."""
+    outcome = only(run(builder, operation, *args, plan_only=True, **given))
+    assert outcome.status == "planned" and outcome.result is not None, outcome.reason
+    approved = ApprovedPlan.of(operation, outcome.result, planned_at=outcome.started_at)
+    return ApprovedPlan.from_json(approved.to_json()), outcome.result
+
+
+def now_protocol(builder: TableBuilder) -> Any:
+    return comparable(builder.open().snapshot().protocol.to_json())
+
+
+# Dropping a feature
+
+
+@pytest.mark.parametrize("feature", ["deletionVectors", "domainMetadata", "rowTracking"])
+def test_a_feature_is_dropped_once_somebody_has_agreed(feature: str, clock: Clock) -> None:
+    builder = built(feature, clock)
+    given = {"options": {"feature": feature}, "now": clock}
+    approved, plan = planned(builder, "drop-feature", **given)
+    assert asks_for_approval("drop-feature", plan)
+    assert now_protocol(builder) == comparable(TABLES[feature].protocol["protocol"])
+    clock.pass_by(timedelta(hours=5))
+    builder.commit([add("of_others", stats='{"numRecords":1}')])
+    result = run(builder, "drop-feature", **given, approved=approved)
+    outcome = only(result)
+    assert (result.status, outcome.status, outcome.exit_status) == ("done", "done", 0)
+    assert now_protocol(builder) == comparable(TABLES[feature].protected["protocol"])
+    assert outcome.commits == len((outcome.result or {})["commits"]) > 0
+    assert result.last_runs == (), "it is never due"
+
+
+def test_what_somebody_else_has_dropped_meanwhile_is_done(clock: Clock) -> None:
+    builder = built("vacuumProtocolCheck", clock)
+    given = {"options": {"feature": "vacuumProtocolCheck"}, "now": clock}
+    approved, _ = planned(builder, "drop-feature", **given)
+    run(builder, "drop-feature", **given)
+    version = builder.open().latest_version()
+    result = run(builder, "drop-feature", **given, approved=approved)
+    assert only(result).status == "nothing-to-do"
+    assert builder.open().latest_version() == version
+    _, plan = planned(builder, "drop-feature", **given)
+    assert not asks_for_approval("drop-feature", plan)
+
+
+def test_a_try_that_was_interrupted_is_ended_by_the_next_with_the_same_approval(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = built("deletionVectors", clock)
+    given = {"options": {"feature": "deletionVectors"}, "now": clock}
+    approved, _ = planned(builder, "drop-feature", **given)
+
+    def down(*_: Any) -> Any:
+        raise StorageError("the store is down", remedy="wait")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(drop_feature.operation._Dropping, "_drop", down)
+        first = run(builder, "drop-feature", **given, approved=approved)
+        assert (first.status, first.retryable) == ("failed", True)
+    assert run(builder, "drop-feature", **given, approved=approved).status == "done"
+    assert now_protocol(builder) == comparable(TABLES["deletionVectors"].protected["protocol"])
+
+
+def test_a_table_with_another_protocol_than_was_shown_is_left_alone(clock: Clock) -> None:
+    builder = built("deletionVectors", clock)
+    given = {"options": {"feature": "deletionVectors"}, "now": clock}
+    approved, _ = planned(builder, "drop-feature", **given)
+    builder.commit([features("deletionVectors", "vacuumProtocolCheck")])
+    version = builder.open().latest_version()
+    result = run(builder, "drop-feature", **given, approved=approved)
+    assert (result.status, result.exit_status) == ("failed", 3)
+    assert "drop-feature would do something else now than what was approved" in str(result.problem)
+    assert builder.open().latest_version() == version
+
+
+def test_another_feature_than_the_approved_one_stays(clock: Clock) -> None:
+    builder = TableBuilder()
+    builder.commit([features("vacuumProtocolCheck", "typeWidening"), metadata()])
+    clock.govern(builder.store)
+    given = {"now": clock}
+    approved, _ = planned(builder, "drop-feature", {"feature": "typeWidening"}, **given)
+    other = {"feature": "vacuumProtocolCheck"}
+    result = run(builder, "drop-feature", other, **given, approved=approved)
+    assert (result.status, result.exit_status) == ("failed", 3)
+
+
+def test_truncating_waits_without_a_failure_and_deletes_only_what_was_shown(clock: Clock) -> None:
+    builder = built("deletionVectors", clock)
+    given = {"options": {"feature": "deletionVectors", "truncate_history": True}, "now": clock}
+    approved, plan = planned(builder, "drop-feature", **given)
+    assert plan["ends"] == "waiting" and plan["groups"] == []
+    assert asks_for_approval("drop-feature", plan)
+    waiting = run(builder, "drop-feature", **given, approved=approved)
+    outcome = only(waiting)
+    assert (waiting.status, waiting.exit_status, waiting.retryable) == ("incomplete", 0, False)
+    assert outcome.result is not None and outcome.result["status"] == "waiting"
+    assert outcome.result["ready_at"] in str(waiting.problem)
+    assert "run it again at" in str(waiting.problem)
+
+    cut_off = builder.open().latest_version()
+    clock.pass_by(timedelta(hours=1))
+    now_ms = round(clock().timestamp() * 1000)
+    later = builder.commit([add("later")], version=cut_off + 1, at_ms=now_ms)
+    clock.govern(builder.store)
+    assert run(builder, "checkpoint", {"kind": "classic"}, now=clock).status == "done"
+    clock.pass_by(A_DAY - timedelta(hours=1) + A_MINUTE)
+    approved, plan = planned(builder, "drop-feature", **given)
+    assert (plan["ends"], plan["oldest_version"]) == ("dropped", cut_off)
+    assert sum(group["count"] for group in plan["groups"]) > 0
+    # The later version comes of age too, but nobody has agreed to lose what is before it.
+    clock.pass_by(timedelta(hours=2))
+    _, by_then = planned(builder, "drop-feature", **given)
+    assert by_then["oldest_version"] == later
+    done = run(builder, "drop-feature", **given, approved=approved)
+    assert done.status == "done", done.problem
+    assert (only(done).result or {})["cleaned"]["oldest_version"] == cut_off
+    assert builder.open().snapshot(version=cut_off).version == cut_off
+
+
+def test_who_agreed_to_switch_it_off_has_not_agreed_to_lose_history(clock: Clock) -> None:
+    builder = built("deletionVectors", clock)
+    options = {"feature": "deletionVectors", "truncate_history": True}
+    given = {"options": options, "now": clock}
+    approved, _ = planned(builder, "drop-feature", **given)
+    run(builder, "drop-feature", **given, approved=approved)
+    clock.pass_by(A_DAY + A_MINUTE)
+    names = builder.names()
+    # Who planned a day ago gets what there was to be done then: still nothing of the log goes.
+    assert run(builder, "drop-feature", **given, approved=approved).status == "incomplete"
+    assert builder.names() == names
+    protects = {"options": {"feature": "deletionVectors"}, "now": clock}
+    other, _ = planned(builder, "drop-feature", **protects)
+    assert run(builder, "drop-feature", **given, approved=other).exit_status == 3
+    assert builder.names() == names
+
+
+def test_history_that_nobody_was_shown_stays(clock: Clock) -> None:
+    builder = built("deletionVectors", clock)
+    given = {"options": {"feature": "deletionVectors", "truncate_history": True}, "now": clock}
+    run(builder, "drop-feature", **given)
+    cut_off = builder.open().latest_version()
+    now_ms = round(clock().timestamp() * 1000)
+    builder.commit([add("later")], version=cut_off + 1, at_ms=now_ms)
+    clock.pass_by(A_DAY + A_MINUTE)
+    clock.govern(builder.store)
+    approved, plan = planned(builder, "drop-feature", **given)
+    assert plan["oldest_version"] == cut_off
+    # From here on more could go.
+    assert run(builder, "checkpoint", {"kind": "classic"}, now=clock).status == "done"
+    names = builder.names()
+    result = run(builder, "drop-feature", **given, approved=approved)
+    assert (result.status, result.exit_status) == ("failed", 3)
+    assert builder.names() == names
+
+
+def test_who_agreed_to_wait_is_asked_again_before_the_feature_goes(clock: Clock) -> None:
+    builder = built("deletionVectors", clock)
+    given = {"options": {"feature": "deletionVectors", "truncate_history": True}, "now": clock}
+    run(builder, "drop-feature", **given)
+    approved, plan = planned(builder, "drop-feature", **given)
+    assert plan["ends"] == "waiting"
+    clock.pass_by(A_DAY + A_MINUTE)
+    cleaning = {"log_retention": "P1D", "to_the_minute": True}
+    both_flags = {"allow_short_retention": True, "no_other_writers": True}
+    by_others = run(builder, "clean-log", {**cleaning, **both_flags}, now=clock)
+    assert by_others.status == "done", by_others.problem
+    assert planned(builder, "drop-feature", **given)[1]["ends"] == "dropped"
+    result = run(builder, "drop-feature", **given, approved=approved)
+    assert (result.status, result.exit_status) == ("failed", 3)
+
+
+@pytest.mark.parametrize(
+    ("limits", "beyond"),
+    [({"max_commits": 3}, "would make 4 commits"), ({"max_commits": 4}, None)],
+)
+def test_the_limits_of_the_policy_hold_for_commits(
+    limits: dict[str, int], beyond: str | None, clock: Clock
+) -> None:
+    builder = built("vacuumProtocolCheck", clock)
+    result = run(
+        builder,
+        "drop-feature",
+        {"feature": "vacuumProtocolCheck"},
+        rules={"limits": limits},
+        now=clock,
+    )
+    if beyond is None:
+        assert result.status == "done" and only(result).commits == 4
+    else:
+        assert (result.status, result.exit_status) == ("stopped", 3)
+        assert beyond in str(result.problem)
+
+
+def test_the_limits_of_the_policy_hold_for_history(clock: Clock) -> None:
+    builder = built("deletionVectors", clock)
+    given = {"options": {"feature": "deletionVectors", "truncate_history": True}, "now": clock}
+    run(builder, "drop-feature", **given)
+    clock.pass_by(A_DAY + A_MINUTE)
+    names = builder.names()
+    few = {"limits": {"max_deleted_files": 1}}
+    result = run(builder, "drop-feature", **given, rules=few)
+    assert result.status == "stopped" and "files would be deleted" in str(result.problem)
+    assert builder.names() == names
+
+
+# Adding a constraint
+
+
+class Spark:
+    """Submits to an engine that finds so many rows that violate."""
+
+    def __init__(self, builder: TableBuilder, *, violations: int = 0) -> None:
+        self.builder = builder
+        self.violations = violations
+        self.submitted: list[dict[str, Any]] = []
+
+    def __call__(
+        self, table: PolicyTable, due: Any, *, plan_only: bool = False
+    ) -> Mapping[str, Any]:
+        assert due.operation == "add-constraint" and due.engine == "spark" and not plan_only
+        self.submitted.append(due.options)
+        table_now = self.builder.open()
+        found = CheckedRows(files=1, rows=9, violations=self.violations, violating_files=1)
+        options = AddConstraintOptions.from_json(due.options)
+        plan = add_constraint.plan(table_now.snapshot(), options, now=Clock()())
+        return add_constraint.apply(table_now, plan, check=lambda *_, **__: found).to_json()
+
+
+@pytest.fixture
+def plain() -> TableBuilder:
+    builder = TableBuilder()
+    builder.commit([protocol(), metadata()])
+    builder.commit([add("a", stats='{"numRecords":9}')])
+    return builder
+
+
+def test_a_constraint_is_planned_here_and_added_by_a_job(plain: TableBuilder) -> None:
+    spark = Spark(plain)
+    given = {"options": POSITIVE, "submit": spark, "rules": {"other_writers": "spark"}}
+    approved, plan = planned(plain, "add-constraint", **given)
+    assert asks_for_approval("add-constraint", plan), "the protocol is raised"
+    assert (plan["num_files"], spark.submitted) == (1, [])
+    plain.commit([add("b")])
+    result = run(plain, "add-constraint", **given, approved=approved)
+    outcome = only(result)
+    assert (result.status, outcome.status, outcome.engine) == ("done", "done", "spark")
+    assert spark.submitted == [{**POSITIVE, "other_writers": "spark"}]
+    found = plain.open().snapshot()
+    assert found.metadata.configuration["delta.constraints.positive"] == "id > 0"
+    assert outcome.commits == 1 and result.last_runs == ()
+
+    again = run(plain, "add-constraint", **given, approved=approved)
+    assert only(again).status == "nothing-to-do" and len(spark.submitted) == 1
+
+
+def test_a_constraint_that_raises_no_protocol_needs_no_yes(plain: TableBuilder) -> None:
+    plain.commit([protocol(1, 3)])
+    _, plan = planned(plain, "add-constraint", POSITIVE)
+    assert not asks_for_approval("add-constraint", plan)
+
+
+@pytest.mark.parametrize("other", [{"expression": "id > 1"}, {"name": "other"}])
+def test_another_constraint_than_the_approved_one_is_not_added(
+    plain: TableBuilder, other: dict[str, str]
+) -> None:
+    approved, _ = planned(plain, "add-constraint", POSITIVE)
+    spark = Spark(plain)
+    options = {**POSITIVE, **other}
+    result = run(plain, "add-constraint", options, submit=spark, approved=approved)
+    assert (result.status, result.exit_status, spark.submitted) == ("failed", 3, [])
+
+
+def test_rows_that_violate_a_constraint_fail_it_for_good(plain: TableBuilder) -> None:
+    result = run(plain, "add-constraint", POSITIVE, submit=Spark(plain, violations=2))
+    assert (result.status, result.exit_status, result.retryable) == ("failed", 3, False)
+    assert "2 of 9 rows, in 1 of 1 files, do not satisfy id > 0" in str(result.problem)
+    assert plain.open().latest_version() == 1
+
+
+def test_the_limits_of_the_policy_hold_before_a_job_is_submitted(plain: TableBuilder) -> None:
+    spark = Spark(plain)
+    none = {"limits": {"max_commits": 0}}
+    result = run(plain, "add-constraint", POSITIVE, submit=spark, rules=none)
+    assert (result.status, result.exit_status, spark.submitted) == ("stopped", 3, [])
+
+
+def test_without_a_way_to_spark_a_constraint_says_where_there_is_one(plain: TableBuilder) -> None:
+    result = run(plain, "add-constraint", POSITIVE)
+    assert (result.status, result.exit_status) == ("failed", 2)
+    assert "nobody here submits to; run it from an orchestrator, or by its verb" in str(
+        result.problem
+    )
+
+
+# Both
+
+
+@pytest.mark.parametrize(
+    ("operation", "options", "said"),
+    [
+        ("drop-feature", {}, 'the option feature; give options such as {"feature": "'),
+        ("drop-feature", {"truncate_history": True}, "lacks the option feature;"),
+        ("add-constraint", None, "the option name and the option expression; give options such as"),
+        ("add-constraint", {"name": "positive"}, "lacks the option expression;"),
+        ("drop-feature", {"feature": "rowTracking", "engine": "local"}, "engine: "),
+        ("add-constraint", {**POSITIVE, "engine": "spark"}, "engine: "),
+    ],
+)
+def test_what_has_to_be_said_is_asked_for_in_one_line(
+    plain: TableBuilder, operation: AnyOperation, options: Any, said: str
+) -> None:
+    spark = Spark(plain)
+    for plan_only in (True, False):
+        result = run(plain, operation, options, plan_only=plan_only, submit=spark)
+        assert (result.status, result.exit_status, result.retryable) == ("failed", 2, False)
+        assert said in str(result.problem) and "\n" not in str(result.problem)
+    assert plain.open().latest_version() == 1 and spark.submitted == []
+
+
+@pytest.mark.parametrize("operation", BY_HAND)
+def test_no_policy_asks_for_them(operation: str) -> None:
+    key = operation.replace("-", "_")
+    for rules in ({key: True}, {"approval": [operation]}):
+        with pytest.raises(InvalidRequestError):
+            Policy.from_json({"version": 1, "defaults": rules})

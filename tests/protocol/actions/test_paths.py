@@ -1,0 +1,82 @@
+"""Where paths point, whatever their spelling, and the tables that are unsafe to write to."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, quote_from_bytes
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, REMOVE_TYPES, empty
+from delta_maintenance.protocol.actions.paths import PathAudit, locations
+
+NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
+
+
+def places(paths: list[str], root: str = "/tables/t") -> list[bytes]:
+    found: list[bytes] = locations(pa.array(paths, pa.string()), root=root).to_pylist()
+    return found
+
+
+def problem(live: list[str], tombstones: list[str]) -> str | None:
+    audit = PathAudit("/tables/t")
+    adds, removes = empty(ADD_TYPES), empty(REMOVE_TYPES)
+    if live:
+        adds = pa.table({"path": pa.array(live, pa.string())})
+    if tombstones:
+        removes = pa.table({"path": pa.array(tombstones, pa.string())})
+    audit.offer(adds, removes)
+    return audit.problem()
+
+
+@settings(deadline=None)
+@given(st.lists(NAMES, min_size=1))
+def test_every_spelling_of_a_file_below_the_root_is_at_one_place(names: list[str]) -> None:
+    file = "part/" + "/".join(names).encode().decode().replace("//", "/-/")
+    every_byte = "".join(f"%{byte:02x}" for byte in file.encode())
+    for root, prefixes in (
+        ("/tables/a%20b", ("/tables/a%2520b/", "file:///tables/a%2520b/", "FILE:/tables/a%2520b/")),
+        ("file:/tables/a%20b/", ("/tables/a%20b/", "file://localhost/tables/a%20b/")),
+        ("s3a://bucket/x y", ("s3://bucket/x%20y/", "s3n://bucket/%78%20y/")),
+    ):
+        spellings = [quote(file), every_byte, quote_from_bytes(file.encode(), safe="")]
+        spellings += [prefix + path for prefix in prefixes for path in spellings[:2]]
+        assert set(places(spellings, root)) == {file.encode()}
+
+
+def test_other_files_are_at_other_places() -> None:
+    paths = ["a", "a%2520b", "a%20b", "/a", "/tables/t2/a", "s3://tables/t/a", "gs://tables/t/a"]
+    assert len(set(places(paths))) == len(paths)
+    assert places(["a%", "%4", "%zz", "b%41"]) == [b"a%", b"%4", b"%zz", b"bA"]
+
+
+def test_a_slice_of_a_longer_column_is_read_alone() -> None:
+    column = pa.array(["%4", "1%41", "%42", "%43"], pa.string())
+    assert locations(column.slice(1, 2), root="/t").to_pylist() == [b"1A", b"B"]
+
+
+def test_tables_of_relative_paths_alone_pass() -> None:
+    assert problem(["a%20b", "a b"], ["a+b"]) is None
+
+
+@pytest.mark.conformance("FILE-03")
+@pytest.mark.parametrize(
+    ("live", "tombstones"),
+    [
+        (["file:/x/a", "/x/a"], []),
+        (["s3://bucket/a", "s3a://bucket/a"], []),
+        (["s3://bucket/a%20b"], ["s3://bucket/a%20%62"]),
+        (["p=1%202/a", "file:/tables/t/p=1%202/a"], []),
+        (["p=1%202/a"], ["file:/tables/t/p=1%202/a"]),
+        (["file:/tables/t/p=1%202/a"], ["p=1%202/a"]),
+    ],
+)
+def test_two_spellings_of_a_file_are_found(live: list[str], tombstones: list[str]) -> None:
+    found = problem(live, tombstones)
+    assert found is not None and "two spellings" in found
+
+
+def test_absolute_paths_of_different_files_pass() -> None:
+    assert problem(["file:/tables/t/a", "b", "file:/other/b"], ["file:/tables/t/c"]) is None

@@ -1,0 +1,119 @@
+"""Who is cut off by a protocol: known where it is known, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delta_maintenance.protocol.actions.model import Protocol
+from delta_maintenance.protocol.changes.client_support import CLIENTS, Access, Impact, impacts
+from delta_maintenance.protocol.changes.upgrade import upgraded_protocol
+from delta_maintenance.protocol.features.registry import FEATURES, FeatureKind
+
+NEW = Protocol(min_reader_version=1, min_writer_version=2)
+SAFE = ["appendOnly", "rowTracking", "deletionVectors", "v2Checkpoint", "columnMapping"]
+
+
+def of(*features: str, before: Protocol = NEW) -> dict[str, Impact]:
+    after = upgraded_protocol(before, features=features)
+    return {impact.client: impact for impact in impacts(before, after)}
+
+
+@pytest.mark.conformance("FEAT-18")
+@pytest.mark.parametrize(
+    ("feature", "client", "reading", "writing"),
+    [
+        ("v2Checkpoint", "Polars 2.1", Access.NO, Access.YES),
+        ("v2Checkpoint", "Trino", Access.YES, Access.NO),
+        ("v2Checkpoint", "Delta Spark 2.4", Access.NO, Access.NO),
+        ("columnMapping", "Polars 2.1", Access.NO, Access.YES),
+        ("columnMapping", "Databricks Runtime 10.4 LTS", Access.YES, Access.NO),
+        ("deletionVectors", "delta-rs 1.6, to_pyarrow_table and to_pandas", Access.NO, Access.YES),
+        ("deletionVectors", "Delta Spark 2.0 to 2.2", Access.NO, Access.NO),
+        ("rowTracking", "delta-rs 1.6 (deltalake)", Access.YES, Access.NO),
+        ("rowTracking", "Databricks Runtime 13.3 LTS", Access.YES, Access.NO),
+        ("inCommitTimestamp", "Databricks Runtime 16.4 LTS", Access.YES, Access.UNKNOWN),
+        ("variantShredding", "DuckDB (delta extension, kernel 0.21)", Access.NO, Access.NO),
+        ("typeWidening", "DuckDB (delta extension, kernel 0.21)", Access.YES, Access.NO),
+        ("typeWidening", "Databricks Runtime 14.3 LTS", Access.NO, Access.NO),
+        ("typeWidening", "Databricks Runtime 15.4 LTS", Access.UNKNOWN, Access.UNKNOWN),
+        ("typeWidening", "Delta Spark 3.1", Access.NO, Access.NO),
+        ("typeWidening", "Delta Spark 3.3", Access.UNKNOWN, Access.UNKNOWN),
+        ("icebergCompatV2", "Databricks Runtime 13.3 LTS", Access.YES, Access.NO),
+    ],
+)
+def test_those_who_lose_something_are_named(
+    feature: str, client: str, reading: Access, writing: Access
+) -> None:
+    impact = of(feature)[client]
+    assert impact.reading == (Access.YES, reading)
+    assert impact.writing == (Access.YES, writing)
+    if client != "Databricks Runtime 10.4 LTS":
+        assert feature in impact.features
+
+
+@pytest.mark.parametrize(
+    ("feature", "client"),
+    [
+        ("deletionVectors", "Polars 2.1"),
+        ("deletionVectors", "Trino"),
+        ("v2Checkpoint", "delta-rs 1.6 (deltalake)"),
+        ("rowTracking", "Delta Spark 4.4"),
+        ("rowTracking", "Databricks Runtime 14.3 LTS"),
+        ("rowTracking", "DuckDB (delta extension, kernel 0.21)"),
+    ],
+)
+def test_those_who_go_on_are_not(feature: str, client: str) -> None:
+    assert client in {known.name for known in CLIENTS}
+    assert client not in of(feature)
+
+
+@pytest.mark.conformance("FEAT-18")
+def test_a_version_alone_cuts_off_those_who_do_not_know_it() -> None:
+    after = upgraded_protocol(NEW, reader_version=3)
+    found = {impact.client: impact for impact in impacts(NEW, after)}
+    assert found.keys() == {"Delta Spark 2.0 to 2.2", "Databricks Runtime 10.4 LTS"}
+    for impact in found.values():
+        assert (impact.reading[1], impact.writing[1]) == (Access.NO, Access.NO)
+        assert impact.features == ()
+
+
+@pytest.mark.conformance("FEAT-18")
+def test_who_looks_at_what_a_table_uses_is_cut_off_once_an_implied_feature_is_listed() -> None:
+    """At writer version 4 Trino writes while no column is generated, but not if that is listed."""
+    fourth = upgraded_protocol(NEW, writer_version=4)
+    implied = {impact.client: impact for impact in impacts(NEW, fourth)}["Trino"]
+    assert (implied.writing, implied.features) == ((Access.YES, Access.UNKNOWN), ())
+    listed = of("deletionVectors", before=fourth)["Trino"]
+    assert listed.writing == (Access.UNKNOWN, Access.NO)
+    assert listed.features == ("generatedColumns",)
+
+
+def test_nobody_is_cut_off_from_what_was_closed_already() -> None:
+    before = upgraded_protocol(NEW, features=["typeWidening"])
+    assert "Polars 2.1" in of("typeWidening")
+    assert "Polars 2.1" not in of("v2Checkpoint", before=before)
+
+
+def test_a_feature_for_writers_alone_never_ends_reading() -> None:
+    writers = [feature.name for feature in FEATURES if feature.kind is FeatureKind.WRITER]
+    listed = Protocol(min_reader_version=1, min_writer_version=7, writer_features=tuple(writers))
+    for impact in impacts(NEW, listed):
+        assert impact.reading == (Access.YES, Access.YES)
+
+
+@given(st.lists(st.sampled_from(SAFE)), st.lists(st.sampled_from(SAFE)))
+def test_more_features_never_let_anybody_in_again(some: list[str], more: list[str]) -> None:
+    middle = upgraded_protocol(NEW, features=some)
+    after = upgraded_protocol(middle, features=more)
+    first = {i.client for i in impacts(NEW, middle) if Access.NO in (i.reading[1], i.writing[1])}
+    assert first <= {i.client for i in impacts(NEW, after)}
+    assert not impacts(after, after)
+
+
+def test_every_row_names_features_that_exist() -> None:
+    known = {feature.name for feature in FEATURES}
+    for client in CLIENTS:
+        assert client.reads | client.writes | client.unknown <= known
+    assert len({client.name for client in CLIENTS}) == len(CLIENTS)

@@ -1,0 +1,137 @@
+"""Names and values of table properties, and what each activates."""
+
+from __future__ import annotations
+
+import pytest
+
+from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.protocol.actions.model import Protocol
+from delta_maintenance.protocol.changes.property_rules import (
+    RULES,
+    active_properties,
+    find_rule,
+    require_removable,
+    require_settable,
+    steers_protocol,
+)
+from delta_maintenance.protocol.features.properties import PARSERS
+from delta_maintenance.protocol.features.registry import find_feature
+
+
+@pytest.mark.conformance("FEAT-17")
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("delta.logRetentionDuration", "interval 3 days", "interval 1 month"),
+        ("delta.deletedFileRetentionDuration", "2 weeks", "garbage"),
+        ("delta.setTransactionRetentionDuration", "90 minutes", "-1 days"),
+        ("delta.checkpointInterval", "1", "0"),
+        ("delta.checkpointPolicy", "v2", "V3"),
+        ("delta.appendOnly", "TRUE", "maybe"),
+        ("delta.dataSkippingNumIndexedCols", "-1", "-2"),
+        ("delta.randomPrefixLength", "1", "0"),
+        ("delta.dataSkippingStringPrefixLength", "0", "x"),
+        ("delta.isolationLevel", "Serializable", "WriteSerializable"),
+        ("delta.parquet.compression.codec", "ZSTD", "rar"),
+        ("delta.parquet.format.version", "2.12.0", "3.0.0"),
+        ("delta.columnMapping.mode", "name", "Name"),
+        ("delta.targetFileSize", "128MB", "big"),
+        ("delta.autoOptimize.autoCompact", "false", "auto"),
+    ],
+)
+def test_values_are_checked(name: str, good: str, bad: str) -> None:
+    require_settable(name, good)
+    with pytest.raises(InvalidRequestError, match=name.replace(".", r"\.")):
+        require_settable(name, bad)
+
+
+@pytest.mark.conformance("FEAT-17")
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("delta.appendonly", "write delta.appendOnly"),
+        ("delta.logRetentionDuratoin", "write delta.logRetentionDuration"),
+        ("delta.enableChangeDataCapture", "write delta.enableChangeDataFeed"),
+        ("Delta.appendOnly", "write delta.appendOnly"),
+        ("delta.mine", "reserved"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_right_one(name: str, remedy: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        require_settable(name, "true")
+    assert remedy in str(caught.value)
+
+
+def test_properties_of_ones_own_are_free() -> None:
+    for name in ("owner", "deltas", "my.delta.thing"):
+        require_settable(name, "anything at all")
+        require_removable(name)
+
+
+@pytest.mark.conformance("CM-07")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "delta.columnMapping.maxColumnId",
+        "delta.inCommitTimestampEnablementVersion",
+        "delta.inCommitTimestampEnablementTimestamp",
+        "delta.rowTracking.materializedRowIdColumnName",
+        "delta.rowTracking.materializedRowCommitVersionColumnName",
+        "delta.requireCheckpointProtectionBeforeVersion",
+    ],
+)
+def test_what_others_keep_is_neither_set_nor_removed_by_hand(name: str) -> None:
+    with pytest.raises(RefusedError):
+        require_settable(name, "1")
+    with pytest.raises(RefusedError):
+        require_removable(name)
+
+
+def test_a_constraint_is_not_set_without_a_look_at_the_rows_but_can_be_removed() -> None:
+    with pytest.raises(RefusedError, match="add-constraint"):
+        require_settable("delta.constraints.positive", "id > 0")
+    require_removable("delta.constraints.positive")
+
+
+@pytest.mark.conformance("ICE-06")
+def test_strict_iceberg_compatibility_can_be_left_and_not_entered() -> None:
+    name = "delta.enableIcebergCompatV3"
+    require_settable(name, "false")
+    require_removable(name)
+    with pytest.raises(RefusedError, match="Delta Spark"):
+        require_settable(name, "true")
+
+
+def test_an_unknown_property_can_be_removed() -> None:
+    require_removable("delta.liquid.clusteringColumns")
+
+
+def test_every_property_that_is_read_has_a_rule_and_its_parser() -> None:
+    for name in PARSERS:
+        assert find_rule(name) is not None
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    for rule in RULES:
+        assert rule.feature is None or find_feature(rule.feature) is not None
+
+
+@pytest.mark.conformance("FEAT-16")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "delta.feature.deletionVectors",
+        "delta.minReaderVersion",
+        "delta.minWriterVersion",
+        "delta.ignoreProtocolDefaults",
+    ],
+)
+def test_keys_that_steer_the_protocol_are_known(name: str) -> None:
+    assert steers_protocol(name)
+    assert find_rule(name) is None
+
+
+@pytest.mark.conformance("FEAT-11")
+def test_a_property_is_active_only_with_its_feature() -> None:
+    configuration = {"delta.appendOnly": "True", "delta.enableDeletionVectors": "true"}
+    legacy = Protocol(min_reader_version=1, min_writer_version=2)
+    assert active_properties(legacy, configuration) == {"delta.appendOnly": "appendOnly"}
+    assert active_properties(legacy, {"delta.appendOnly": "FALSE"}) == {}

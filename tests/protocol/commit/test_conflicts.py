@@ -1,0 +1,551 @@
+"""Every cell of the table of conflicts: what is under way, what won, and how that ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from delta_maintenance.protocol.actions.model import (
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Txn,
+)
+from delta_maintenance.protocol.commit.build import Provenance, build
+from delta_maintenance.protocol.commit.conflicts import (
+    BACKFILL,
+    UNBACKFILL,
+    Attempt,
+    Conflict,
+    IsolationLevel,
+    Rebased,
+    Rule,
+    WinningCommit,
+    check,
+)
+from delta_maintenance.protocol.commit.staged import (
+    ReadSet,
+    StagedActions,
+    removes_of,
+    staged_adds,
+    staged_removes,
+)
+from delta_maintenance.protocol.row_tracking.domain import DOMAIN, render_domain_configuration
+from delta_maintenance.testing import actions as log
+
+ROOT = "memory://conflicts/t"
+FEATURES = (
+    "appendOnly",
+    "columnMapping",
+    "deletionVectors",
+    "domainMetadata",
+    "inCommitTimestamp",
+    "rowTracking",
+    "v2Checkpoint",
+)
+PROTOCOL = Protocol(
+    min_reader_version=3,
+    min_writer_version=7,
+    reader_features=("columnMapping", "deletionVectors", "v2Checkpoint"),
+    writer_features=FEATURES,
+)
+METADATA = Metadata(id="m", schema_string=log.SCHEMA_STRING, configuration={"a": "1"})
+ENABLING = {
+    "delta.enableRowTracking": "true",
+    "delta.rowTracking.materializedRowIdColumnName": "_id",
+    "delta.rowTracking.materializedRowCommitVersionColumnName": "_version",
+}
+
+
+def adds(*paths: str, dv: str | None = None, **fields: Any) -> pa.Table:
+    vector = log.deletion_vector(dv, storage_type="i") if dv is not None else None
+    standard: dict[str, Any] = {"dataChange": False, "stats": '{"numRecords":10}'}
+    return staged_adds([log.add(p, dv=vector, **(standard | fields))["add"] for p in paths])
+
+
+def removes(*paths: str, **fields: Any) -> pa.Table:
+    return staged_removes([log.remove(p, **fields)["remove"] for p in paths])
+
+
+def attempt(operation: str = "TEST", reads: ReadSet | None = None, **staged: Any) -> Attempt:
+    actions = StagedActions(**staged)
+    return Attempt(
+        root=ROOT,
+        operation=operation,
+        base_version=4,
+        protocol=PROTOCOL,
+        metadata=METADATA,
+        high_water_mark=99,
+        previous_ms=1_000,
+        actions=actions,
+        reads=reads or ReadSet(),
+        isolation=IsolationLevel.needed_by(actions),
+    )
+
+
+def won(
+    operation: str = "WRITE", tags: Mapping[str, str] | None = None, **held: Any
+) -> WinningCommit:
+    values = {"operation": operation} | ({"tags": tags} if tags else {})
+    info = CommitInfo(values=values)
+    return WinningCommit(version=5, modified_ms=2_000, commit_info=info, **held)
+
+
+def changed(configuration: Mapping[str, str] | None = None, **fields: Any) -> Metadata:
+    return replace(
+        METADATA, configuration={**METADATA.configuration, **(configuration or {})}, **fields
+    )
+
+
+def with_features(*names: str) -> Protocol:
+    return replace(PROTOCOL, writer_features=names, reader_features=())
+
+
+def paths(batch: pa.Table) -> list[str]:
+    return list(batch["path"].to_pylist())
+
+
+def optimize() -> Attempt:
+    live = adds("a", "b")
+    return attempt(
+        "OPTIMIZE",
+        ReadSet(files=live),
+        adds=adds("new"),
+        removes=removes_of(live, data_change=False),
+    )
+
+
+def backfill() -> Attempt:
+    return attempt(BACKFILL, ReadSet(files=adds("a", "b")), adds=adds("a", "b"))
+
+
+def recompute() -> Attempt:
+    return attempt("COMPUTE STATS", ReadSet(files=adds("a", "b")), adds=adds("a", "b"))
+
+
+def empty() -> Attempt:
+    return attempt("VACUUM START")
+
+
+def properties() -> Attempt:
+    return attempt("SET TBLPROPERTIES", metadata=changed({"delta.appendOnly": "true"}))
+
+
+def upgrade() -> Attempt:
+    more = replace(PROTOCOL, writer_features=(*FEATURES, "clustering"))
+    return attempt("UPGRADE PROTOCOL", protocol=more)
+
+
+def repair() -> Attempt:
+    live = adds("a")
+    return attempt("FSCK", ReadSet(files=live), removes=removes_of(live, data_change=True))
+
+
+def append() -> Attempt:
+    return attempt("WRITE", adds=adds("new", dataChange=True))
+
+
+def delete_all() -> Attempt:
+    return attempt("DELETE", ReadSet(whole_table=True), removes=removes("a"))
+
+
+OPERATIONS: Mapping[str, Callable[[], Attempt]] = {
+    "optimize": optimize,
+    "backfill": backfill,
+    "recompute": recompute,
+    "empty": empty,
+    "properties": properties,
+    "upgrade": upgrade,
+    "repair": repair,
+    "append": append,
+    "delete_all": delete_all,
+}
+
+WINNERS: Mapping[str, Callable[[], WinningCommit]] = {
+    "append": lambda: won(adds=adds("x", dataChange=True)),
+    "remove same": lambda: won("DELETE", removes=removes("a")),
+    "new vector": lambda: won("DELETE", removes=removes("a"), adds=adds("a", dv="0rr91")),
+    "re-add same": lambda: won("OTHER STATS", adds=adds("a")),
+    "remove other": lambda: won("DELETE", removes=removes("z")),
+    "allowed metadata": lambda: won(metadata=changed({"delta.enableDeletionVectors": "true"})),
+    "other metadata": lambda: won(metadata=changed({"b": "2"})),
+    "same metadata": lambda: won(metadata=METADATA),
+    "feature added": lambda: won(
+        protocol=replace(PROTOCOL, writer_features=(*FEATURES, "vacuumProtocolCheck"))
+    ),
+    "demanding feature added": lambda: won(
+        protocol=replace(PROTOCOL, writer_features=(*FEATURES, "checkConstraints"))
+    ),
+    "feature dropped": lambda: won(protocol=with_features(*FEATURES[:-1])),
+    "same protocol": lambda: won(protocol=PROTOCOL),
+    "backfill": lambda: won(BACKFILL, adds=adds("a", baseRowId=7, defaultRowCommitVersion=5)),
+    "domain": lambda: won(domains={"d": DomainMetadata(domain="d", configuration="")}),
+    "nothing": lambda: won("VACUUM END"),
+}
+
+OK = "ok"
+_ALWAYS = {"same metadata": OK, "same protocol": OK, "domain": OK, "nothing": OK}
+_STATE = {
+    "allowed metadata": OK,
+    "other metadata": Rule.METADATA,
+    "feature added": OK,
+    "demanding feature added": Rule.PROTOCOL,
+    "feature dropped": Rule.PROTOCOL,
+} | _ALWAYS
+_NO_FILES = {
+    name: OK
+    for name in ("append", "remove same", "new vector", "re-add same", "remove other", "backfill")
+}
+_CHANGES_STATE = _NO_FILES | dict.fromkeys(
+    ("feature added", "demanding feature added", "feature dropped"), Rule.PROTOCOL
+)
+CELLS: Mapping[str, Mapping[str, object]] = {
+    "optimize": _STATE
+    | {
+        "append": OK,
+        "remove same": Rule.DELETE,
+        "new vector": Rule.DELETION_VECTOR,
+        "re-add same": OK,
+        "remove other": OK,
+        "backfill": OK,
+    },
+    "backfill": _STATE | dict.fromkeys(_NO_FILES, OK),
+    "recompute": _STATE | dict.fromkeys(_NO_FILES, OK),
+    "empty": _STATE | _NO_FILES,
+    "properties": _ALWAYS
+    | _CHANGES_STATE
+    | {"allowed metadata": Rule.METADATA, "other metadata": Rule.METADATA},
+    "upgrade": _ALWAYS | _CHANGES_STATE | {"allowed metadata": OK, "other metadata": Rule.METADATA},
+    "repair": _STATE
+    | {
+        "append": Rule.APPEND,
+        "remove same": Rule.DELETE,
+        "new vector": Rule.APPEND,
+        "re-add same": Rule.APPEND,
+        "remove other": OK,
+        "backfill": OK,
+    },
+    "append": _STATE | _NO_FILES,
+    "delete_all": _STATE
+    | {
+        "append": Rule.APPEND,
+        "remove same": Rule.DELETE,
+        "new vector": Rule.APPEND,
+        "re-add same": Rule.APPEND,
+        "remove other": Rule.DELETE,
+        "backfill": OK,
+    },
+}
+
+
+@pytest.mark.conformance("TXN-04", "TXN-05", "TXN-06", "TXN-07")
+@pytest.mark.parametrize(
+    ("mine", "winner"), [(mine, winner) for mine in OPERATIONS for winner in WINNERS]
+)
+def test_cell_of_the_table(mine: str, winner: str) -> None:
+    result = check(OPERATIONS[mine](), WINNERS[winner]())
+    expected = CELLS[mine][winner]
+    if expected is OK:
+        assert isinstance(result, Rebased), result
+        assert result.attempt.base_version == 5
+    else:
+        assert isinstance(result, Conflict), result
+        assert result.rule is expected
+        assert result.version == 5
+        assert "version 5" in result.explanation
+        assert result.remedy
+
+
+@pytest.mark.conformance("TXN-06", "RT-14")
+@pytest.mark.parametrize("mine", ["backfill", "recompute"])
+@pytest.mark.parametrize("winner", ["remove same", "new vector", "re-add same"])
+def test_repeating_a_file_that_a_winner_touched_is_left_out(mine: str, winner: str) -> None:
+    result = check(OPERATIONS[mine](), WINNERS[winner]())
+    assert isinstance(result, Rebased)
+    assert paths(result.attempt.actions.adds) == ["b"]
+    assert result.dropped_files == 1
+    assert result.attempt.reads.files is not None
+    assert paths(result.attempt.reads.files) == ["b"]
+
+
+@pytest.mark.conformance("TXN-06", "FILE-03")
+def test_a_touched_file_is_known_by_its_place_and_not_by_its_spelling() -> None:
+    ours = attempt(BACKFILL, ReadSet(files=adds("p%20q", "b")), adds=adds("p%20q", "b"))
+    result = check(ours, won("DELETE", removes=removes(f"{ROOT}/p%20q")))
+    assert isinstance(result, Rebased)
+    assert paths(result.attempt.actions.adds) == ["b"]
+
+
+@pytest.mark.conformance("RT-14", "RT-07")
+@pytest.mark.parametrize("mine", ["optimize", "recompute", "repair"])
+def test_row_ids_that_a_winning_backfill_gave_are_taken_over(mine: str) -> None:
+    result = check(OPERATIONS[mine](), WINNERS["backfill"]())
+    assert isinstance(result, Rebased)
+    actions = result.attempt.actions
+    batch = actions.removes if actions.removes.num_rows else actions.adds
+    row = batch.to_pylist()[0]
+    assert (row["path"], row["baseRowId"], row["defaultRowCommitVersion"]) == ("a", 7, 5)
+    assert result.dropped_files == 0
+
+
+@pytest.mark.conformance("RT-14")
+def test_two_backfills_do_not_give_one_file_row_ids_twice() -> None:
+    result = check(backfill(), WINNERS["backfill"]())
+    assert isinstance(result, Rebased)
+    assert paths(result.attempt.actions.adds) == ["b"]
+
+
+@pytest.mark.conformance("RT-20")
+def test_ids_taken_away_by_a_winner_are_not_repeated() -> None:
+    ours = attempt(
+        "COMPUTE STATS",
+        ReadSet(files=adds("a")),
+        adds=adds("a", baseRowId=3, defaultRowCommitVersion=1),
+    )
+    result = check(ours, won(UNBACKFILL, adds=adds("a")))
+    assert isinstance(result, Rebased)
+    assert result.attempt.actions.adds["baseRowId"].to_pylist() == [None]
+
+
+@pytest.mark.conformance("RT-14")
+@pytest.mark.parametrize(("mine", "winner"), [(BACKFILL, UNBACKFILL), (UNBACKFILL, BACKFILL)])
+def test_giving_and_taking_row_ids_at_once_is_a_conflict(mine: str, winner: str) -> None:
+    ours = attempt(mine, ReadSet(files=adds("a")), adds=adds("a"))
+    result = check(ours, won(winner, adds=adds("x")))
+    assert isinstance(result, Conflict)
+    assert result.rule is Rule.ROW_TRACKING
+
+
+@pytest.mark.conformance("RT-02", "RT-04", "RT-06", "RT-14")
+def test_row_ids_go_on_above_the_winners_mark_and_versions_follow() -> None:
+    mark = DomainMetadata(domain=DOMAIN, configuration=render_domain_configuration(149))
+    winner = won(adds=adds("x", baseRowId=100, dataChange=True), domains={DOMAIN: mark})
+    first = build(append(), PROVENANCE, now_ms=1)
+    assert first.actions.adds["baseRowId"].to_pylist() == [100]
+    assert first.actions.adds["defaultRowCommitVersion"].to_pylist() == [5]
+    result = check(append(), winner)
+    assert isinstance(result, Rebased)
+    second = build(result.attempt, PROVENANCE, now_ms=1)
+    assert second.actions.adds["baseRowId"].to_pylist() == [150]
+    assert second.actions.adds["defaultRowCommitVersion"].to_pylist() == [6]
+    assert second.actions.domains[0].configuration == '{"rowIdHighWaterMark":159}'
+
+
+@pytest.mark.conformance("RT-04")
+def test_a_winner_whose_mark_is_too_low_does_not_make_ids_repeat() -> None:
+    winner = won(adds=adds("x", baseRowId=400, dataChange=True))
+    result = check(append(), winner)
+    assert isinstance(result, Rebased)
+    assert result.attempt.high_water_mark == 409
+
+
+@pytest.mark.conformance("TXN-05")
+@pytest.mark.parametrize("removed", [False, True])
+def test_both_writing_one_domain_is_a_conflict(removed: bool) -> None:
+    theirs = DomainMetadata(domain="d", configuration="", removed=removed)
+    ours = attempt(domains=(DomainMetadata(domain="d", configuration="x"),))
+    result = check(ours, won(domains={"d": theirs}))
+    assert isinstance(result, Conflict)
+    assert result.rule is Rule.DOMAIN
+    other = attempt(domains=(DomainMetadata(domain="e", configuration="x"),))
+    assert isinstance(check(other, won(domains={"d": theirs})), Rebased)
+
+
+@pytest.mark.conformance("TXN-05")
+def test_the_domain_of_row_tracking_is_no_conflict() -> None:
+    mark = DomainMetadata(domain=DOMAIN, configuration=render_domain_configuration(149))
+    assert isinstance(check(attempt(domains=(mark,)), won(domains={DOMAIN: mark})), Rebased)
+
+
+@pytest.mark.conformance("TXN-08")
+def test_a_transaction_of_the_same_application_is_a_conflict() -> None:
+    ours = attempt(txns=(Txn(app_id="app", version=3),))
+    result = check(ours, won(txns={"app": Txn(app_id="app", version=9)}))
+    assert isinstance(result, Conflict)
+    assert result.rule is Rule.TRANSACTION
+    assert "9" in result.explanation
+    assert isinstance(check(ours, won(txns={"other": Txn(app_id="other", version=9)})), Rebased)
+
+
+MAPPED_SCHEMA = log.SCHEMA_STRING.replace(
+    '"metadata":{}',
+    '"metadata":{"delta.columnMapping.id":1,"delta.columnMapping.physicalName":"p"}',
+)
+MAPPING = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2"}
+IN_COMMIT = {
+    "delta.enableInCommitTimestamps": "true",
+    "delta.inCommitTimestampEnablementVersion": "5",
+    "delta.inCommitTimestampEnablementTimestamp": "2000",
+}
+
+
+@pytest.mark.conformance("TXN-04")
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        pytest.param(changed(ENABLING), id="row tracking"),
+        pytest.param(changed(MAPPING, schema_string=MAPPED_SCHEMA), id="column mapping by name"),
+        pytest.param(changed({"delta.enableDeletionVectors": "true"}), id="deletion vectors"),
+        pytest.param(changed({"delta.checkpointPolicy": "v2"}), id="v2 checkpoints"),
+        pytest.param(changed(IN_COMMIT), id="in-commit timestamps"),
+    ],
+)
+def test_a_winner_that_enables_a_feature_is_followed(theirs: Metadata) -> None:
+    result = check(append(), won(metadata=theirs))
+    assert isinstance(result, Rebased), result
+    assert result.attempt.metadata == theirs
+
+
+@pytest.mark.conformance("TXN-04")
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        pytest.param(replace(METADATA, configuration={}), id="a property gone"),
+        pytest.param(changed({"a": "2"}), id="a property changed"),
+        pytest.param(changed({"delta.enableDeletionVectors": "false"}), id="a feature off"),
+        pytest.param(changed({"delta.checkpointPolicy": "classic"}), id="the policy back"),
+        pytest.param(changed(MAPPING | {"delta.columnMapping.mode": "id"}), id="mapping by id"),
+        pytest.param(
+            changed(MAPPING, schema_string=log.SCHEMA_STRING.replace("part", "p")), id="renamed"
+        ),
+        pytest.param(changed(schema_string=MAPPED_SCHEMA), id="a schema without a reason"),
+        pytest.param(
+            changed({"delta.rowTracking.materializedRowIdColumnName": "_id"}), id="half of it"
+        ),
+        pytest.param(changed(name="n"), id="a name"),
+        pytest.param(changed(partition_columns=("part",)), id="partitioning"),
+    ],
+)
+def test_a_winner_with_any_other_metadata_is_a_conflict(theirs: Metadata) -> None:
+    result = check(append(), won(metadata=theirs))
+    assert isinstance(result, Conflict)
+    assert result.rule is Rule.METADATA
+
+
+@pytest.mark.conformance("TXN-04")
+def test_enabling_counts_only_where_the_protocol_supports_it() -> None:
+    bare = replace(append(), protocol=with_features("appendOnly"))
+    for configuration in (ENABLING, IN_COMMIT, {"delta.enableDeletionVectors": "true"}):
+        result = check(bare, won(metadata=changed(configuration)))
+        assert isinstance(result, Conflict)
+    with_protocol = check(bare, won(protocol=PROTOCOL, metadata=changed(ENABLING)))
+    assert isinstance(with_protocol, Rebased)
+
+
+def test_enablement_of_in_commit_timestamps_is_never_moved() -> None:
+    ours = replace(append(), metadata=changed(IN_COMMIT))
+    moved = changed(IN_COMMIT | {"delta.inCommitTimestampEnablementVersion": "3"})
+    assert isinstance(check(ours, won(metadata=moved)), Conflict)
+
+
+def test_a_winner_that_counts_on_identity_columns_is_followed() -> None:
+    theirs = changed(schema_string=log.SCHEMA_STRING + " ")
+    assert isinstance(check(append(), won(metadata=theirs)), Conflict)
+    winner = won(tags={"delta.identity.schemaUpdate": "true"}, metadata=theirs)
+    assert isinstance(check(append(), winner), Rebased)
+    assert isinstance(check(properties(), winner), Conflict)
+
+
+@pytest.mark.conformance("RT-18")
+def test_rows_moved_without_their_ids_conflict_with_row_tracking_being_enabled() -> None:
+    winner = won(metadata=changed(ENABLING))
+    result = check(replace(optimize(), preserves_row_ids=False), winner)
+    assert isinstance(result, Conflict)
+    assert result.rule is Rule.ROW_TRACKING
+    assert isinstance(check(optimize(), winner), Rebased)
+
+
+@pytest.mark.conformance("ICT-03", "ICT-05")
+def test_the_time_to_exceed_is_the_winners() -> None:
+    plain = check(empty(), won())
+    assert isinstance(plain, Rebased)
+    assert plain.attempt.previous_ms == 2_000
+    timed = replace(empty(), metadata=changed(IN_COMMIT))
+    info = CommitInfo(values={"inCommitTimestamp": 7_777})
+    result = check(timed, WinningCommit(version=5, modified_ms=2_000, commit_info=info))
+    assert isinstance(result, Rebased)
+    assert build(result.attempt, PROVENANCE, now_ms=0).in_commit_timestamp == 7_778
+
+
+@pytest.mark.conformance("ICT-04")
+def test_an_attempt_that_enables_in_commit_timestamps_records_its_own_version() -> None:
+    ours = attempt(metadata=changed({"delta.enableInCommitTimestamps": "true"}))
+    result = check(ours, won())
+    assert isinstance(result, Rebased)
+    for version, previous, tried in ((5, 1_000, ours), (6, 2_000, result.attempt)):
+        built = build(tried, PROVENANCE, now_ms=0)
+        assert built.actions.metadata is not None
+        configuration = built.actions.metadata.configuration
+        assert configuration["delta.inCommitTimestampEnablementVersion"] == str(version)
+        assert configuration["delta.inCommitTimestampEnablementTimestamp"] == str(previous + 1)
+
+
+def test_a_downgrade_follows_only_winners_that_cannot_have_used_the_feature() -> None:
+    fewer = replace(PROTOCOL, writer_features=FEATURES[:-1], reader_features=FEATURES[1:3])
+    ours = attempt("DROP FEATURE", protocol=fewer)
+    assert isinstance(check(ours, won()), Rebased)
+    assert isinstance(check(ours, won(removes=removes("a"))), Rebased)
+    for winner in (won(adds=adds("x")), won(metadata=changed({"a": "1", "b": "2"}))):
+        assert isinstance(check(ours, winner), Conflict)
+
+
+@pytest.mark.conformance("TXN-07")
+def test_deleting_what_a_winner_deleted_is_a_conflict_even_if_it_was_not_read() -> None:
+    ours = attempt(removes=removes("a", dataChange=False), adds=adds("new"))
+    result = check(ours, won(removes=removes("a")))
+    assert isinstance(result, Conflict)
+    assert result.rule is Rule.DELETE_TWICE
+
+
+@pytest.mark.conformance("TXN-07")
+@pytest.mark.parametrize("mine", ["optimize", "repair"])
+def test_a_new_vector_is_noticed_even_without_the_remove_that_it_needs(mine: str) -> None:
+    quiet = replace(OPERATIONS[mine](), isolation=IsolationLevel.SNAPSHOT_ISOLATION)
+    result = check(quiet, won("DELETE", adds=adds("a", dv="0rr91")))
+    assert isinstance(result, Conflict)
+    assert result.rule is Rule.DELETION_VECTOR
+
+
+def test_writing_a_path_that_a_winner_wrote_is_a_conflict() -> None:
+    for winner in (won(adds=adds("new")), won(removes=removes("new"))):
+        result = check(append(), winner)
+        assert isinstance(result, Conflict)
+        assert result.rule is Rule.SAME_PATH
+
+
+def test_appends_matter_only_at_the_stronger_level() -> None:
+    winner = won(adds=adds("x", dataChange=True))
+    strict = replace(optimize(), isolation=IsolationLevel.SERIALIZABLE)
+    result = check(strict, winner)
+    assert isinstance(result, Conflict)
+    assert result.rule is Rule.APPEND
+    assert isinstance(check(optimize(), winner), Rebased)
+
+
+def test_the_level_follows_from_what_is_staged() -> None:
+    level = IsolationLevel.needed_by
+    mark = DomainMetadata(domain=DOMAIN, configuration=render_domain_configuration(1))
+    assert level(StagedActions(adds=adds("a"), domains=(mark,))).value == "SnapshotIsolation"
+    assert level(StagedActions()).value == "SnapshotIsolation"
+    for staged in (
+        StagedActions(adds=adds("a", dataChange=True)),
+        StagedActions(removes=removes("a")),
+        StagedActions(metadata=METADATA),
+        StagedActions(protocol=PROTOCOL),
+        StagedActions(txns=(Txn(app_id="a", version=1),)),
+        StagedActions(domains=(DomainMetadata(domain="d", configuration=""),)),
+    ):
+        assert level(staged) is IsolationLevel.SERIALIZABLE
+
+
+def test_winners_are_taken_one_by_one_in_order() -> None:
+    with pytest.raises(ValueError):
+        check(empty(), replace(won(), version=6))
+
+
+PROVENANCE = Provenance(read_version=4, engine_info="test", txn_id="id")

@@ -1,0 +1,107 @@
+"""What is told of a commit from its first bytes, and what is left open."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.ndjson.digest import CommitDigest, digest_commit
+from delta_maintenance.testing.actions import add, metadata, protocol, remove, txn
+from delta_maintenance.testing.table_builder import log_text
+
+
+def digest(*lines: Any, head: int | None = None) -> CommitDigest:
+    data = log_text(lines)
+    whole = head is None or head >= len(data)
+    return digest_commit(data[:head], version=7, name="7.json", whole=whole)
+
+
+def info(operation: str | None, **fields: Any) -> dict[str, Any]:
+    return {"commitInfo": {"operation": operation, **fields}}
+
+
+@pytest.mark.parametrize(
+    ("lines", "maintenance"),
+    [
+        ([info("WRITE"), add("a")], False),
+        ([info("DELETE"), remove("a")], False),
+        ([add("a")], False),
+        ([info("MERGE"), add("a", dataChange=False), add("b")], False),
+        ([info("OPTIMIZE"), remove("a", dataChange=False), add("b", dataChange=False)], True),
+        ([info("OPTIMIZE"), remove("a"), add("b")], True),
+        ([info("anything"), remove("a", dataChange=False), add("b", dataChange=False)], True),
+        ([info("VACUUM START")], True),
+        ([info("VACUUM END")], True),
+        ([info("SET TBLPROPERTIES"), metadata()], True),
+        ([info("UPGRADE PROTOCOL"), protocol()], True),
+        ([info("WRITE"), txn("stream", 5)], True),
+        ([info("FSCK", engineInfo="delta-maintenance/0.1.0"), remove("lost")], True),
+        ([info("WRITE", engineInfo="delta-maintenance/9"), remove("lost")], True),
+        ([info("WRITE", engineInfo="Apache-Spark/4.2.0 Delta-Lake/4.2.0"), add("a")], False),
+    ],
+)
+def test_maintenance_is_what_leaves_the_rows_alone(lines: list[Any], maintenance: bool) -> None:
+    assert digest(*lines).is_maintenance is maintenance
+
+
+def test_text_that_looks_like_a_data_change_is_none() -> None:
+    stats = json.dumps({"minValues": {"dataChange": True}}, separators=(",", ":"))
+    told = digest(info("COMPACT"), add('"dataChange":true', dataChange=False, stats=stats))
+    assert told.changes_data is False
+
+
+@pytest.mark.parametrize("text", ['"dataChange":true', '"dataChange" : true'])
+def test_blanks_make_no_difference(text: str) -> None:
+    line = f'{{"add":{{"path":"a","partitionValues":{{}},"size":1,"modificationTime":1,{text}}}}}\n'
+    assert digest_commit(line.encode(), version=0, name="n", whole=True).changes_data
+
+
+def test_the_beginning_tells_of_a_data_change_but_never_of_none() -> None:
+    moved = [add(f"{number}", dataChange=False) for number in range(100)]
+    start = len(log_text([info("SOMETHING"), *moved[:10]])) + 5
+    assert digest(info("SOMETHING"), *moved, head=start).is_maintenance is None
+    assert digest(info("OPTIMIZE"), *moved, head=start).is_maintenance is True
+    assert digest(info("SOMETHING"), *moved, add("new")).is_maintenance is False
+    assert digest(info("SOMETHING"), add("new"), *moved, head=start).is_maintenance is False
+
+
+def test_of_a_beginning_without_a_whole_line_nothing_is_told() -> None:
+    told = digest(metadata(description="long" * 100), head=50)
+    assert (told.changes_data, told.configuration, told.whole) == (None, None, False)
+
+
+def test_it_has_the_properties_and_whether_the_protocol_is_another() -> None:
+    told = digest(info("X"), protocol(), metadata(configuration={"delta.appendOnly": "true"}))
+    assert told.changes_protocol
+    assert told.configuration == {"delta.appendOnly": "true"}
+    assert digest(add("a")).configuration is None
+    assert not digest(add("a")).changes_protocol
+
+
+@pytest.mark.parametrize("data", [b"", b"  \n", b"not json\n", b'{"add":'])
+def test_what_is_no_commit_is_named(data: bytes) -> None:
+    with pytest.raises(CorruptTableError, match=r"7\.json"):
+        digest_commit(data, version=7, name="7.json", whole=True)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [add("a"), add("a", dataChange=False), remove("b", dataChange=False), txn("t", 1)]
+        ),
+        min_size=1,
+    ),
+    st.integers(0, 2000),
+)
+def test_no_beginning_contradicts_the_whole(lines: list[Any], head: int) -> None:
+    whole = digest(info("X"), *lines)
+    part = digest(info("X"), *lines, head=head)
+    assert part.changes_data in (None, whole.changes_data)
+    assert whole.changes_data == any(
+        value.get("dataChange") for line in lines for value in line.values()
+    )

@@ -1,0 +1,114 @@
+"""Lines of file actions as columns, against the same lines parsed one by one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
+from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines, split
+
+KINDS = st.sampled_from(["add", "remove", "cdc"])
+Line = dict[str, dict[str, Any]]
+
+
+def action(kind: str, number: int) -> Line:
+    fields: dict[str, Any] = {"path": f"f{number}", "partitionValues": {"p": str(number % 3)}}
+    fields |= {"size": number, "dataChange": True}
+    if kind == "add":
+        fields["modificationTime"] = number
+    if number % 5 == 4:
+        fields["tags"] = {"written by": "us"}
+    if number % 7 == 6:
+        fields["of the future"] = number
+    return {kind: fields}
+
+
+runs = st.lists(st.tuples(KINDS, st.integers(1, 4)), max_size=12)
+
+
+@st.composite
+def files(draw: st.DrawFn) -> list[list[Line]]:
+    """Commits whose lines come in runs of one kind, now and then with two kinds on a line."""
+    number, commits = 0, []
+    for commit in draw(st.lists(runs, min_size=1, max_size=4)):
+        lines: list[Line] = []
+        for kind, count in commit:
+            for _ in range(count):
+                lines.append(action(kind, number))
+                number += 1
+        if lines and draw(st.integers(0, 9)) == 0:
+            at = draw(st.integers(0, len(lines) - 1))
+            other = draw(st.sampled_from(sorted({"add", "remove", "cdc"} - set(lines[at]))))
+            lines[at] |= action(other, number)
+            number += 1
+        commits.append(lines)
+    return commits
+
+
+def text_of(name: str, lines: list[Line]) -> CommitText:
+    head = json.dumps({"commitInfo": {"operation": "WRITE"}})
+    compact = [json.dumps(line, separators=(",", ":")) for line in lines]
+    return split(name, "\n".join([head, *compact, ""]).encode(), thorough=False)
+
+
+@pytest.mark.conformance("LOG-03", "FILE-11")
+@given(commits=files(), narrow=st.booleans())
+def test_whatever_runs_the_lines_come_in_each_action_is_found_once_in_its_file(
+    commits: list[list[Line]], narrow: bool
+) -> None:
+    texts = [text_of(f"{n:020}.json", lines) for n, lines in enumerate(commits)]
+    sources = [FileLines.of(text, parse_other_lines(text)[1]) for text in texts]
+    fields = {"add": ("path", "size"), "remove": ("path", "size")} if narrow else None
+    parsed = parse_file_actions(
+        sources, keys=MapKeys(partition_columns=frozenset(["p"])), fields=fields
+    )
+    found = {
+        "add": (parsed.adds, parsed.add_source, parsed.add_line),
+        "remove": (parsed.removes, parsed.remove_source, parsed.remove_line),
+    }
+    line_numbers = [(n, line) for n, lines in enumerate(commits) for line in lines]
+    for kind, (table, source, position) in found.items():
+        told = [
+            (int(n), int(at), known(row))
+            for n, at, row in zip(source, position, table.to_pylist(), strict=True)
+        ]
+        assert sorted(told, key=lambda one: one[1]) == [
+            (n, at, expected(line[kind], fields))
+            for at, (n, line) in enumerate(line_numbers)
+            if kind in line
+        ]
+    if narrow:
+        changed = [line["cdc"]["path"] for _, line in line_numbers if "cdc" in line]
+        assert sorted(parsed.cdc_paths.to_pylist()) == sorted(changed)
+
+
+@given(commits=files(), kind=KINDS)
+def test_a_damaged_line_is_named_whatever_run_it_stands_in(
+    commits: list[list[Line]], kind: str
+) -> None:
+    texts = [text_of(f"{n:020}.json", lines) for n, lines in enumerate(commits)]
+    broken = text_of("broken.json", [action(kind, 0), {kind: {"path": ["no text"]}}])
+    sources = [FileLines.of(text, ()) for text in (*texts, broken)]
+    with pytest.raises(CorruptTableError, match=r"line 3: .*path is no string") as raised:
+        parse_file_actions(sources, keys=MapKeys(partition_columns=frozenset()))
+    assert raised.value.file == "broken.json"
+
+
+def expected(fields: Mapping[str, Any], wanted: object) -> dict[str, Any]:
+    return {"path": fields["path"], "size": fields["size"]} if wanted else dict(fields)
+
+
+def known(row: Mapping[str, Any]) -> dict[str, Any]:
+    maps = ("partitionValues", "tags")
+    return {
+        name: dict(value) if name in maps else value
+        for name, value in row.items()
+        if value is not None
+    }

@@ -1,0 +1,78 @@
+"""A commit taken apart piece by piece says beside files what it says as a whole."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.ndjson.split import FileBlock, split
+from delta_maintenance.protocol.ndjson.split_stream import split_pieces
+
+ADD = b'{"add":{"path":"a"}}'
+LINES = st.sampled_from(
+    [
+        ADD,
+        b'{"remove":{"path":"b"}}',
+        b'{"add":{"path":"a"},"txn":{"appId":"x","version":1}}',
+        b'{"protocol":{"minReaderVersion":1,"minWriterVersion":2}}',
+        '{"commitInfo":{"who":"\u00e4\u20ac\U0001f600"}}'.encode(),
+        b"  ",
+        b"",
+    ]
+)
+TEXT = st.builds(
+    lambda lines, end: b"\n".join(lines) + end,
+    st.lists(LINES, max_size=12),
+    st.sampled_from([b"", b"\n"]),
+)
+
+
+@given(TEXT, st.lists(st.integers(1, 60), min_size=1))
+@example(b"\n".join([ADD, b"{}", ADD, b""]), [len(ADD) + 1])
+@example(b"\n".join([ADD, b"", ADD, b""]), [len(ADD) + 1])
+def test_other_lines_and_the_place_of_the_files_are_the_same_however_it_is_cut(
+    data: bytes, sizes: list[int]
+) -> None:
+    pieces: list[bytes] = []
+    at = 0
+    while at < len(data):
+        size = sizes[len(pieces) % len(sizes)]
+        pieces.append(data[at : at + size])
+        at += size
+    try:
+        expected = split("n", data)
+    except CorruptTableError as error:
+        with pytest.raises(CorruptTableError, match=error.problem):
+            split_pieces("n", pieces)
+        return
+    found = split_pieces("n", pieces)
+    assert (found.name, found.other_lines) == (expected.name, expected.other_lines)
+    assert (found.file_lines, found.file_line_count) == ((), 0)
+    assert place(found.block) == place(expected.block)
+    if found.block is not None:
+        # Each run is what it says; a cut may have made two of one.
+        for run in found.block.of(data if data.endswith(b"\n") else data + b"\n"):
+            lines = bytes(run.text).splitlines()
+            assert len(lines) == run.count
+            assert run.action is None or all(
+                line.startswith(b'{"%b":{' % run.action.encode()) for line in lines
+            )
+
+
+def place(block: FileBlock | None) -> tuple[int, int, int] | None:
+    if block is None:
+        return None
+    return (block.start, block.end, block.count) if block.count else (0, 0, 0)
+
+
+def test_a_line_that_is_no_utf_8_is_counted_from_the_first_piece_on() -> None:
+    with pytest.raises(CorruptTableError, match="line 3 is not UTF-8"):
+        split_pieces("n", [ADD + b"\n" + ADD, b"\n", b'{"txn":"\xff"}\n'])
+
+
+@pytest.mark.parametrize("pieces", [[], [b""], [b"\n", b" \n"]], ids=str)
+def test_nothing_but_blanks_is_an_empty_file(pieces: list[bytes]) -> None:
+    with pytest.raises(CorruptTableError, match="the file is empty"):
+        split_pieces("n", pieces)

@@ -1,0 +1,39 @@
+"""By which columns a table is clustered, in every shape that the domain has been written in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from delta_maintenance.protocol.schema.clustering import DOMAIN, clustering_columns
+
+
+@pytest.mark.conformance("CLU-02")
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (["id", "a.b"], (("id",), ("a.b",))),
+        ([["id"], ["s", "a.b"]], (("id",), ("s", "a.b"))),
+        ([{"physicalName": ["col-7", "x"]}], (("col-7", "x"),)),
+        ([], ()),
+        ("id", None),
+        (3, None),
+        (None, None),
+        ([3], None),
+        ([[]], None),
+        ([["id", 3]], None),
+        ([["id"], {"logicalName": ["id"]}], None),
+    ],
+)
+def test_each_shape_names_physical_columns(columns: Any, expected: Any) -> None:
+    text = json.dumps({"clusteringColumns": columns, "domainName": DOMAIN})
+    assert clustering_columns({DOMAIN: text}) == expected
+
+
+@pytest.mark.conformance("CLU-02")
+def test_a_domain_without_columns_clusters_by_none_and_another_text_is_not_understood() -> None:
+    assert clustering_columns({}) == clustering_columns({DOMAIN: "{}"}) == ()
+    for text in ("[]", "nonsense", "3", "[" * 100_000):
+        assert clustering_columns({DOMAIN: text}) is None

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import gzip
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from delta_maintenance.storage.core.http_session import HttpSession, NoAnswer
+from delta_maintenance.testing.loopback import Hangup, Reply, Request, serve
+
+
+@pytest.fixture
+def session() -> Iterator[HttpSession]:
+    session = HttpSession(timeout=(5, 0.3))
+    yield session
+    session.close()
+
+
+def test_a_request_is_sent_once_whatever_the_answer(session: HttpSession) -> None:
+    seen: list[str] = []
+
+    def answer(request: Request) -> Reply:
+        seen.append(request.target)
+        if request.target == "/gone":
+            raise Hangup
+        return Reply(status=int(request.target[1:]), headers={"Location": "/elsewhere"})
+
+    with serve(answer) as url:
+        for status in (200, 301, 307, 401, 429, 500, 503):
+            assert session.send("PUT", f"{url}/{status}", {}, b"x").status == status
+        with pytest.raises(NoAnswer):
+            session.send("PUT", f"{url}/gone", {}, b"x")
+    assert seen == ["/200", "/301", "/307", "/401", "/429", "/500", "/503", "/gone"]
+
+
+def test_a_body_cut_short_is_no_answer(session: HttpSession) -> None:
+    def answer(request: Request) -> Reply:
+        return Reply(status=200, headers={"Content-Length": "10"}, body=b"half!")
+
+    with serve(answer) as url, pytest.raises(NoAnswer):
+        session.send("GET", url, {})
+
+
+def test_a_body_is_taken_as_it_is_stored(session: HttpSession) -> None:
+    stored = gzip.compress(b"data")
+
+    def answer(request: Request) -> Reply:
+        return Reply(status=200, headers={"Content-Encoding": "gzip"}, body=stored)
+
+    with serve(answer) as url:
+        assert session.send("GET", url, {}).body == stored
+
+
+def test_stored_passwords_replace_no_credentials(
+    session: HttpSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "netrc"
+    file.write_text("machine 127.0.0.1 login me password other\n")
+    monkeypatch.setenv("NETRC", str(file))
+
+    def answer(request: Request) -> Reply:
+        return Reply(status=200, body=request.headers["Authorization"].encode())
+
+    with serve(answer) as url:
+        assert session.send("GET", url, {"Authorization": "Bearer ours"}).body == b"Bearer ours"
+
+
+def test_a_failure_tells_the_reason_and_nothing_of_the_address(session: HttpSession) -> None:
+    with serve(lambda request: Reply(status=200)) as url:
+        pass
+    with pytest.raises(NoAnswer, match="Connection refused") as got:
+        session.send("GET", f"{url}/path?{'sig'}=1234", {})
+    assert "sig=1234" not in "".join(traceback.format_exception(got.value))
+    assert got.value.__context__ is None

@@ -1,0 +1,231 @@
+"""Tables as assessments tell of them: no table is there, only what would have been found."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+from delta_maintenance.operations.health.models import (
+    CommitPoint,
+    LogFiles,
+    MaintenanceSeen,
+    SizeBucket,
+    TableHealth,
+)
+from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies.models import (
+    AssessedOperation,
+    Assessment,
+    LastRun,
+    OperationOutcome,
+    RunResult,
+)
+
+NOW = datetime(2026, 11, 21, 6, 40, tzinfo=UTC)
+
+
+def health(uri: str = "s3://lake/sales/orders", *, seed: int = 0, **changes: Any) -> TableHealth:
+    """The health of a table that is written to every few minutes and checkpointed now and then."""
+    random = Random(seed)
+    newest = 1_000 + random.randrange(9_000)
+    every = 20 + random.randrange(60)
+    behind = random.randrange(every)
+    commits = []
+    at = NOW - timedelta(minutes=4)
+    for offset in range(200):
+        version = newest - offset
+        distance = (newest - behind - version) % every
+        commits.append(
+            CommitPoint(
+                version=version,
+                timestamp=at,
+                bytes=int(math.exp(random.gauss(8.5, 0.9))),
+                operation=random.choices(["WRITE", "MERGE", "OPTIMIZE", "DELETE"], [12, 5, 1, 1])[
+                    0
+                ],
+                is_checkpoint=distance == 0 and version <= newest - behind,
+                is_compaction=distance != 0 and version % 10 == 9,
+            )
+        )
+        at -= timedelta(minutes=2 + random.expovariate(1 / 9))
+    commits.reverse()
+    sizes = []
+    for power in range(16, 31):
+        files = int(
+            4_000 * math.exp(-(((power - 23 - seed % 4) / 2.3) ** 2)) * random.uniform(0.7, 1.2)
+        )
+        if files:
+            sizes.append(
+                SizeBucket(from_bytes=2**power, files=files, bytes=files * 2**power * 3 // 2)
+            )
+    num_files = sum(bucket.files for bucket in sizes)
+    small = sum(bucket.files for bucket in sizes if bucket.from_bytes < 32 << 20)
+    with_vector = int(num_files * random.choice([0, 0, 0.03, 0.2]))
+    reclaimable = random.choice([0, 120, 5_400])
+    known = TableHealth(
+        table=uri,
+        table_id="6f0e0d3c-1111-4222-8333-000000000000",
+        measured_at=NOW - timedelta(minutes=3),
+        version=newest,
+        timestamp=commits[-1].timestamp,
+        commits_since_checkpoint=behind,
+        bytes_since_checkpoint=sum(commit.bytes for commit in commits[len(commits) - behind :]),
+        oldest_commit_since_checkpoint=commits[-behind].timestamp if behind else None,
+        checkpoint_version=newest - behind,
+        checkpoint_kind=random.choice(["classic", "classic", "v2-parquet", "v2-json"]),
+        checkpoint_at=commits[-1 - behind].timestamp + timedelta(seconds=20),
+        checkpoint_bytes=random.randrange(1 << 18, 1 << 26),
+        files_to_open=behind + 2,
+        bytes_to_open=random.randrange(1 << 20, 1 << 26),
+        oldest_version=max(0, newest - 2_000),
+        log_files=(
+            LogFiles(kind="commits", files=2_001, bytes=14_300_221),
+            LogFiles(kind="checkpoints", files=41, bytes=512_887_112),
+            LogFiles(kind="compactions", files=19, bytes=2_188_210),
+            LogFiles(kind="hints", files=1, bytes=512),
+        ),
+        log_bytes=529_376_055,
+        expired_log_files=412,
+        expired_log_bytes=88_121_023,
+        num_files=num_files,
+        total_bytes=sum(bucket.bytes for bucket in sizes),
+        small_files=small,
+        small_file_bytes=32 << 20,
+        small_file_share=small / num_files if num_files else 0.0,
+        file_sizes=tuple(sizes),
+        tombstones=random.randrange(9_000),
+        expired_tombstones=reclaimable,
+        reclaimable_files=reclaimable,
+        reclaimable_bytes=reclaimable * (41 << 20),
+        files_with_deletion_vector=with_vector,
+        deletion_vector_share=with_vector / num_files if num_files else 0.0,
+        deleted_rows=with_vector * 120,
+        rows=num_files * 410_000,
+        deleted_rows_share=with_vector * 120 / (num_files * 410_000) if num_files else None,
+        min_reader_version=3 if with_vector else 1,
+        min_writer_version=7,
+        features=("appendOnly", "deletionVectors", "invariants", "v2Checkpoint")
+        if with_vector
+        else ("appendOnly", "invariants"),
+        refused=(),
+        row_tracking="supported" if with_vector else "unsupported",
+        partition_columns=("day",),
+        clustering_columns=(),
+        log_retention=timedelta(days=30),
+        deleted_file_retention=timedelta(days=7),
+        properties={
+            "delta.checkpointPolicy": "v2",
+            "delta.logRetentionDuration": "interval 30 days",
+        },
+        commits=tuple(commits),
+        maintenance=(
+            MaintenanceSeen(
+                operation="VACUUM END",
+                version=commits[60].version,
+                timestamp=commits[60].timestamp,
+                result="COMPLETED",
+            ),
+        ),
+    )
+    return replace(known, **changes)
+
+
+def assessment(name: str = "orders", *, seed: int = 0, **changes: Any) -> Assessment:
+    """An assessment after which a checkpoint is due and a vacuum has to wait."""
+    uri = changes.get("uri", f"s3://lake/sales/{name}")
+    known = Assessment(
+        name=name,
+        uri=uri,
+        assessed_at=NOW - timedelta(minutes=3),
+        status="due",
+        operations=(
+            AssessedOperation(
+                operation="checkpoint",
+                status="due",
+                reason="121 commits since the checkpoint of version 1000 are more than 100",
+                commits_to_replay=121,
+                commits_to_replay_after=0,
+                bytes_to_read=1_234_567,
+                requests=130,
+                options={"kind": "auto"},
+            ),
+            AssessedOperation(
+                operation="vacuum",
+                status="not-due",
+                reason="the last one was on 2026-11-18",
+                due_at=NOW + timedelta(days=4, hours=3),
+                engine="spark",
+                needs_approval=True,
+                reclaims_files=5_400,
+                reclaims_bytes=5_400 * (41 << 20),
+            ),
+        ),
+        next_due_at=NOW + timedelta(days=4, hours=3),
+        health=health(uri, seed=seed),
+    )
+    return replace(known, **changes)
+
+
+def run_result(name: str = "orders", **changes: Any) -> RunResult:
+    """A run that wrote a checkpoint and left the vacuum to somebody's approval."""
+    at = NOW - timedelta(hours=2)
+    known = RunResult(
+        name=name,
+        uri=f"s3://lake/sales/{name}",
+        status="done",
+        started_at=at,
+        ended_at=at + timedelta(seconds=94),
+        outcomes=(
+            OperationOutcome(
+                operation="checkpoint",
+                status="done",
+                reason="wrote the checkpoint of version 1121",
+                started_at=at,
+                seconds=12.4,
+                result={"operation": "checkpoint", "status": "written", "version": 1121},
+            ),
+            OperationOutcome(
+                operation="vacuum",
+                status="needs-approval",
+                reason="somebody has to approve it",
+                started_at=at + timedelta(seconds=13),
+                engine="spark",
+            ),
+        ),
+        last_runs=(LastRun(operation="checkpoint", at=at, version=1121, status="written"),),
+    )
+    return replace(known, **changes)
+
+
+def fill(store: AssessmentStore, tables: int) -> None:
+    """Puts a lake of that many tables into a store: most are well, some ask for somebody."""
+    words = ("orders", "events", "users", "payments", "sessions", "clicks", "stock", "invoices")
+    for seed in range(tables):
+        name = f"{('bronze', 'silver', 'gold')[seed % 3]}/{words[seed % 8]}_{seed:04}"
+        uri = f"s3://lake/{name}"
+        one = assessment(name, seed=seed, uri=uri)
+        match seed % 9:
+            case 3:
+                one = replace(
+                    one,
+                    status="failed",
+                    operations=(),
+                    health=None,
+                    problem=f"table {uri}: version 212 is missing from the log; "
+                    "restore what is damaged from a backup",
+                )
+            case 5:
+                blocked = replace(
+                    one.operations[1], status="blocked", reason="outside the maintenance hours"
+                )
+                one = replace(one, status="blocked", operations=(blocked,))
+            case 0 | 1:
+                pass
+            case _:
+                calm = tuple(replace(each, status="not-due") for each in one.operations)
+                one = replace(one, status="nothing-due", operations=calm)
+        run = run_result(name, status="done" if seed % 5 else "incomplete") if seed % 4 else None
+        store.save(one, run, link=f"/dags/delta_maintenance/runs/r{seed}" if run else None)

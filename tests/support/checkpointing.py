@@ -1,0 +1,141 @@
+"""Writing checkpoints in tests, and comparing what stands before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from delta_maintenance.operations import checkpoint
+from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
+from delta_maintenance.protocol.delta_log.file_names import LogFileKind, parse_log_file_name
+from delta_maintenance.storage.core.base import FileStatus, Store
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.testing.actions import Action, dv_id
+from delta_maintenance.testing.table_builder import EPOCH_MS
+
+NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=1)
+"""A day after the tables of `TableBuilder` begin."""
+
+LOG = "_delta_log"
+SIDECARS = f"{LOG}/_sidecars"
+V2_KINDS = ("v2-classic", "v2-json", "v2-parquet")
+SHAPES = [
+    ("classic", 50_000),
+    *((kind, actions) for kind in V2_KINDS for actions in (0, 1, 3, 50_000)),
+]
+"""Every kind with every way to deal out its file actions: the kind, and actions per sidecar."""
+
+KEEP_TOMBSTONES = {"delta.deletedFileRetentionDuration": "interval 20000 days"}
+"""Table properties under which no tombstone expires before the year 2024."""
+
+
+def write(
+    table: Table, kind: str = "auto", per_sidecar: int = 50_000, **others: Any
+) -> CheckpointResult:
+    """Plans and writes one checkpoint; `version`, `now` and `new_id` may be given too."""
+    snapshot = table.snapshot(version=others.pop("version", None))
+    ids = {"new_id": others.pop("new_id")} if "new_id" in others else {}
+    now = others.pop("now", NOW)
+    options = CheckpointOptions(kind=kind, actions_per_sidecar=per_sidecar, **others)  # type: ignore[arg-type]
+    plan = checkpoint.plan(snapshot, options, now=now)
+    return checkpoint.apply(table, plan, snapshot=snapshot, **ids)
+
+
+@dataclass
+class State:
+    """All that a version holds, in the objects of the log, without nulls."""
+
+    protocol: Action
+    metadata: Action
+    txns: dict[str, Action]
+    domains: dict[str, Action]
+    live: dict[tuple[str, str | None], Action]
+    tombstones: dict[tuple[str, str | None], Action]
+
+
+def state_of(snapshot: Snapshot) -> State:
+    """What the library makes of a version; statistics and typed values beside them left out."""
+    state = State(
+        protocol=without_nulls(snapshot.protocol.to_json()),
+        metadata=without_nulls(snapshot.metadata.to_json()),
+        txns={name: without_nulls(txn.to_json()) for name, txn in snapshot.state.txns.items()},
+        domains={
+            name: without_nulls(domain.to_json()) for name, domain in snapshot.state.domains.items()
+        },
+        live={},
+        tombstones={},
+    )
+    for batch in snapshot.scan():
+        for files, rows in ((state.live, batch.adds), (state.tombstones, batch.tombstones)):
+            for row in rows.to_pylist(maps_as_pydicts="strict"):
+                value = {name: item for name, item in row.items() if name not in _NOT_IN_JSON}
+                key = value["path"], dv_id(value)
+                assert key not in files, f"{key} stands twice"
+                files[key] = without_nulls(value)
+    return state
+
+
+def as_checkpointed(state: State) -> State:
+    """The state as a checkpoint has it: no data change, removes without statistics and tags."""
+    return State(
+        protocol=state.protocol,
+        metadata=state.metadata,
+        txns=state.txns,
+        domains=state.domains,
+        live={key: value | {"dataChange": False} for key, value in state.live.items()},
+        tombstones={
+            key: {name: item for name, item in value.items() if name not in ("stats", "tags")}
+            | {"dataChange": False}
+            for key, value in state.tombstones.items()
+        },
+    )
+
+
+def without_nulls(value: Any) -> Any:
+    """The value without the fields that are null; partition values keep theirs."""
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: item if name == "partitionValues" else without_nulls(item)
+        for name, item in value.items()
+        if item is not None
+    }
+
+
+def only(store: Store, path: str, version: int) -> Table:
+    """The table with a single way to a version: the checkpoint at `path` and its own commit."""
+    copy = MemoryStore()
+    for status in [*store.list_from(LOG), *store.list_from(SIDECARS)]:
+        file = parse_log_file_name(status.path.removeprefix(f"{LOG}/"))
+        own_commit = file.kind is LogFileKind.COMMIT and file.version == version
+        if status.path == path or own_commit or status.path.startswith(SIDECARS):
+            copy.put(status.path, store.read(status.path))
+    return Table(copy)
+
+
+def files_of(store: Store) -> dict[str, bytes]:
+    """Every file of the log and of the folder of sidecars, with its bytes."""
+    return {status.path: store.read(status.path) for status in statuses_of(store)}
+
+
+def statuses_of(store: Store) -> Iterable[FileStatus]:
+    """The same files as the store lists them."""
+    return [*store.list_from(LOG), *store.list_from(SIDECARS)]
+
+
+def on_disk(store: Store, root: Path) -> Path:
+    """Copies the log to a folder, for other readers."""
+    for path, data in files_of(store).items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+    return root
+
+
+_NOT_IN_JSON = ("stats_parsed", "partitionValues_parsed", "_commit_version")

@@ -1,0 +1,94 @@
+"""An S3 server on the loopback interface, in threads of this process, for tests.
+
+It needs the package `moto[server]`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Any]
+Application = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+
+@dataclass(slots=True, kw_only=True)
+class S3Server:
+    """A running server. Every test takes a bucket of its own: the server never forgets one."""
+
+    url: str
+    requests: list[str] = field(default_factory=list)
+    """One line per request so far, `METHOD /BUCKET/KEY?QUERY`; clear it to count anew."""
+    intercept: Callable[[Application], Application] | None = None
+    """Wraps the application for as long as it is set, to inject faults."""
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """What `open_store` needs to reach the server."""
+        return {
+            "AWS_ACCESS_KEY_ID": "testing-key",
+            "AWS_SECRET_ACCESS_KEY": "testing-secret",
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+
+    def make_bucket(self, name: str) -> None:
+        """Makes an empty bucket, in place of one that another server of this process left."""
+        _backend().buckets.pop(name, None)
+        _backend().create_bucket(name, "us-east-1")
+
+    def fill(self, bucket: str, keys: Iterable[str], data: bytes = b"") -> None:
+        """Puts many objects at once, without a request for each."""
+        for key in keys:
+            _backend().put_object(bucket, key, data)
+
+
+@contextmanager
+def serve_s3() -> Iterator[S3Server]:
+    """Serves S3 on a free port until the block ends.
+
+    Requests take turns: the emulator checks a condition and stores the object in two steps, and
+    only a lock around both makes it a judge of who wins a race.
+    """
+    # Here, since only tests have these, and they take seconds to load.
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class QuietHandler(WSGIRequestHandler):
+        def log(self, type: str, message: str, *args: Any) -> None:
+            return
+
+    emulator = DomainDispatcherApplication(create_backend_app)
+    turn = threading.Lock()
+
+    def locked(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        with turn:
+            return list(emulator(environ, start_response))
+
+    def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        server.requests.append(f"{environ['REQUEST_METHOD']} {environ['REQUEST_URI']}")
+        handler = server.intercept(locked) if server.intercept else locked
+        return handler(environ, start_response)
+
+    listener = make_server("127.0.0.1", 0, application, threaded=True, request_handler=QuietHandler)
+    server = S3Server(url=f"http://127.0.0.1:{listener.server_port}")
+    thread = threading.Thread(target=listener.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        listener.shutdown()
+        thread.join()
+        listener.server_close()
+
+
+def _backend() -> Any:
+    from moto.core.models import DEFAULT_ACCOUNT_ID
+    from moto.s3.models import s3_backends
+
+    return s3_backends[DEFAULT_ACCOUNT_ID]["aws"]

@@ -1,0 +1,40 @@
+"""The file actions that a checkpoint holds, as plain values that two engines can be compared by."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from delta_maintenance.table.read.table import Table
+
+FOLDER = "_delta_log/_sidecars"
+
+
+def sidecar_rows(table: Table, version: int) -> Counter[str]:
+    """Every row of every sidecar of the checkpoint of `version`, as JSON, with its count."""
+    checkpoint = table.snapshot(version=version).checkpoint
+    assert checkpoint is not None and checkpoint.files.version == version
+    rows: Counter[str] = Counter()
+    for sidecar in checkpoint.sidecars:
+        data = table.store.read(f"{FOLDER}/{sidecar.path}")
+        assert len(data) == sidecar.size_in_bytes
+        columns = pq.read_table(io.BytesIO(data))
+        assert columns.column_names == ["add", "remove"]
+        rows.update(json.dumps(_present(row), default=str) for row in columns.to_pylist())
+    return rows
+
+
+def sidecar_files(table: Table) -> set[str]:
+    """The names of all sidecars that lie there, referred to or not."""
+    return {status.path.rpartition("/")[2] for status in table.store.list_from(FOLDER)}
+
+
+def _present(value: Any) -> Any:
+    # A field of nulls alone is the same as no field.
+    if isinstance(value, dict):
+        return {name: _present(item) for name, item in value.items() if item is not None}
+    return value

@@ -1,0 +1,780 @@
+"""One commit at a time: what it holds, what it costs, and what becomes of it among others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from delta_maintenance.errors import (
+    CommitConflictError,
+    CommitUnknownError,
+    CorruptTableError,
+    InvalidRequestError,
+    RefusedError,
+    StorageError,
+    UnsupportedFeatureError,
+)
+from delta_maintenance.protocol.actions.model import Protocol
+from delta_maintenance.protocol.commit.conflicts import BACKFILL, Rule
+from delta_maintenance.protocol.commit.staged import removes_of, staged_adds
+from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.commit.outcome import AlreadyDone, Conflicted, Landed, Superseded
+from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash, faults
+from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+
+NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(hours=1)
+TRACKED = log.protocol(1, 7, writer_features=["domainMetadata", "rowTracking"])
+TIMED = log.protocol(1, 7, writer_features=["inCommitTimestamp"])
+IN_COMMIT = {"delta.enableInCommitTimestamps": "true"}
+
+
+class RacedStore(MemoryStore):
+    """Lets others act at the last moment before a put of ours; each of them once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.races: list[Callable[[], object]] = []
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        if self.races:
+            self.races.pop(0)()
+        return super().put_if_absent(path, data)
+
+
+@pytest.fixture
+def table() -> TableBuilder:
+    builder = TableBuilder(RacedStore())
+    builder.commit([log.protocol(), log.metadata(), log.add("a"), log.add("b")])
+    return builder
+
+
+def built(
+    protocol: log.Action = TRACKED,
+    configuration: Mapping[str, str] | None = None,
+    *more: log.Action,
+) -> TableBuilder:
+    builder = TableBuilder(RacedStore())
+    builder.commit([protocol, log.metadata(configuration=configuration), *more])
+    return builder
+
+
+def races(builder: TableBuilder, *winners: Sequence[log.Action]) -> None:
+    store = builder.store
+    assert isinstance(store, RacedStore)
+    for winner in winners:
+        store.races.append(lambda lines=winner: builder.commit(lines))
+
+
+def snapshot(builder: TableBuilder, store: Store | None = None) -> Snapshot:
+    return Table(store or builder.store).snapshot()
+
+
+def transaction(
+    builder: TableBuilder, operation: str = "TEST", *, store: Store | None = None, **options: Any
+) -> Transaction:
+    options.setdefault("now", lambda: NOW)
+    return Transaction(snapshot(builder, store), operation, **options)
+
+
+def append(builder: TableBuilder, path: str = "new", **options: Any) -> Transaction:
+    txn = transaction(builder, "WRITE", **options)
+    txn.stage_adds([log.add(path, stats='{"numRecords":10}')["add"]])
+    return txn
+
+
+def commit(txn: Transaction, **options: Any) -> Any:
+    return txn.commit(sleep=lambda _: None, **options)
+
+
+def lines(builder: TableBuilder, version: int) -> list[dict[str, Any]]:
+    text = builder.read(f"{version:020d}.json").decode()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def info(builder: TableBuilder, version: int) -> dict[str, Any]:
+    value = lines(builder, version)[0]["commitInfo"]
+    assert isinstance(value, dict)
+    return value
+
+
+def only(builder: TableBuilder, version: int, name: str) -> list[dict[str, Any]]:
+    return [line[name] for line in lines(builder, version) if name in line]
+
+
+@pytest.mark.conformance("TXN-01", "TXN-10", "LOG-03", "LOG-09")
+def test_a_commit_stands_at_the_next_version_and_says_what_it_is(table: TableBuilder) -> None:
+    txn = transaction(
+        table,
+        "FSCK",
+        parameters={"batchId": "0", "dryRun": False, "paths": ["a"]},
+        tags={"note": "x"},
+        operation_id="run-1",
+        new_id=lambda: "id-1",
+        engine_info="engine/1",
+    )
+    live = staged_adds([log.add("a")["add"]])
+    txn.read_files(live)
+    txn.stage_removes(removes_of(live, data_change=True))
+    outcome = commit(txn, metrics={"numRemovedFiles": 1})
+    assert outcome == Landed(
+        version=1, attempts=1, in_commit_timestamp=None, num_adds=0, num_removes=1
+    )
+    now_ms = EPOCH_MS + 3_600_000
+    assert info(table, 1) == {
+        "timestamp": now_ms,
+        "operation": "FSCK",
+        "operationParameters": {"batchId": "0", "dryRun": "false", "paths": '["a"]'},
+        "readVersion": 0,
+        "isolationLevel": "Serializable",
+        "isBlindAppend": False,
+        "operationMetrics": {"numRemovedFiles": "1"},
+        "engineInfo": "engine/1",
+        "txnId": "id-1",
+        "tags": {"note": "x"},
+        "operationId": "run-1",
+    }
+    (remove,) = only(table, 1, "remove")
+    assert remove["deletionTimestamp"] == now_ms
+    assert remove["extendedFileMetadata"] is True
+    assert snapshot(table).live_files()["path"].to_pylist() == ["b"]
+
+
+@pytest.mark.conformance("TXN-12")
+def test_an_empty_commit_changes_no_state(table: TableBuilder) -> None:
+    before = snapshot(table)
+    assert isinstance(commit(transaction(table, "VACUUM START")), Landed)
+    after = snapshot(table)
+    assert after.version == 1
+    assert (after.metadata, after.protocol) == (before.metadata, before.protocol)
+    assert after.live_files().equals(before.live_files())
+    assert [list(line) for line in lines(table, 1)] == [["commitInfo"]]
+
+
+@pytest.mark.conformance("TXN-01")
+def test_a_commit_without_competition_is_one_put_and_one_listing(table: TableBuilder) -> None:
+    store = FaultStore(table.store)
+    txn = append(table, store=store)
+    opened = len(store.trace)
+    assert isinstance(commit(txn), Landed)
+    assert [step.kind for step in store.trace[opened:]] == ["put_if_absent", "list_from"]
+
+
+@pytest.mark.conformance("TXN-03")
+def test_a_lost_race_costs_one_listing_and_one_read_per_winner(table: TableBuilder) -> None:
+    store = FaultStore(table.store)
+    txn = append(table, store=store)
+    opened = len(store.trace)
+    for n in range(3):
+        table.commit([log.add(f"other{n}")])
+    outcome = commit(txn)
+    assert (outcome.version, outcome.attempts) == (4, 2)
+    kinds = [step.kind for step in store.trace[opened:]]
+    assert kinds == [
+        "put_if_absent",
+        "list_from",
+        *["read"] * 3,
+        "put_if_absent",
+        "list_from",
+    ]
+
+
+@pytest.mark.conformance("TXN-01", "TXN-03", "LOG-09", "LOG-10")
+def test_the_content_is_built_anew_for_each_version(table: TableBuilder) -> None:
+    instants = iter(NOW + timedelta(seconds=n) for n in range(9))
+    races(table, [log.add("x")], [log.add("y")])
+    outcome = commit(append(table, now=lambda: next(instants)))
+    assert (outcome.version, outcome.attempts) == (3, 3)
+    assert info(table, 3)["timestamp"] == EPOCH_MS + 3_602_000
+    assert info(table, 3)["readVersion"] == 0
+    assert only(table, 1, "add")[0]["path"] == "x"
+    assert sorted(snapshot(table).live_files()["path"].to_pylist()) == ["a", "b", "new", "x", "y"]
+
+
+@pytest.mark.conformance("TXN-07")
+def test_a_conflict_leaves_nothing_and_says_what_to_do(table: TableBuilder) -> None:
+    txn = transaction(table, "OPTIMIZE")
+    live = staged_adds([log.add("a")["add"], log.add("b")["add"]])
+    txn.read_files(live)
+    txn.stage_removes(removes_of(live, data_change=False))
+    txn.stage_adds([log.add("ab", dataChange=False)["add"]])
+    races(table, [log.commit_info("DELETE"), log.remove("a")])
+    outcome = commit(txn)
+    assert isinstance(outcome, Conflicted)
+    assert outcome.conflict.rule is Rule.DELETE
+    assert table.names() == ["00000000000000000000.json", "00000000000000000001.json"]
+    error = outcome.as_error("t")
+    assert isinstance(error, CommitConflictError)
+    assert str(error) == (
+        "table t, version 1: version 1 (DELETE) was committed first: it removed a, which was read; "
+        "run again, on the table as it is now"
+    )
+
+
+def test_the_tries_are_bounded(table: TableBuilder) -> None:
+    races(table, *([log.add(f"x{n}")] for n in range(9)))
+    pauses: list[float] = []
+    outcome = append(table).commit(max_attempts=4, sleep=pauses.append)
+    assert isinstance(outcome, Conflicted)
+    assert (outcome.conflict.rule, outcome.attempts) == (Rule.RETRIES, 4)
+    assert len(pauses) == 4
+    assert all(0 <= pause <= 2 for pause in pauses)
+
+
+def test_a_transaction_commits_once(table: TableBuilder) -> None:
+    txn = append(table)
+    commit(txn)
+    with pytest.raises(InvalidRequestError, match="once"):
+        commit(txn)
+
+
+@pytest.mark.conformance("TXN-06", "RT-13")
+def test_a_commit_of_which_nothing_is_left_is_not_made() -> None:
+    table = built(TRACKED, None, log.add("a", stats='{"numRecords":1}'))
+    txn = transaction(table, BACKFILL)
+    live = staged_adds([log.add("a", stats='{"numRecords":1}', dataChange=False)["add"]])
+    txn.read_files(live)
+    txn.stage_adds(live)
+    races(table, [log.remove("a")])
+    assert commit(txn) == Superseded(version=1)
+    assert table.names()[-1] == "00000000000000000001.json"
+
+
+# Gates
+
+
+@pytest.mark.conformance("TXN-11", "CAT-01", "FEAT-01")
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        log.protocol(1, 7, writer_features=["fooBar"]),
+        log.protocol(1, 8),
+        log.features("catalogManaged", "vacuumProtocolCheck", writer_only=["inCommitTimestamp"]),
+        log.protocol(1, 7, writer_features=["coordinatedCommits-preview", "inCommitTimestamp"]),
+    ],
+)
+def test_a_protocol_that_asks_too_much_is_refused_before_a_byte_is_written(
+    protocol: log.Action,
+) -> None:
+    table = built(protocol)
+    store = FaultStore(table.store)
+    txn = append(table, store=store)
+    with pytest.raises(UnsupportedFeatureError):
+        commit(txn)
+    assert not {"put_if_absent", "put", "create"} & {step.kind for step in store.trace}
+
+
+@pytest.mark.conformance("TXN-11")
+def test_changing_metadata_needs_more_than_committing() -> None:
+    features = ["columnMapping", "domainMetadata", "icebergCompatV3", "rowTracking"]
+    table = built(log.protocol(2, 7, writer_features=features))
+    assert isinstance(commit(append(table)), Landed)
+    txn = transaction(table)
+    txn.stage_metadata(snapshot(table).metadata)
+    with pytest.raises(UnsupportedFeatureError, match="icebergCompatV3"):
+        commit(txn)
+
+
+@pytest.mark.conformance("TXN-03")
+def test_a_winner_that_asks_too_much_ends_the_attempt(table: TableBuilder) -> None:
+    races(table, [log.protocol(1, 7, writer_features=["fooBar"])])
+    with pytest.raises(UnsupportedFeatureError, match="fooBar"):
+        commit(append(table))
+    assert table.names()[-1] == "00000000000000000001.json"
+
+
+@pytest.mark.conformance("FEAT-06", "FEAT-07")
+def test_a_feature_is_lost_only_where_that_was_said(table: TableBuilder) -> None:
+    def upgrade(drops: Sequence[str] = ()) -> Any:
+        txn = transaction(table, "UPGRADE PROTOCOL")
+        new = Protocol(min_reader_version=1, min_writer_version=7, writer_features=("invariants",))
+        txn.stage_protocol(new, drops=drops)
+        return commit(txn)
+
+    with pytest.raises(RefusedError, match="appendOnly"):
+        upgrade()
+    assert isinstance(upgrade(drops=["appendOnly"]), Landed)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "S3"])
+@pytest.mark.parametrize(("others", "why"), [(None, "nobody said"), ("spark", "overwrites")])
+def test_on_s3_the_other_writers_must_be_safe(
+    table: TableBuilder, scheme: str, others: Any, why: str
+) -> None:
+    table.store.root = f"{scheme}://bucket/t"
+    with pytest.raises(RefusedError, match=why):
+        commit(append(table, other_writers=others))
+    assert isinstance(commit(append(table, other_writers="conditional_put")), Landed)
+    assert isinstance(commit(append(table, path="n2", other_writers="none")), Landed)
+
+
+def test_on_s3_a_log_that_goes_through_dynamodb_is_refused(table: TableBuilder) -> None:
+    table.store.root = "s3://bucket/t"
+    table.store.put("_delta_log/.tmp/00000000000000000000.json.uuid", b"{}")
+    with pytest.raises(RefusedError, match="DynamoDB"):
+        commit(append(table, other_writers="conditional_put"))
+
+
+@pytest.mark.conformance("DRAFT-03")
+@pytest.mark.parametrize(
+    "draft",
+    [
+        {"rowIdHighWaterMark": {"highWaterMark": 7}},
+        log.domain("mine", {"k": "v"}),
+    ],
+)
+def test_drafts_of_row_tracking_are_carried_over_or_refused(draft: log.Action) -> None:
+    table = built(TRACKED, None, draft)
+    with pytest.raises(RefusedError, match="draft"):
+        commit(append(table))
+    txn = append(table)
+    txn.stage_domain("mine", "{}")
+    txn.stage_domain("delta.rowTracking", '{"rowIdHighWaterMark":7}')
+    assert isinstance(commit(txn), Landed)
+    assert only(table, 1, "add")[0]["baseRowId"] == 8
+    assert isinstance(commit(append(table, path="next")), Landed)
+
+
+# Outcomes that are not what they seem
+
+
+@pytest.mark.conformance("TXN-02")
+def test_a_put_whose_answer_was_lost_is_found_to_be_ours(table: TableBuilder) -> None:
+    trial = FaultStore(table.store)
+    at = len(trial.trace)
+    snapshot(table, trial)
+    at = len(trial.trace)
+    store = FaultStore(table.store, at=at, fault=Fault.LOST_ANSWER)
+    outcome = commit(append(table, store=store))
+    assert (outcome.version, outcome.attempts) == (1, 1)
+    kinds = [step.kind for step in store.trace[at:]]
+    assert kinds == ["put_if_absent", "read", "list_from"]
+
+
+class DoubtfulStore(RacedStore):
+    """Loses the answer of the first put, which had no effect."""
+
+    doubts = 1
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        if self.races:
+            self.races.pop(0)()
+        if self.doubts:
+            self.doubts -= 1
+            raise CommitUnknownError("no answer")
+        return super().put_if_absent(path, data)
+
+
+@pytest.mark.conformance("TXN-02")
+def test_from_an_unknown_outcome_there_is_no_next_version() -> None:
+    table = TableBuilder(DoubtfulStore())
+    table.commit([log.protocol(), log.metadata()])
+    with pytest.raises(CommitUnknownError, match="version 1"):
+        commit(append(table))
+    assert table.names() == ["00000000000000000000.json"]
+
+
+@pytest.mark.conformance("TXN-02")
+def test_an_unknown_outcome_behind_somebody_elses_commit_is_a_lost_race() -> None:
+    table = TableBuilder(DoubtfulStore())
+    table.commit([log.protocol(), log.metadata()])
+    races(table, [log.commit_info(txnId="other"), log.add("x")])
+    outcome = commit(append(table))
+    assert (outcome.version, outcome.attempts) == (2, 2)
+
+
+@pytest.mark.conformance("TXN-02")
+def test_a_put_that_failed_for_certain_is_an_error_of_the_store(table: TableBuilder) -> None:
+    trial = FaultStore(table.store)
+    snapshot(table, trial)
+    store = FaultStore(table.store, at=len(trial.trace), fault=Fault.FAILURE)
+    with pytest.raises(StorageError):
+        commit(append(table, store=store))
+    assert table.names() == ["00000000000000000000.json"]
+
+
+@pytest.mark.conformance("TXN-08")
+def test_a_zombie_finds_that_its_task_is_done(table: TableBuilder) -> None:
+    zombie = append(table, operation_id="run-1")
+    assert commit(append(table, operation_id="run-1")).version == 1
+    assert commit(zombie) == AlreadyDone(version=1)
+    assert commit(append(table, operation_id="run-1")) == AlreadyDone(version=1)
+    assert commit(append(table, path="m", operation_id="run-2")).version == 2
+    table.commit([log.add("x")], version=3)
+    late = append(table, operation_id="run-1", planned_version=0)
+    assert commit(late) == AlreadyDone(version=1)
+    assert table.names()[-1] == "00000000000000000003.json"
+
+
+def test_a_plan_whose_commits_are_gone_is_not_carried_out(table: TableBuilder) -> None:
+    for n in range(4):
+        table.commit([log.add(f"x{n}")])
+    table.checkpoint()
+    table.drop("00000000000000000001.json")
+    with pytest.raises(RefusedError, match="plan again"):
+        commit(append(table, operation_id="run-1", planned_version=0))
+
+
+@pytest.mark.conformance("TXN-08", "TXN-09")
+def test_a_transaction_of_an_application_is_recorded_once(table: TableBuilder) -> None:
+    def batch(version: int) -> Any:
+        txn = append(table, path=f"batch{version}")
+        txn.stage_txn("app", version)
+        return commit(txn)
+
+    assert batch(7).version == 1
+    assert only(table, 1, "txn") == [
+        {"appId": "app", "version": 7, "lastUpdated": EPOCH_MS + 3_600_000}
+    ]
+    assert batch(7) == AlreadyDone(version=1)
+    assert batch(6) == AlreadyDone(version=1)
+    assert batch(8).version == 2
+
+
+def test_winners_that_were_cleaned_away_end_the_attempt(table: TableBuilder) -> None:
+    txn = append(table)
+    table.commit([log.add("x")])
+    table.commit([log.add("y")])
+    store = table.store
+    assert isinstance(store, RacedStore)
+
+    def clean() -> None:
+        table.checkpoint()
+
+    store.races.append(clean)
+    real = store.list_from
+
+    def cleaned(directory: str, start: str = "") -> Any:
+        table.drop("00000000000000000001.json")
+        return real(directory, start)
+
+    store.list_from = cleaned  # type: ignore[method-assign]
+    outcome = commit(txn)
+    assert isinstance(outcome, Conflicted)
+    assert outcome.conflict.rule is Rule.LOG_CLEANED
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"metaData":{}}\n{"metaData":{}}\n'])
+def test_a_winner_that_cannot_be_understood_stops_everything(
+    table: TableBuilder, damage: bytes
+) -> None:
+    txn = append(table)
+    table.commit_bytes(damage)
+    with pytest.raises(CorruptTableError) as caught:
+        commit(txn)
+    assert caught.value.version == 1
+
+
+@pytest.mark.parametrize("trace", ["checkpoint", "commit"])
+def test_a_commit_behind_history_is_reported(table: TableBuilder, trace: str) -> None:
+    txn = append(table)
+    for n in range(3):
+        table.commit([log.add(f"x{n}")])
+    table.store.now_ms = lambda: EPOCH_MS + 86_400_000  # type: ignore[attr-defined]
+    if trace == "checkpoint":
+        table.checkpoint()
+        table.drop(*(f"{n:020d}.json" for n in (1, 2, 3)))
+    else:
+        table.drop(f"{1:020d}.json")
+    table.store.now_ms = lambda: EPOCH_MS + 86_400_000  # type: ignore[attr-defined]
+    with pytest.raises(CommitUnknownError, match="older"):
+        commit(txn)
+
+
+def test_files_that_are_a_little_older_are_no_alarm(table: TableBuilder) -> None:
+    store = table.store
+    assert isinstance(store, RacedStore)
+    txn = append(table)
+    table.commit([log.add("x")], version=2, at_ms=EPOCH_MS + 60_000)
+    store.now_ms = lambda: EPOCH_MS + 120_000
+    assert commit(txn).version == 1
+
+
+def test_a_commit_that_landed_is_not_undone_by_a_store_that_fails_afterwards(
+    table: TableBuilder, caplog: pytest.LogCaptureFixture
+) -> None:
+    trial = FaultStore(table.store)
+    snapshot(table, trial)
+    store = FaultStore(table.store, at=len(trial.trace) + 1, fault=Fault.FAILURE)
+    assert commit(append(table, store=store)).version == 1
+    assert "is committed" in caplog.text
+
+
+@pytest.mark.conformance("TXN-01", "TXN-02")
+def test_a_fault_at_any_step_leaves_the_table_before_or_after() -> None:
+    def begin(store: Store, winners: int) -> Transaction:
+        base = TableBuilder(store)
+        base.commit([log.protocol(), log.metadata(), log.add("a")])
+        txn = Transaction(Table(store).snapshot(), "WRITE", operation_id="run-1", now=lambda: NOW)
+        txn.stage_adds([log.add("new")["add"]])
+        for n in range(winners):
+            base.commit([log.add(f"x{n}")])
+        return txn
+
+    def trial(winners: int, **fault: Any) -> tuple[MemoryStore, FaultStore, Any]:
+        inner = MemoryStore()
+        txn = begin(inner, winners)
+        store = FaultStore(inner, **fault)
+        txn._snapshot.store = store
+        try:
+            return inner, store, commit(txn)
+        except (SimulatedCrash, StorageError, CommitUnknownError, CorruptTableError) as error:
+            return inner, store, error
+
+    cases = 0
+    for winners in (0, 2):
+        _, recorded, _ = trial(winners)
+        for at, fault in faults(recorded.trace):
+            cases += 1
+            inner, _, outcome = trial(winners, at=at, fault=fault)
+            live = Table(inner).snapshot().live_files()["path"].to_pylist()
+            assert live.count("new") == ("new" in live)
+            if isinstance(outcome, Landed):
+                assert "new" in live
+            again = Transaction(
+                Table(inner).snapshot(),
+                "WRITE",
+                operation_id="run-1",
+                planned_version=0,
+                now=lambda: NOW,
+            )
+            again.stage_adds([log.add("new")["add"]])
+            result = commit(again)
+            assert isinstance(result, AlreadyDone if "new" in live else Landed)
+            live = Table(inner).snapshot().live_files()["path"].to_pylist()
+            assert sorted(live) == ["a", "new", *(f"x{n}" for n in range(winners))]
+    assert cases > 20
+    print(f"{cases} cases")
+
+
+# In-commit timestamps
+
+
+@pytest.mark.conformance("ICT-01", "ICT-02")
+@pytest.mark.parametrize(
+    ("protocol", "configuration", "active"),
+    [
+        (TIMED, IN_COMMIT, True),
+        (TIMED, {}, False),
+        (log.protocol(), IN_COMMIT, False),
+        (log.protocol(1, 7, writer_features=[]), IN_COMMIT, False),
+    ],
+)
+def test_the_time_stands_first_where_it_must(
+    protocol: log.Action, configuration: dict[str, str], active: bool
+) -> None:
+    table = built(protocol, configuration)
+    outcome = commit(transaction(table, "VACUUM START"))
+    assert (outcome.in_commit_timestamp is not None) is active
+    assert ("inCommitTimestamp" in info(table, 1)) is active
+    if active:
+        assert next(iter(info(table, 1))) == "inCommitTimestamp"
+
+
+@pytest.mark.conformance("ICT-02", "ICT-03")
+def test_times_rise_while_the_clock_runs_backwards_through_fifty_lost_races() -> None:
+    table = TableBuilder(RacedStore())
+    first = EPOCH_MS + 10_000_000
+    table.commit(
+        [
+            log.commit_info(inCommitTimestamp=first),
+            TIMED,
+            log.metadata(configuration=IN_COMMIT),
+        ]
+    )
+    times = [first + 10 * n for n in range(1, 51)]
+    races(table, *([log.commit_info(inCommitTimestamp=time)] for time in times))
+    instants = iter(NOW - timedelta(days=n) for n in range(60))
+    outcome = commit(append(table, now=lambda: next(instants)), max_attempts=51)
+    assert (outcome.version, outcome.attempts) == (51, 51)
+    assert outcome.in_commit_timestamp == times[-1] + 1
+    assert info(table, 51)["inCommitTimestamp"] == times[-1] + 1
+
+
+@pytest.mark.conformance("ICT-04", "ICT-05")
+def test_enabling_records_the_version_and_time_that_it_lands_at() -> None:
+    table = built(TIMED)
+    base = snapshot(table).metadata
+    txn = transaction(table, "SET TBLPROPERTIES", now=lambda: NOW - timedelta(days=9))
+    txn.stage_metadata(_with(base, IN_COMMIT))
+    future = EPOCH_MS + 10**9
+    store = table.store
+    assert isinstance(store, RacedStore)
+    store.races.append(lambda: table.commit([log.add("x")], at_ms=future))
+    outcome = commit(txn)
+    assert (outcome.version, outcome.in_commit_timestamp) == (2, future + 1)
+    (metadata,) = only(table, 2, "metaData")
+    recorded = {
+        "delta.inCommitTimestampEnablementVersion": "2",
+        "delta.inCommitTimestampEnablementTimestamp": str(future + 1),
+    }
+    assert metadata["configuration"] == IN_COMMIT | recorded
+    txn = transaction(table, "SET TBLPROPERTIES")
+    txn.stage_metadata(_with(base, IN_COMMIT | {"other": "1"}))
+    commit(txn)
+    assert only(table, 3, "metaData")[0]["configuration"] == (IN_COMMIT | recorded | {"other": "1"})
+
+
+@pytest.mark.conformance("ICT-03")
+def test_without_the_time_before_there_is_no_commit() -> None:
+    table = built(TIMED, IN_COMMIT)
+    table.checkpoint()
+    table.drop("00000000000000000000.json")
+    with pytest.raises(RefusedError, match="is gone"):
+        commit(append(table))
+
+
+def test_properties_that_hold_the_version_follow_it(table: TableBuilder) -> None:
+    txn = transaction(table, "DROP FEATURE")
+    key = "delta.requireCheckpointProtectionBeforeVersion"
+    txn.stage_metadata(_with(snapshot(table).metadata, {key: "?"}), version_properties=[key])
+    races(table, [log.add("x")])
+    assert commit(txn).version == 2
+    assert only(table, 2, "metaData")[0]["configuration"] == {key: "2"}
+
+
+# Row tracking
+
+
+@pytest.mark.conformance("RT-02", "RT-03", "RT-04", "RT-06", "RT-18")
+def test_new_files_get_row_ids_and_the_mark_rises_with_them() -> None:
+    table = built()
+    for version, mark in ((1, 9), (2, 19)):
+        assert commit(append(table, path=f"f{version}")).version == version
+        (add,) = only(table, version, "add")
+        assert (add["baseRowId"], add["defaultRowCommitVersion"]) == (mark - 9, version)
+        assert only(table, version, "domainMetadata") == [
+            {
+                "domain": "delta.rowTracking",
+                "configuration": f'{{"rowIdHighWaterMark":{mark}}}',
+                "removed": False,
+            }
+        ]
+        assert info(table, version)["tags"] == {"delta.rowTracking.preserved": "true"}
+    commit(transaction(table, "VACUUM START"))
+    assert only(table, 3, "domainMetadata") == []
+
+
+@pytest.mark.conformance("RT-02", "RT-06", "RT-14")
+def test_row_ids_follow_the_version_that_the_commit_lands_at() -> None:
+    table = built()
+    races(
+        table,
+        [
+            log.add("x", baseRowId=0, defaultRowCommitVersion=1, stats='{"numRecords":50}'),
+            log.domain("delta.rowTracking", '{"rowIdHighWaterMark":49}'),
+        ],
+    )
+    assert commit(append(table)).version == 2
+    (add,) = only(table, 2, "add")
+    assert (add["baseRowId"], add["defaultRowCommitVersion"]) == (50, 2)
+
+
+@pytest.mark.conformance("RT-02")
+def test_row_tracking_that_a_winner_introduces_is_obeyed(table: TableBuilder) -> None:
+    upgraded = log.protocol(
+        1, 7, writer_features=["appendOnly", "invariants", "domainMetadata", "rowTracking"]
+    )
+    races(table, [upgraded])
+    assert commit(append(table)).version == 2
+    (add,) = only(table, 2, "add")
+    assert (add["baseRowId"], add["defaultRowCommitVersion"]) == (0, 2)
+
+
+@pytest.mark.conformance("RT-04")
+def test_row_ids_go_on_above_the_highest_that_the_caller_met() -> None:
+    table = built(TRACKED, None, log.domain("delta.rowTracking", '{"rowIdHighWaterMark":3}'))
+    commit(append(table, highest_row_id=99))
+    assert only(table, 1, "add")[0]["baseRowId"] == 100
+
+
+@pytest.mark.conformance("RT-02")
+def test_files_whose_rows_are_not_counted_get_no_row_ids() -> None:
+    table = built()
+    txn = transaction(table, "WRITE")
+    txn.stage_adds([log.add("f", stats="{}")["add"]])
+    with pytest.raises(RefusedError, match="number of rows"):
+        commit(txn)
+    assert table.names() == ["00000000000000000000.json"]
+
+
+@pytest.mark.conformance("RT-07")
+def test_files_committed_before_keep_their_row_ids() -> None:
+    old = {"baseRowId": 5, "defaultRowCommitVersion": 0, "stats": '{"numRecords":1}'}
+    mark = log.domain("delta.rowTracking", '{"rowIdHighWaterMark":5}')
+    table = built(TRACKED, None, log.add("f", **old), mark)
+    txn = transaction(table, "COMPUTE STATS")
+    live = staged_adds([log.add("f", dataChange=False, **old)["add"]])
+    txn.read_files(live)
+    txn.stage_adds(live)
+    commit(txn)
+    (add,) = only(table, 1, "add")
+    assert (add["baseRowId"], add["defaultRowCommitVersion"]) == (5, 0)
+    assert only(table, 1, "domainMetadata") == []
+
+
+@pytest.mark.conformance("RT-08")
+def test_while_suspended_no_row_ids_are_given() -> None:
+    table = built(TRACKED, {"delta.rowTrackingSuspended": "true"})
+    txn = transaction(table, "WRITE")
+    txn.stage_adds([log.add("f")["add"]])
+    commit(txn)
+    (add,) = only(table, 1, "add")
+    assert "baseRowId" not in add
+    assert "defaultRowCommitVersion" not in add
+    assert only(table, 1, "domainMetadata") == []
+
+
+@pytest.mark.conformance("RT-18")
+def test_rows_are_not_moved_away_from_their_ids() -> None:
+    table = built(TRACKED, {"delta.enableRowTracking": "true"})
+    with pytest.raises(RefusedError, match="lose their row IDs"):
+        commit(append(table, preserves_row_ids=False))
+
+
+# Domains
+
+
+@pytest.mark.conformance("DOM-05")
+def test_a_removed_domain_leaves_its_last_configuration() -> None:
+    table = built(TRACKED, None, log.domain("mine", "{ }"))
+    txn = transaction(table, "DOMAIN METADATA CLEANUP")
+    txn.remove_domain("mine")
+    commit(txn)
+    assert only(table, 1, "domainMetadata") == [
+        {"domain": "mine", "configuration": "{ }", "removed": True}
+    ]
+    assert snapshot(table).domain_metadata == {}
+    with pytest.raises(InvalidRequestError, match="no domain"):
+        transaction(table).remove_domain("mine")
+
+
+@pytest.mark.conformance("DOM-03", "TXN-11")
+def test_a_domain_without_the_feature_is_refused_before_a_byte_is_written(
+    table: TableBuilder,
+) -> None:
+    txn = transaction(table)
+    txn.stage_domain("mine", "{}")
+    with pytest.raises(RefusedError, match="domainMetadata"):
+        commit(txn)
+    assert table.names() == ["00000000000000000000.json"]
+
+
+@pytest.mark.conformance("LOG-13")
+def test_a_commit_does_not_name_the_place_of_its_table(table: TableBuilder) -> None:
+    table.store.root = "memory://somewhere/else"
+    commit(append(table))
+    assert b"somewhere" not in table.read("00000000000000000001.json")
+
+
+def _with(metadata: Any, configuration: Mapping[str, str]) -> Any:
+    return replace(metadata, configuration={**metadata.configuration, **configuration})

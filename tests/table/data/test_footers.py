@@ -1,0 +1,64 @@
+"""Rows of data files, read from their footers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from delta_maintenance.errors import StorageError
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.data.footers import count_rows
+from delta_maintenance.testing.fault_store import Fault, FaultStore
+
+
+def data_file(rows: int) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": range(rows)}), sink)
+    return bytes(sink.getvalue())
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return LocalStore(str(tmp_path)) if request.param == "local" else MemoryStore()
+
+
+def test_each_file_is_counted_by_its_own_footer(store: Store) -> None:
+    paths = []
+    for rows in range(40):
+        store.put(f"p=a%20b c/{rows}", data_file(rows))
+        paths.append(f"p=a%2520b%20c/{rows}")
+    found = count_rows(store, pa.array(paths))
+    assert found.counts.to_pylist() == list(range(40)) and found.problems == ()
+
+
+def test_an_absolute_path_below_the_root_is_the_file_below_the_root(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    store.put("a b", data_file(3))
+    paths = [f"{tmp_path}/a%20b", f"file://{tmp_path}/a%20b", f"file:{tmp_path}/a%20b"]
+    assert count_rows(store, pa.array(paths)).counts.to_pylist() == [3, 3, 3]
+
+
+def test_what_cannot_be_counted_is_told_with_its_reason(store: Store) -> None:
+    store.put("sound", data_file(2))
+    store.put("damaged", data_file(2)[:-3])
+    store.put("empty", b"")
+    outside = ["/elsewhere/f", "s3://bucket/f", "../f", "file:///elsewhere/f"]
+    found = count_rows(store, pa.array(["gone", "sound", "damaged", "empty", *outside]))
+    assert found.counts.to_pylist() == [None, 2, *[None] * 6]
+    gone, damaged, empty, *rest = found.problems
+    assert gone == "gone: the data file is gone"
+    assert damaged.startswith("damaged: its footer cannot be read (")
+    assert empty.startswith("empty: its footer cannot be read (")
+    assert rest == [f"{path}: it is not below the table's root" for path in outside]
+
+
+def test_a_store_that_fails_is_no_problem_of_the_file() -> None:
+    inner = MemoryStore()
+    inner.put("f", data_file(1))
+    with pytest.raises(StorageError):
+        count_rows(FaultStore(inner, at=0, fault=Fault.FAILURE), pa.array(["f"]))

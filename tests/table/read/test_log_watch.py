@@ -1,0 +1,199 @@
+"""Looks at a log: what they show, what they cost, and logs that go away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from delta_maintenance.errors import NotADeltaTableError
+from delta_maintenance.protocol.delta_log.file_names import commit_name
+from delta_maintenance.table.read.log_watch import LogWatch, Sighting
+from delta_maintenance.testing.actions import add, metadata, protocol
+from delta_maintenance.testing.counting_store import CountingStore
+from delta_maintenance.testing.table_builder import TableBuilder, log_text
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    return CountingStore()
+
+
+@pytest.fixture
+def table(store: CountingStore) -> TableBuilder:
+    """Version 9, a classic checkpoint of version 4 and its hint."""
+    table = TableBuilder(store)
+    table.commit([protocol(), metadata()])
+    for number in range(9):
+        table.commit([add(f"{number}.parquet")])
+    table.checkpoint(4)
+    table.hint(4)
+    store.requests.clear()
+    return table
+
+
+def long_log(store: CountingStore, versions: int) -> TableBuilder:
+    table = TableBuilder(store)
+    table.commit([protocol(), metadata()])
+    data = log_text([add("a")])
+    for version in range(1, versions):
+        store.put(f"_delta_log/{commit_name(version)}", data)
+        store.put(f"_delta_log/{version:020d}.crc", b"{}")
+    store.requests.clear()
+    return table
+
+
+def looks(watch: LogWatch, store: CountingStore) -> Iterator[Sighting]:
+    """Looks until there is no more to see, each with at most two requests."""
+    more = True
+    while more:
+        store.requests.clear()
+        seen = watch.look()
+        assert len(store.requests) <= 2, store.requests
+        more = seen.more
+        yield seen
+
+
+def test_the_first_look_begins_at_the_checkpoint(table: TableBuilder, store: CountingStore) -> None:
+    seen = LogWatch(store).look()
+    assert seen == Sighting(since=-1, version=9, checkpoint_version=4)
+    assert store.requests == [
+        "read _delta_log/_last_checkpoint",
+        "list _delta_log from 00000000000000000004",
+    ]
+
+
+def test_every_further_look_is_one_listing_of_what_is_new(
+    table: TableBuilder, store: CountingStore
+) -> None:
+    watch = LogWatch(store)
+    watch.look()
+    table.commit([add("new")])
+    store.requests.clear()
+    assert watch.look() == Sighting(since=9, version=10, checkpoint_version=4)
+    assert watch.look() == Sighting(since=10, version=10, checkpoint_version=4)
+    assert store.requests == [
+        "list _delta_log from 00000000000000000009",
+        "list _delta_log from 00000000000000000010",
+    ]
+
+
+@pytest.mark.parametrize("known", [None, 0, 4000])
+def test_no_look_at_a_long_log_without_a_checkpoint_costs_more_than_two_requests(
+    store: CountingStore, known: int | None
+) -> None:
+    long_log(store, 5000)
+    watch = LogWatch(store, version=known)
+    seen = list(looks(watch, store))
+    assert seen[-1].version == 4999
+    assert len(seen) > 1
+    assert [one.since for one in seen[1:]] == [one.version for one in seen[:-1]]
+    assert next(looks(watch, store)).since == 4999
+
+
+def test_a_checkpoint_of_more_parts_than_a_page_is_no_dead_end(store: CountingStore) -> None:
+    table = TableBuilder(store)
+    table.commit([protocol(), metadata()])
+    table.commit([add("a")])
+    for part in range(1, 1501):
+        name = f"_delta_log/{0:020d}.checkpoint.{part:010d}.{1500:010d}.parquet"
+        store.put(name, b"x")
+    watch = LogWatch(store)
+    *_, last = looks_of_any_cost(watch)
+    assert last.version == 1
+
+
+def looks_of_any_cost(watch: LogWatch) -> Iterator[Sighting]:
+    while True:
+        seen = watch.look()
+        yield seen
+        if not seen.more:
+            return
+
+
+def test_a_late_checkpoint_of_an_older_version_is_found_by_its_hint(
+    table: TableBuilder, store: CountingStore
+) -> None:
+    watch = LogWatch(store, checkpoints=True)
+    assert watch.look().checkpoint_version == 4
+    table.checkpoint(7)
+    table.hint(7)
+    store.requests.clear()
+    assert watch.look().checkpoint_version == 7
+    assert len(store.requests) == 2
+    assert watch.look().checkpoint_version == 7
+    assert store.requests[-1] == "list _delta_log from 00000000000000000009"
+
+
+def test_a_hint_of_a_checkpoint_that_is_not_there_counts_for_nothing(
+    table: TableBuilder, store: CountingStore
+) -> None:
+    table.hint(8)
+    watch = LogWatch(store, checkpoints=True)
+    assert watch.look().checkpoint_version is None
+    assert watch.look().version == 9
+
+
+def test_a_hint_beyond_the_log_leads_back_to_its_beginning(
+    table: TableBuilder, store: CountingStore
+) -> None:
+    table.hint(40)
+    assert LogWatch(store).look() == Sighting(since=-1, version=9, checkpoint_version=4)
+
+
+def test_where_there_is_no_log_there_is_nothing_to_watch(store: CountingStore) -> None:
+    with pytest.raises(NotADeltaTableError, match="holds no commit"):
+        LogWatch(store).look()
+
+
+def test_a_log_that_goes_is_missed(table: TableBuilder, store: CountingStore) -> None:
+    watch = LogWatch(store)
+    watch.look()
+    store.delete_many([status.path for status in list(store.list_from("_delta_log"))])
+    with pytest.raises(NotADeltaTableError, match=r"version 9.*the log is gone; give the address"):
+        watch.look()
+    with pytest.raises(NotADeltaTableError):
+        watch.look()
+
+
+def test_another_log_in_its_place_begins_anew(table: TableBuilder, store: CountingStore) -> None:
+    watch = LogWatch(store)
+    watch.look()
+    store.delete_many([status.path for status in list(store.list_from("_delta_log"))])
+    fresh = TableBuilder(store)
+    fresh.commit([protocol(), metadata()])
+    assert watch.look() == Sighting(since=-1, version=0, replaced=True)
+    fresh.commit([add("a")])
+    assert watch.look() == Sighting(since=0, version=1)
+
+
+def test_a_digest_is_read_once(table: TableBuilder, store: CountingStore) -> None:
+    watch = LogWatch(store)
+    digest = watch.digest(9)
+    assert digest is not None and digest.changes_data and digest.whole
+    assert watch.digest(9) is digest
+    assert watch.whole(9) is digest
+    assert store.requests == [f"read _delta_log/{commit_name(9)}"]
+
+
+def test_the_rest_of_a_long_commit_is_read_where_it_is_asked_for(store: CountingStore) -> None:
+    table = TableBuilder(store)
+    table.commit([protocol(), metadata()])
+    table.commit([add("x" * 100 + str(n), dataChange=False) for n in range(1000)] + [add("new")])
+    watch = LogWatch(store)
+    digest = watch.digest(1)
+    assert digest is not None and (digest.changes_data, digest.whole) == (None, False)
+    digest = watch.whole(1)
+    assert digest is not None and (digest.changes_data, digest.whole) == (True, True)
+
+
+def test_a_commit_that_is_gone_or_broken_is_no_reason_to_stop(
+    table: TableBuilder, store: CountingStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.delete(f"_delta_log/{commit_name(5)}")
+    table.write(commit_name(6), b"{broken")
+    watch = LogWatch(store)
+    assert watch.digest(5) is None
+    digest = watch.digest(6)
+    assert digest is not None and digest.changes_data
+    assert "version 6" in caplog.text and "not a line of JSON" in caplog.text

@@ -1,0 +1,81 @@
+"""Reading files of the log in a row: in order, by the caller where that is quicker, else ahead."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from delta_maintenance.protocol.delta_log.file_names import commit_name
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.read.read_ahead import read_ahead
+from delta_maintenance.table.read.segment import LogEntry, list_log
+
+SMALL, LARGE = b"{}\n", b"{}\n" * 100_000
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def commits(store: MemoryStore, *texts: bytes) -> list[LogEntry]:
+    for version, text in enumerate(texts):
+        store.put(f"_delta_log/{commit_name(version)}", text)
+    return list(list_log(store).commits.values())
+
+
+def readers(
+    store: MemoryStore, entries: list[LogEntry], wait: Callable[[LogEntry], float]
+) -> list[bool]:
+    """For each file in turn, whether the caller read it."""
+
+    def read(entry: LogEntry) -> tuple[bytes, threading.Thread]:
+        time.sleep(wait(entry))
+        return store.read(entry.path), threading.current_thread()
+
+    found = list(read_ahead(store, entries, read))
+    assert [entry for entry, _ in found] == entries[::-1]
+    assert [len(data) for _, (data, _) in found] == [entry.status.size for entry in entries[::-1]]
+    return [thread is threading.current_thread() for _, (_, thread) in found]
+
+
+@pytest.mark.parametrize("texts", [(), (SMALL,), (SMALL,) * 300, (LARGE,) * 5])
+def test_a_far_store_is_read_by_threads(store: MemoryStore, texts: tuple[bytes, ...]) -> None:
+    assert not any(readers(store, commits(store, *texts), lambda entry: 0))
+
+
+def test_what_is_near_and_small_is_read_by_the_caller(store: MemoryStore) -> None:
+    store.is_near = True
+    read_by_caller = readers(store, commits(store, *[SMALL] * 300), lambda entry: 0)
+    # On a busy machine some of them may have had to wait for a processor.
+    assert all(read_by_caller[:8])
+
+
+def test_from_a_large_file_on_threads_read(store: MemoryStore) -> None:
+    store.is_near = True
+    entries = commits(store, *[SMALL] * 3, LARGE, *[SMALL] * 2)
+    assert readers(store, entries, lambda entry: 0) == [True, True, False, False, False, False]
+
+
+def test_once_some_files_kept_the_caller_waiting_threads_read(store: MemoryStore) -> None:
+    store.is_near = True
+    read_by_caller = readers(store, commits(store, *[SMALL] * 40), lambda entry: 0.05)
+    assert read_by_caller == [True] * 8 + [False] * 32
+
+
+@pytest.mark.parametrize("near", [False, True])
+def test_a_file_that_is_gone_is_named(store: MemoryStore, near: bool) -> None:
+    store.is_near = near
+    entries = commits(store, *[SMALL] * 4)
+
+    def read(entry: LogEntry) -> bytes:
+        if entry.file.version == 1:
+            raise FileNotFoundError("no name")
+        return store.read(entry.path)
+
+    with pytest.raises(FileNotFoundError) as caught:
+        list(read_ahead(store, entries, read))
+    assert caught.value.filename == f"_delta_log/{commit_name(1)}"
