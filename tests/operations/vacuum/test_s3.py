@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from emulators.s3_server import S3Server, serve_s3
+from emulators.s3_server import S3Server
 from vacuum_tables import days_ago
 
 from delta_maintenance.clock import epoch_millis
@@ -26,10 +26,9 @@ LATER = datetime.now(UTC) + timedelta(days=8)
 """The server stamps objects with the time it is: a vacuum in a week finds them old."""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with serve_s3() as running:
-        yield running
+@pytest.fixture
+def server(s3_server: S3Server) -> S3Server:
+    return s3_server
 
 
 def filled(server: S3Server, *, live: int, dead: int) -> Table:
