@@ -131,3 +131,11 @@ def _help(verb: str) -> str:
     with redirect_stdout(output):
         assert main([verb, "--help"]) == 0
     return output.getvalue()
+
+
+def test_every_test_that_the_documents_name_exists() -> None:
+    text = (ROOT / "docs" / "testing.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", text))
+    sources = "".join(path.read_text() for path in ROOT.glob("tests/**/test_*.py"))
+    assert len(named) > 50
+    assert [name for name in sorted(named) if f"def {name}(" not in sources] == []
