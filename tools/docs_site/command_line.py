@@ -10,9 +10,9 @@ from docs_site.markdown import code, sentence, table
 
 
 def verbs(_: str) -> str:
-    """Every verb with its summary, each linked to its page."""
+    """Every verb with its summary, linked to its page as from `docs/`."""
     rows = [
-        (f"[`{action.dest}`](cli/{action.dest}.md)", sentence(action.help or ""))
+        (f"[`{action.dest}`](reference/cli/{action.dest}.md)", sentence(action.help or ""))
         for action in _subparsers()._choices_actions
     ]
     return table(("verb", "purpose"), rows)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from docs_site import (
     command_line,
     exit_statuses,
+    findings,
     operators,
     policy,
     python_api,
@@ -28,6 +29,7 @@ PARTS: Mapping[str, Callable[[str], str]] = {
     "cli-options": command_line.options,
     "cli-verbs": command_line.verbs,
     "errors": exit_statuses.error_classes,
+    "fsck-findings": findings.kinds,
     "operation-records": records.operations,
     "policy-schema": policy.schema,
     "python": python_api.member,
