@@ -131,3 +131,13 @@ def _help(verb: str) -> str:
     with redirect_stdout(output):
         assert main([verb, "--help"]) == 0
     return output.getvalue()
+
+
+def test_every_test_that_the_documents_name_exists() -> None:
+    text = (ROOT / "docs" / "testing.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", text))
+    # The contracts of stores are tests that the library ships.
+    files = [*ROOT.glob("tests/**/test_*.py"), *LIBRARY.glob("testing/*_contract.py")]
+    sources = "".join(path.read_text() for path in files)
+    assert len(named) > 50
+    assert [name for name in sorted(named) if f"def {name}(" not in sources] == []
