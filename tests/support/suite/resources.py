@@ -86,17 +86,19 @@ def resources_of(item: pytest.Item) -> set[str]:
 
 
 class _Watch:
-    """Notes what is started while a test runs. Python keeps an audit hook to its end."""
+    """Notes what is started while a test runs."""
 
     def __init__(self) -> None:
+        # Python calls the hook to its very end, when the names of this module are gone.
+        self._events, self._getpid = _EVENTS, os.getpid
         self._allowed: set[str] | None = None
         self._started: list[tuple[str, str]] = []
         self._process = os.getpid()
         sys.addaudithook(self._hear)
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        resource = _EVENTS.get(event)
-        if resource is None or self._allowed is None or self._process != os.getpid():
+        resource = self._events.get(event)
+        if resource is None or self._allowed is None or self._process != self._getpid():
             return
         if event == "socket.bind" and arguments[0].family == socket.AF_UNIX:
             return
