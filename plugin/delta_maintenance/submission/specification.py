@@ -109,7 +109,8 @@ class Submission(Record):
                     remedy="give an address that the cluster reaches, such as s3://BUCKET/PATH",
                 )
         require_no_credentials(spec)
-        spec.require_sound_options()
+        # Wrong options are told of before any job.
+        spec.read_options()
         fields = {name: value for name, value in spec.to_json().items() if value}
         return cls(
             name=f"delta-maintenance {spec.operation}",
