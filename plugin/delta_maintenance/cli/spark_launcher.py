@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from delta_maintenance.address import Address
 from delta_maintenance.cli.output import say
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 
@@ -109,7 +110,7 @@ def _py_files(directory: Path, master: str | None) -> list[str]:
 
 def absolute(address: str) -> str:
     """An address that means the same in every process of Spark's, wherever it runs."""
-    return address if ":" in address.split("/", 1)[0] else os.path.abspath(address)
+    return str(Address.parse(address).absolute())
 
 
 def split_secrets(
@@ -122,7 +123,7 @@ def split_secrets(
     if not given:
         return {}, {}
     # Loads what speaks to object stores, which only a table on one needs.
-    from delta_maintenance.storage.addresses import parse_options
+    from delta_maintenance.storage.options import parse_options
 
     options = parse_options(table, given)
     return (options.public(), options.secrets()) if options is not None else (dict(given), {})

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from delta_maintenance import clock, open_table
+from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations import (
     add_constraint,
@@ -95,7 +95,7 @@ def read_spec(text: str) -> JobSpec:
 def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
     """Runs the operation in a session and returns its Result as JSON."""
     # Executors have working directories of their own.
-    address = spec.table if ":" in spec.table.split("/", 1)[0] else os.path.abspath(spec.table)
+    address = str(Address.parse(spec.table).absolute())
     return _OPERATIONS[spec.operation](spec, address, spark)
 
 
@@ -166,7 +166,7 @@ def _fsck(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
         options,
         now=clock.now(),
         report=spec.report_uri,
-        storage_options=_options_for(spec.report_uri or "", spec.storage_options),
+        storage_options=_options_for(spec.report_uri, spec.storage_options),
         contents=contents,
         progress=_progress,
     )
@@ -192,7 +192,7 @@ def _vacuum(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
         options,
         now=now,
         engine=engine,
-        storage_options=_options_for(options.inventory or "", spec.storage_options),
+        storage_options=_options_for(options.inventory, spec.storage_options),
     )
     _say(f"{surveyed.plan.table}, version {surveyed.plan.version}: {surveyed.plan.reason}")
     if spec.report_uri is not None:
@@ -245,18 +245,17 @@ def _announce(spark: SparkSession) -> None:
 
 
 def _write(address: str, data: bytes, storage_options: Mapping[str, str]) -> None:
-    folder, slash, name = address.rpartition("/")
-    store = open_store(folder or slash or ".", _options_for(address, storage_options))
+    file = Address.parse(address)
+    store = open_store(str(file.parent), _options_for(address, storage_options))
     try:
-        store.put(name, data)
+        store.put(file.name, data)
     finally:
         store.close()
 
 
-def _options_for(address: str, given: Mapping[str, str]) -> Mapping[str, str] | None:
+def _options_for(address: str | None, given: Mapping[str, str]) -> Mapping[str, str] | None:
     """The options of the table's store for a file that may lie on a disk of this machine."""
-    scheme, colon, _ = address.split("/", 1)[0].partition(":")
-    return given or None if colon and scheme.lower() != "file" else None
+    return None if address is None or Address.parse(address).is_local else given
 
 
 def _progress(what: str, done: int, total: int | None) -> None:

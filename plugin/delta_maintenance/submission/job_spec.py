@@ -83,7 +83,7 @@ def require_no_credentials(spec: JobSpec) -> None:
     For specifications that become arguments or documents, which others may read.
     """
     # Loads what speaks to object stores.
-    from delta_maintenance.storage.addresses import parse_options
+    from delta_maintenance.storage.options import parse_options
 
     options = parse_options(spec.table, spec.storage_options)
     secret = None

@@ -14,6 +14,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.submission.configuration import checked_conf, checked_environment
@@ -103,7 +104,7 @@ class Submission(Record):
             ("report", report),
             ("application", code.application),
         ):
-            if ":" not in address.split("/", 1)[0] or address.lower().startswith("file:"):
+            if Address.parse(address).is_local:
                 raise InvalidRequestError(
                     f"the {what} {address} is a path of this machine",
                     remedy="give an address that the cluster reaches, such as s3://BUCKET/PATH",

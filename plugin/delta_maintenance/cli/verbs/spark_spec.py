@@ -187,7 +187,7 @@ def _run_stage(arguments: argparse.Namespace) -> None:
             store.put(name, data)
     finally:
         store.close()
-    application, library = (f"{arguments.table.rstrip('/')}/{name}" for name in files)
+    application, library = (str(store.address.join(name)) for name in files)
     if arguments.json:
         print_json({"application": application, "py_files": [library]})
     else:

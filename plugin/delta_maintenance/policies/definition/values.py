@@ -25,6 +25,7 @@ from pydantic import (
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.protocol.features.properties import parse_interval
+from delta_maintenance.redaction import holds_credentials
 
 
 class PolicyModel(BaseModel):
@@ -151,7 +152,7 @@ def _address(text: str, info: ValidationInfo) -> str:
             raise ValueError(f"{error.problem}; {error.remedy}") from None
     if not text:
         raise ValueError("an address is not empty; give a path or a URI")
-    if _WITH_SECRET.match(text):
+    if holds_credentials(text):
         raise ValueError(
             "the address holds credentials, which a policy must not hold; name a connection, or "
             "refer to the environment in storage options"
@@ -159,6 +160,5 @@ def _address(text: str, info: ValidationInfo) -> str:
     return text.rstrip("/") or text
 
 
-_WITH_SECRET = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/@]*:[^/@]*@|.*[?&]sig=)", re.IGNORECASE)
 Address = Annotated[str, AfterValidator(_address)]
 """A path or URI, without a slash at its end; `${env:NAME}` is resolved as the file is read."""
