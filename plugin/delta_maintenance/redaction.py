@@ -21,7 +21,7 @@ def redact(text: str) -> str:
     that are known to be secret, such as `sig=` of Azure.
     """
     text = _QUOTED.sub(lambda found: found[1] + _without_credentials(found[2], found[3]), text)
-    text = _WITHOUT_SLASHES.sub(rf"\1{HIDDEN}@", text)
+    text = _BARE_QUOTED.sub(rf"\1{HIDDEN}@", text)
     return _PARAMETER.sub(rf"\1{HIDDEN}", text)
 
 
@@ -88,11 +88,10 @@ _USER_NAMES = {
 }
 """What may stand before the `@` of a host without being a secret."""
 _BARE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/?)(?!/)[^@]*@")
-_WITHOUT_SLASHES = re.compile(
-    r"\b((?:s3[an]?|gc?s|abfss?|az|wasbs?|file|https?|ftp|sftp|hdfs|s?webhdfs):/?)"
-    r"(?!/)[^\s/:@\"'<>`]*:[^\s\"'<>`]*@",
-    re.IGNORECASE,
+_BARE_QUOTED = re.compile(
+    r"(?<![^\s\"'<>`(\[{=,])([A-Za-z][A-Za-z0-9+.-]*:/?)(?!/)[^\s\"'<>`]*@", re.IGNORECASE
 )
+"""`USER:PASSWORD@HOST` without a scheme, or with one and too few slashes."""
 _QUERY = re.compile(r"([?#])[^\s/?#=]*=.*", re.DOTALL)
 _PARAMETER = re.compile(
     r"((?:"

@@ -37,7 +37,10 @@ def run_spark_job(
     without a report; `InvalidRequestError` where there is no Spark to submit to.
     """
     # Loads pydantic, which `--help` must not wait for.
-    from delta_maintenance.submission.configuration import require_no_secrets
+    from delta_maintenance.submission.configuration import (
+        require_no_credentials_in_addresses,
+        require_no_secrets,
+    )
     from delta_maintenance.submission.job_spec import JobSpec
     from delta_maintenance.submission.spark_submit import (
         connect_command,
@@ -48,6 +51,7 @@ def run_spark_job(
 
     conf = dict(arguments.spark_conf)
     require_no_secrets(conf)
+    require_no_credentials_in_addresses({"the master": arguments.master})
     options, secrets = split_secrets(arguments.table, dict(arguments.storage_options))
     spec = JobSpec.from_json(
         {

@@ -34,6 +34,7 @@ from delta_maintenance.operations import (
     vacuum,
 )
 from delta_maintenance.operations.vacuum.report import write_report
+from delta_maintenance.redaction import redact
 from delta_maintenance.spark.compact_log import SparkRange
 from delta_maintenance.spark.connect import is_connected, ship_library
 from delta_maintenance.spark.constraint_check import SparkConstraintCheck
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Nobody else is there to tell: an orchestrator sees the report or nothing.
         report = JobReport.of_error(error)
         if not isinstance(error, DeltaMaintenanceError):
-            traceback.print_exc()
+            print(redact("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)
     text = json.dumps(report.to_json(), ensure_ascii=False)
     if parsed.report is not None:
         _write(parsed.report, text.encode(), storage_options)
@@ -89,7 +90,10 @@ def read_spec(text: str) -> JobSpec:
         raise InvalidRequestError(
             f"the specification is no JSON ({error})", remedy="give JSON, or @ and a path"
         ) from None
-    return JobSpec.from_json(value)
+    spec = JobSpec.from_json(value)
+    # Before Spark starts, whose log shows its arguments.
+    Address.parse(spec.table)
+    return spec
 
 
 def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
@@ -263,7 +267,7 @@ def _progress(what: str, done: int, total: int | None) -> None:
 
 
 def _say(line: str) -> None:
-    print(f"{OWN_LINE}{line}", flush=True)
+    print(f"{OWN_LINE}{redact(line)}", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

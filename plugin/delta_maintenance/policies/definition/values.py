@@ -31,7 +31,13 @@ from delta_maintenance.redaction import holds_credentials
 class PolicyModel(BaseModel):
     """Base of everything a policy consists of: frozen, and strict about the names of its keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        # A value that is refused may be a secret in the wrong place.
+        hide_input_in_errors=True,
+    )
 
     def to_json(self) -> dict[str, Any]:
         """The value as a JSON object."""
