@@ -51,7 +51,6 @@ def run_spark_job(
 
     conf = dict(arguments.spark_conf)
     require_no_secrets(conf)
-    require_no_credentials_in_addresses({"the master": arguments.master})
     options, secrets = split_secrets(arguments.table, dict(arguments.storage_options))
     spec = JobSpec.from_json(
         {
@@ -62,6 +61,7 @@ def run_spark_job(
         }
     )
     remote = _remote(arguments.master)
+    require_no_credentials_in_addresses({"the master": arguments.master})
     environment = driver_environment(os.environ, secrets=secrets, remote=remote)
     with tempfile.TemporaryDirectory(prefix="delta-maintenance-") as directory:
         spec_file, report_file = Path(directory, "spec.json"), Path(directory, "report.json")
