@@ -58,6 +58,8 @@ _EVENTS = {
     "socket.bind": "server",
     "subprocess.Popen": "process",
 }
+_UTILITIES = {"cc", "gcc", "git", "ld", "ldconfig", "lsb_release", "objdump", "uname"}
+"""Programs that libraries ask about the machine, often only once in a process; they end at once."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -101,6 +103,8 @@ class _Watch:
         if resource is None or self._allowed is None or self._process != self._getpid():
             return
         if event == "socket.bind" and arguments[0].family == socket.AF_UNIX:
+            return
+        if event == "subprocess.Popen" and os.path.basename(str(arguments[0])) in _UTILITIES:
             return
         if not self._allowed & _ALLOWED[resource]:
             self._started.append((resource, f"{event} {arguments[:2]}"[:200]))
