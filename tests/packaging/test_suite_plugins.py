@@ -62,7 +62,9 @@ def test_a_test_that_starts_more_than_its_marks_say_fails(project: Path) -> None
 @pytest.mark.process
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_quick_run_leaves_out_what_is_marked_and_says_so(project: Path, processes: int) -> None:
-    told = run(project, "--quick", f"-n{processes}", "--deselect=tests/test_marks.py::test_unmarked")
+    told = run(
+        project, "--quick", f"-n{processes}", "--deselect=tests/test_marks.py::test_unmarked"
+    )
     assert "1 passed" in told and "test_marked" not in told
     # The folder is not imported, or the run would fail.
     assert "error" not in told.lower()

@@ -44,6 +44,8 @@ from delta_maintenance.testing.actions import (
 from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 
+pytestmark = pytest.mark.cases
+
 HINT = "_delta_log/_last_checkpoint"
 CLASSIC = "_delta_log/00000000000000000003.checkpoint.parquet"
 

@@ -28,6 +28,8 @@ from delta_maintenance.testing.actions import add, features, metadata, remove
 from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash
 from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
 
+pytestmark = pytest.mark.cases
+
 FIRST = datetime(2024, 3, 1, 12, tzinfo=UTC)
 NOW = FIRST + timedelta(days=40)
 CUT_OFF = 5
