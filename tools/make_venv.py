@@ -5,7 +5,7 @@
 It holds the project (editable) with its `dev` extra at the exact versions of constraints.txt, and
 nothing outside the checkout is changed. A stamp in it says what it was built from: when those
 versions, the project's own metadata, the interpreter or the checkout's place change, it is built
-anew.
+anew. When only the project's version changes, only the project is installed again.
 
 Standard library only: this is what runs before anything is installed.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,7 @@ def main() -> None:
     """Bring `.venv` up to date; ends with one line on stderr where this machine can't."""
     wanted = fingerprint()
     if STAMP.is_file() and STAMP.read_text() == wanted:
+        install_version()
         return
     started = time.monotonic()
     print("Installing into .venv (once; a minute or two) …", file=sys.stderr, flush=True)
@@ -62,6 +64,21 @@ def fingerprint() -> str:
         "place": str(VENV),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def install_version() -> None:
+    """Install the project again if its version has changed, so that its metadata tell the same."""
+    source = (ROOT / "plugin" / "delta_maintenance" / "__init__.py").read_text()
+    version = re.search(r'^__version__ = "(.+)"', source, re.MULTILINE)
+    if version is None:
+        sys.exit("plugin/delta_maintenance/__init__.py states no __version__")
+    if any(VENV.glob(f"lib/*/site-packages/delta_maintenance-{version[1]}.dist-info")):
+        return
+    own = [str(VENV / "bin" / "python"), "-m", "pip"]
+    try:
+        install(own, "--no-build-isolation", "--no-deps", "--editable", str(ROOT))
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"installing the project failed, see above: {' '.join(error.cmd[:4])} …")
 
 
 def create() -> list[str]:
