@@ -37,6 +37,10 @@ quick: venv ## In two minutes: lint, types, and the tests that start nothing; it
 	$(PY) -m mypy
 	DELTA_MAINTENANCE_PLAY=few $(PYTEST) --quick
 
+.PHONY: nightly
+nightly: venv ## What make test leaves out: every case, and the other supported versions; NIGHTLY=PART
+	$(PY) tools/nightly.py $(NIGHTLY)
+
 .PHONY: durations
 durations: venv ## The whole test suite; writes tests/durations.json, by which runs are divided
 	$(WITH_TEST_JAVA) $(PYTEST) --record-durations

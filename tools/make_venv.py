@@ -41,7 +41,7 @@ def main() -> None:
     print("Installing into .venv (once; a minute or two) …", file=sys.stderr, flush=True)
     try:
         shutil.rmtree(VENV, ignore_errors=True)
-        bootstrap = create()
+        bootstrap = create(VENV)
         install(bootstrap, *BUILD_TOOLS)
         own = [str(VENV / "bin" / "python"), "-m", "pip"]
         install(own, "--no-build-isolation", "--editable", f"{ROOT}[dev]")
@@ -81,16 +81,18 @@ def install_version() -> None:
         sys.exit(f"installing the project failed, see above: {' '.join(error.cmd[:4])} …")
 
 
-def create() -> list[str]:
-    """Create the empty environment; returns the command that is a pip for it."""
+def create(venv: Path, python: str = sys.executable) -> list[str]:
+    """Create an empty environment; returns the command that is a pip for it."""
     if has_module("ensurepip"):
-        run(sys.executable, "-m", "venv", str(VENV))
-        return [str(VENV / "bin" / "python"), "-m", "pip"]
+        run(python, "-m", "venv", str(venv))
+        return [str(venv / "bin" / "python"), "-m", "pip"]
     if not has_module("pip"):
-        sys.exit(f"setting up .venv failed: {sys.executable} has no pip (Debian: python3-pip)")
+        sys.exit(
+            f"setting up {venv.name} failed: {sys.executable} has no pip (Debian: python3-pip)"
+        )
     # Debian keeps ensurepip in a package of its own: the machine's pip serves instead.
-    run(sys.executable, "-m", "venv", "--without-pip", str(VENV))
-    return [sys.executable, "-m", "pip", "--python", str(VENV / "bin" / "python")]
+    run(python, "-m", "venv", "--without-pip", str(venv))
+    return [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python")]
 
 
 def has_module(name: str) -> bool:

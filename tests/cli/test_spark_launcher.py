@@ -18,7 +18,6 @@ from sound_tables import SoundTable
 
 from delta_maintenance.cli.spark_launcher import split_secrets
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations import fsck
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
 from delta_maintenance.operations.fsck import FindingCount, FsckOptions, FsckResult
 from delta_maintenance.storage.local.store import LocalStore
@@ -179,7 +178,9 @@ def test_a_deep_fsck_of_many_files_is_a_job_and_its_findings_are_those_of_the_co
     result = FsckResult(table=table, version=3, status="corrupt", counts=(count,))
     spark.answers({"status": "done", "result": result.to_json()})
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(fsck.operation, "_most_files", lambda options: 1)
+    monkeypatch.setattr(
+        "delta_maintenance.operations.fsck.operation._most_files", lambda options: 1
+    )
     words = ("fsck", "table", "--deep", "--engine", engine)
 
     dry = cli(*words, "--dry-run", "--json")

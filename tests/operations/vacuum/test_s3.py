@@ -22,6 +22,7 @@ from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import log_text
 
 LIVE, DEAD = 30, 20
+CLOCK_CHECK = "delta_maintenance.operations.vacuum.operation.require_same_clock"
 LATER = datetime.now(UTC) + timedelta(days=8)
 """The server stamps objects with the time it is: a vacuum in a week finds them old."""
 
@@ -51,7 +52,7 @@ def table(server: S3Server) -> Iterator[Table]:
 
 @pytest.fixture(autouse=True)
 def same_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vacuum.operation, "require_same_clock", lambda *_, **__: None)
+    monkeypatch.setattr(CLOCK_CHECK, lambda *_, **__: None)
 
 
 def test_a_thousand_files_take_one_request_to_list_and_one_to_delete(server: S3Server) -> None:
