@@ -203,6 +203,8 @@ class OperationRecord(Generic[O, P, R]):
     """What people are told of a plan, on the command line, in logs, approvals and pages."""
     result_facts: Callable[[R], Facts] = facts_of
     """The same of a Result."""
+    totals: Callable[[Any], Mapping[str, Any]] = lambda _: {}
+    """Numbers of a Plan or a Result that orchestrators keep besides its fields."""
     ending_of_plan: Callable[[P], Ending] = lambda _: Ending(outcome=Outcome.PLANNED)
     """For an operation whose plan may tell of a damaged table."""
     ending_of_result: Callable[[R, Outcome], Ending] = lambda _, outcome: Ending(outcome=outcome)

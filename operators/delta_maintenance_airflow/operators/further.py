@@ -1,0 +1,79 @@
+"""Operators of operations that other distributions add: made from their records."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+from delta_maintenance.operations.core.flags import has_field
+from delta_maintenance.operations.core.registry import AnyOperation, operations
+from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
+from delta_maintenance_airflow.operators.reporting import DeltaReportingOperator
+from delta_maintenance_airflow.operators.spark_base import DeltaJobOperator, DeltaSparkOperator
+
+Operator = type[DeltaMaintenanceOperator]
+
+
+def class_name(operation: str) -> str:
+    """`DeltaTouchOperator` for the operation `touch`."""
+    return f"Delta{''.join(word.capitalize() for word in operation.split('-'))}Operator"
+
+
+def operator_named(name: str) -> Operator | None:
+    """The operator of that name; None where no operation has one."""
+    return next((_operator(each) for each in operations() if class_name(each.name) == name), None)
+
+
+@cache
+def _operator(record: AnyOperation) -> Operator:
+    bases = _bases(record)
+    inherited = (field for base in bases for field in base.template_fields)
+    options = ", ".join(f"`{field.name}`" for field in fields(record.options))
+    return type(
+        class_name(record.name),
+        bases,
+        {
+            "__module__": __name__,
+            "__doc__": f"{record.title}: {record.summary}.\n\n"
+            f"`options` are fields of `{record.options.__name__}`: {options}.",
+            "__init__": _init(record, bases[0]),
+            "operation": record.name,
+            "template_fields": tuple(dict.fromkeys((*inherited, *record.subjects))),
+        },
+    )
+
+
+def _bases(record: AnyOperation) -> tuple[Operator, ...]:
+    found: list[Operator] = []
+    if record.report is not None:
+        found.append(DeltaReportingOperator)
+    if record.spark is not None:
+        has_engine = has_field(record.options, "engine")
+        found.append(DeltaSparkOperator if has_engine else DeltaJobOperator)
+    return tuple(found) or (DeltaMaintenanceOperator,)
+
+
+def _init(record: AnyOperation, base: Operator) -> Callable[..., None]:
+    """An initialiser that takes the subjects of the operation as arguments of their own."""
+
+    def initialise(self: Any, **kwargs: Any) -> None:
+        given = {name: kwargs.pop(name, None) for name in record.subjects}
+        base.__init__(self, **kwargs)
+        for name, value in given.items():
+            setattr(self, name, value)
+
+    # Airflow reads from the signature what must be given, and what may be mapped.
+    keyword, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+    parameters = [
+        inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        *(
+            inspect.Parameter(name, keyword, default=empty if name in record.required else None)
+            for name in record.subjects
+        ),
+        inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
+    ]
+    initialise.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return initialise
