@@ -21,7 +21,8 @@ from delta_maintenance.cli.arguments import ArgumentParser, Verbs
 from delta_maintenance.cli.output import logging_to_stderr, say
 from delta_maintenance.cli.process import own_the_process
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.operations.core.registry import BUILT_IN, find, operations
+from delta_maintenance.operations.core.registry import BUILT_IN, find, names, operations
+from delta_maintenance.redaction import redact
 
 _FAILED = 1
 _INTERRUPTED = 130
@@ -44,6 +45,11 @@ exit status:
   5  the table is corrupt or not a Delta table
 
 stdout carries the result alone; warnings, progress and errors go to stderr."""
+
+
+def verbs() -> tuple[str, ...]:
+    """The names of all verbs, in the order of the help."""
+    return (*_LOOKING, *names(), *_TABLES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,7 +92,8 @@ def _run(arguments: argparse.Namespace) -> int:
 def _failed(error: Exception, line: str, arguments: argparse.Namespace) -> int:
     _settle_stdout()
     if arguments.verbose:
-        traceback.print_exception(error)
+        # Errors below ours may quote the address as it was given.
+        sys.stderr.write(redact("".join(traceback.format_exception(error))))
     say(line)
     return error.exit_status if isinstance(error, DeltaMaintenanceError) else _FAILED
 
@@ -107,20 +114,20 @@ def _parser(words: Sequence[str]) -> ArgumentParser:
         epilog=_EXIT_STATUSES,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    subparsers = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     asked = words[0] if words else ""
     if asked in (*_LOOKING, *_TABLES):
-        _add_verbs(verbs, (asked,))
+        _add_verbs(subparsers, (asked,))
     elif asked in BUILT_IN:
-        operation_verb.add_parser(verbs, find(asked))
+        operation_verb.add_parser(subparsers, find(asked))
     else:
-        _add_verbs(verbs, _LOOKING)
+        _add_verbs(subparsers, _LOOKING)
         for record in operations():
-            operation_verb.add_parser(verbs, record)
-        _add_verbs(verbs, _TABLES)
+            operation_verb.add_parser(subparsers, record)
+        _add_verbs(subparsers, _TABLES)
     return parser
 
 
-def _add_verbs(verbs: Verbs, names: Sequence[str]) -> None:
-    for module in dict.fromkeys(_MODULES.get(name, name) for name in names):
-        import_module(f"delta_maintenance.cli.verbs.{module}").add_parser(verbs)
+def _add_verbs(subparsers: Verbs, asked: Sequence[str]) -> None:
+    for module in dict.fromkeys(_MODULES.get(name, name) for name in asked):
+        import_module(f"delta_maintenance.cli.verbs.{module}").add_parser(subparsers)

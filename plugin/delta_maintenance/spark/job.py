@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -25,10 +24,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from delta_maintenance import clock, open_table
+from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.execution import Execution, options_for
 from delta_maintenance.operations.core.operation import load
 from delta_maintenance.operations.core.registry import find
+from delta_maintenance.redaction import redact
 from delta_maintenance.spark.connect import is_connected, ship_library
 from delta_maintenance.spark.session import JobSession
 from delta_maintenance.storage import open_store
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Nobody else is there to tell: an orchestrator sees the report or nothing.
         report = JobReport.of_error(error)
         if not isinstance(error, DeltaMaintenanceError):
-            traceback.print_exc()
+            print(redact("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)
     text = json.dumps(report.to_json(), ensure_ascii=False)
     if parsed.report is not None:
         _write(parsed.report, text.encode(), storage_options)
@@ -79,7 +80,10 @@ def read_spec(text: str) -> JobSpec:
         raise InvalidRequestError(
             f"the specification is no JSON ({error})", remedy="give JSON, or @ and a path"
         ) from None
-    return JobSpec.from_json(value)
+    spec = JobSpec.from_json(value)
+    # Before Spark starts, whose log shows its arguments.
+    Address.parse(spec.table)
+    return spec
 
 
 def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
@@ -88,7 +92,7 @@ def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
     # Before the table is opened: what comes later must not look older than it is.
     now = clock.now()
     # Executors have working directories of their own.
-    address = spec.table if ":" in spec.table.split("/", 1)[0] else os.path.abspath(spec.table)
+    address = str(Address.parse(spec.table).absolute())
     session = JobSession(
         spark=spark,
         table_uri=address,
@@ -138,10 +142,10 @@ def _announce(spark: SparkSession) -> None:
 
 
 def _write(address: str, data: bytes, storage_options: Mapping[str, str]) -> None:
-    folder, slash, name = address.rpartition("/")
-    store = open_store(folder or slash or ".", options_for(address, storage_options))
+    file = Address.parse(address)
+    store = open_store(str(file.parent), options_for(address, storage_options))
     try:
-        store.put(name, data)
+        store.put(file.name, data)
     finally:
         store.close()
 
@@ -151,7 +155,7 @@ def _progress(what: str, done: int, total: int | None) -> None:
 
 
 def _say(line: str) -> None:
-    print(f"{OWN_LINE}{line}", flush=True)
+    print(f"{OWN_LINE}{redact(line)}", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

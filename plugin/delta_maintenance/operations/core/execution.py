@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from delta_maintenance import clock
+from delta_maintenance.address import Address
 from delta_maintenance.clock import Clock, NewId
 from delta_maintenance.table.progress import Progress
 
@@ -70,5 +71,4 @@ class Prepared(Generic[P, R]):
 
 def options_for(address: str, given: Mapping[str, str]) -> Mapping[str, str] | None:
     """The options of the table's store for another address, which may be on a local disk."""
-    scheme, colon, _ = address.split("/", 1)[0].partition(":")
-    return given or None if colon and scheme.lower() != "file" else None
+    return None if Address.parse(address).is_local else given
