@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from delta_maintenance.operations.core.registry import find
 from delta_maintenance_airflow.compat import AirflowFailException
 from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.settings import policy_path
@@ -86,6 +85,8 @@ def submitter(
     def submit(
         table: PolicyTable, due: AssessedOperation, *, plan_only: bool = False
     ) -> Mapping[str, Any]:
+        from delta_maintenance.operations.core.registry import find
+
         record = find(due.operation)
         hook, spark = PolicyHook(table.rules.storage), table.rules.spark
         options = due.options.to_json() if due.options is not None else {}

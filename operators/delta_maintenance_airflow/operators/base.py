@@ -12,9 +12,6 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance import clock
-from delta_maintenance.operations.core.execution import Execution
-from delta_maintenance.operations.core.facts import fact_lines, shown
-from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.delta import DeltaHook
 from delta_maintenance_airflow.lineage import TellsLineage, Told
@@ -27,6 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_maintenance.operations.core.execution import Prepared
+    from delta_maintenance.operations.core.registry import AnyOperation
 
 
 class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
@@ -80,6 +78,9 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
     @property
     def record(self) -> AnyOperation:
         """What describes the operation."""
+        # Here and below: the parsing of Dags must not wait for what only a task needs.
+        from delta_maintenance.operations.core.registry import find
+
         return find(self.operation)
 
     def lineage(self) -> Told | None:
@@ -123,6 +124,8 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
         """Opens the table, plans, and logs why; None where only a job can make the plan."""
         # Before the table is opened: what comes later must not look older than it is.
         now = clock.now()
+        from delta_maintenance.operations.core.execution import Execution
+
         execution = Execution(
             progress=LoggedProgress(self.log),
             report=self.new_report(),
@@ -181,6 +184,8 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
 
     def _told(self, document: Any, *, planned: bool) -> dict[str, Any]:
         """Logs what is planned or done, and gives its facts for XCom."""
+        from delta_maintenance.operations.core.facts import fact_lines, shown
+
         record, told = self.record, document.to_json()
         # What the task was given, and what all reports are called by one name.
         for name in ("options", "report"):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 
-from delta_maintenance.operations.core.facts import fact_lines, shown
 from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
 from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator, task_key
@@ -192,6 +191,7 @@ _EMPTY = (None, "")
 
 def _text(outcome: OperationOutcome) -> str:
     """A plan for people, in Markdown."""
+    from delta_maintenance.operations.core.facts import shown
     from delta_maintenance.operations.core.registry import find
 
     record, lines = find(outcome.operation), [outcome.reason]
@@ -213,6 +213,8 @@ _SHOWN = 10
 
 def _some(value: object) -> list[str]:
     """The first lines of a fact, and how many more there are."""
+    from delta_maintenance.operations.core.facts import fact_lines
+
     lines = fact_lines(value)
     more = len(lines) - _SHOWN
     return lines if more <= 0 else [*lines[:_SHOWN], f"and {more:,} more"]

@@ -10,7 +10,6 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance.errors import BusyError, DeltaMaintenanceError
-from delta_maintenance.operations.core.registry import known
 from delta_maintenance_airflow.compat import (
     AirflowException,
     AirflowFailException,
@@ -293,6 +292,8 @@ def _nothing(result: RunResult) -> Assessment:
 
 
 def _may_have_written(outcome: OperationOutcome) -> bool:
+    from delta_maintenance.operations.core.registry import known
+
     record = known(outcome.operation)
     if outcome.status not in ("done", "incomplete", "failed"):
         return False

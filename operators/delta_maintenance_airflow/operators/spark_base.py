@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance_airflow.links import SparkUILink
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from delta_maintenance_airflow.spark.submission import SparkSubmission
@@ -86,6 +85,8 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         self, options: Any, *, version: int | None = None, plan_only: bool = False
     ) -> Any:
         """The Result of a job, or its Plan."""
+        from delta_maintenance.operations.core.flags import has_field
+
         record = self.record
         engine = {"engine": "spark"} if has_field(options, "engine") else {}
         document = self.submit(
