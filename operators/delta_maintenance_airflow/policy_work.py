@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from delta_maintenance.operations import core
 from delta_maintenance_airflow.compat import AirflowFailException
 from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.settings import policy_path
@@ -85,9 +86,7 @@ def submitter(
     def submit(
         table: PolicyTable, due: AssessedOperation, *, plan_only: bool = False
     ) -> Mapping[str, Any]:
-        from delta_maintenance.operations.core.registry import find
-
-        record = find(due.operation)
+        record = core.find(due.operation)
         hook, spark = PolicyHook(table.rules.storage), table.rules.spark
         options = due.options.to_json() if due.options is not None else {}
         asked = json.dumps([*key, table.uri, due.operation, plan_only, options], sort_keys=True)

@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance import clock
+from delta_maintenance.operations import core
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.delta import DeltaHook
 from delta_maintenance_airflow.lineage import TellsLineage, Told
@@ -78,10 +79,7 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
     @property
     def record(self) -> AnyOperation:
         """What describes the operation."""
-        # Here and below: the parsing of Dags must not wait for what only a task needs.
-        from delta_maintenance.operations.core.registry import find
-
-        return find(self.operation)
+        return core.find(self.operation)
 
     def lineage(self) -> Told | None:
         begun = Told(table_uri=self.table_uri, written=not as_flag(self.plan_only))
@@ -124,9 +122,7 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
         """Opens the table, plans, and logs why; None where only a job can make the plan."""
         # Before the table is opened: what comes later must not look older than it is.
         now = clock.now()
-        from delta_maintenance.operations.core.execution import Execution
-
-        execution = Execution(
+        execution = core.Execution(
             progress=LoggedProgress(self.log),
             report=self.new_report(),
             storage_options=self.hook.options_for,
@@ -184,8 +180,6 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
 
     def _told(self, document: Any, *, planned: bool) -> dict[str, Any]:
         """Logs what is planned or done, and gives its facts for XCom."""
-        from delta_maintenance.operations.core.facts import fact_lines, shown
-
         record, told = self.record, document.to_json()
         # What the task was given, and what all reports are called by one name.
         for name in ("options", "report"):
@@ -195,8 +189,8 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
         more = {**record.totals(document), **({} if report is None else {"report_uri": report})}
         self.log.info("%s, version %d: %s", document.table, document.version, status)
         facts = record.plan_facts(document) if planned else record.result_facts(document)
-        for name, value in shown(facts):
-            for line in fact_lines(value) if name not in _LOGGED else ():
+        for name, value in core.shown(facts):
+            for line in core.fact_lines(value) if name not in _LOGGED else ():
                 self.log.info("%s: %s", name, line)
         return flat({"operation": self.operation, "status": status, **told, **more})
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 
+from delta_maintenance.operations import core
 from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
 from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator, task_key
@@ -145,12 +146,11 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         return told
 
     def _needs_approval(self, result: RunResult) -> bool:
-        from delta_maintenance.operations.core.registry import find
         from delta_maintenance.policies.approval import asks_for_approval
 
         outcome = result.outcomes[-1]
         if outcome.operation in self._table.rules.approval or outcome.result is None:
-            return outcome.result is not None or find(outcome.operation).effects.deletes
+            return outcome.result is not None or core.find(outcome.operation).effects.deletes
         return asks_for_approval(outcome.operation, outcome.result)
 
 
@@ -191,14 +191,13 @@ _EMPTY = (None, "")
 
 def _text(outcome: OperationOutcome) -> str:
     """A plan for people, in Markdown."""
-    from delta_maintenance.operations.core.facts import shown
-    from delta_maintenance.operations.core.registry import find
-
-    record, lines = find(outcome.operation), [outcome.reason]
+    record, lines = core.find(outcome.operation), [outcome.reason]
     if outcome.result is None:
         return outcome.reason
     plan = record.plan.from_json(outcome.result)
-    facts = {name: value for name, value in shown(record.plan_facts(plan)) if name not in _TOLD}
+    facts = {
+        name: value for name, value in core.shown(record.plan_facts(plan)) if name not in _TOLD
+    }
     if plan.reason:
         lines.append(plan.reason)
     told = [f"* {name}: `{_plain(line)}`" for name, v in facts.items() for line in _some(v)]
@@ -213,9 +212,7 @@ _SHOWN = 10
 
 def _some(value: object) -> list[str]:
     """The first lines of a fact, and how many more there are."""
-    from delta_maintenance.operations.core.facts import fact_lines
-
-    lines = fact_lines(value)
+    lines = core.fact_lines(value)
     more = len(lines) - _SHOWN
     return lines if more <= 0 else [*lines[:_SHOWN], f"and {more:,} more"]
 

@@ -8,7 +8,6 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.registry import AnyOperation, operations
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from delta_maintenance_airflow.operators.reporting import DeltaReportingOperator
@@ -51,8 +50,7 @@ def _bases(record: AnyOperation) -> tuple[Operator, ...]:
     if record.report is not None:
         found.append(DeltaReportingOperator)
     if record.spark is not None:
-        has_engine = has_field(record.options, "engine")
-        found.append(DeltaSparkOperator if has_engine else DeltaJobOperator)
+        found.append(DeltaSparkOperator if record.chooses_engine else DeltaJobOperator)
     return tuple(found) or (DeltaMaintenanceOperator,)
 
 

@@ -10,6 +10,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance.errors import BusyError, DeltaMaintenanceError
+from delta_maintenance.operations import core
 from delta_maintenance_airflow.compat import (
     AirflowException,
     AirflowFailException,
@@ -292,9 +293,7 @@ def _nothing(result: RunResult) -> Assessment:
 
 
 def _may_have_written(outcome: OperationOutcome) -> bool:
-    from delta_maintenance.operations.core.registry import known
-
-    record = known(outcome.operation)
+    record = core.known(outcome.operation)
     if outcome.status not in ("done", "incomplete", "failed"):
         return False
     if record is None or outcome.result is None:

@@ -85,10 +85,8 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         self, options: Any, *, version: int | None = None, plan_only: bool = False
     ) -> Any:
         """The Result of a job, or its Plan."""
-        from delta_maintenance.operations.core.flags import has_field
-
         record = self.record
-        engine = {"engine": "spark"} if has_field(options, "engine") else {}
+        engine = {"engine": "spark"} if record.chooses_engine else {}
         document = self.submit(
             {**options.to_json(), **engine},
             version=version,

@@ -224,6 +224,11 @@ class OperationRecord(Generic[O, P, R]):
         return required_fields(self.options)
 
     @property
+    def chooses_engine(self) -> bool:
+        """Whether its Options say on which engine it works."""
+        return has_field(self.options, "engine")
+
+    @property
     def commits_by_name(self) -> bool:
         """Whether commits carry the name of a task, by which another try of it finds them."""
         return has_field(self.options, "operation_id")
