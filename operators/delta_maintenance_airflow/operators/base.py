@@ -119,7 +119,14 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
         return prepared.plan if plan_only else prepared.apply()
 
     def planned(self, options: Any) -> Prepared[Any, Any] | None:
-        """Opens the table, plans, and logs why; None where only a job can make the plan."""
+        """Plans, and logs why; None where only a job can make the plan."""
+        prepared = self.prepared(options)
+        if prepared is not None:
+            self.log_reason(prepared.plan)
+        return prepared
+
+    def prepared(self, options: Any) -> Prepared[Any, Any] | None:
+        """Opens the table and plans; None where only a job can make the plan."""
         # Before the table is opened: what comes later must not look older than it is.
         now = clock.now()
         execution = core.Execution(
@@ -128,10 +135,7 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
             storage_options=self.hook.options_for,
         )
         table = self.hook.open_table(self.table_uri)
-        prepared = self.record.prepare(table, options, now=now, execution=execution)
-        if prepared is not None:
-            self.log_reason(prepared.plan)
-        return prepared
+        return self.record.prepare(table, options, now=now, execution=execution)
 
     def new_report(self) -> str | None:
         """Where this try reports; None without a report."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance_airflow.links import SparkUILink
@@ -11,6 +12,8 @@ from delta_maintenance_airflow.spark.submission import SparkSubmission
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from delta_maintenance.operations.core.execution import Prepared
 
 
 class DeltaJobOperator(DeltaMaintenanceOperator):
@@ -65,8 +68,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         return super().execute(context)
 
     def run(self, options: Any, *, plan_only: bool) -> Any:
-        record = self.record
-        spark = record.spark
+        spark = self.record.spark
         assert spark is not None
         if getattr(options, "engine", None) == "spark" and (spark.plans_by_job or not plan_only):
             # Not opened here: a table that asks for Spark may be more than the worker can hold.
@@ -74,12 +76,14 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         prepared = self.planned(options)
         if prepared is None:
             return self._submitted(options, plan_only=plan_only)
-        plan = prepared.plan
-        if plan_only:
-            return plan
-        if record.needs_job(plan):
-            return self._submitted(options, version=plan.version if spark.pins_version else None)
-        return prepared.apply()
+        return prepared.plan if plan_only else prepared.apply()
+
+    def prepared(self, options: Any) -> Prepared[Any, Any] | None:
+        prepared, record = super().prepared(options), self.record
+        if prepared is None or record.spark is None or not record.needs_job(prepared.plan):
+            return prepared
+        version = prepared.plan.version if record.spark.pins_version else None
+        return replace(prepared, apply=lambda: self._submitted(options, version=version))
 
     def _submitted(
         self, options: Any, *, version: int | None = None, plan_only: bool = False
