@@ -1,4 +1,4 @@
-"""Operators of operations that other distributions add: made from their records."""
+"""Operators of operations that have no class in `operations`: made from their records."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from delta_maintenance.operations.core.registry import AnyOperation, operations
+from delta_maintenance_airflow.operators import operations as written_operators
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from delta_maintenance_airflow.operators.reporting import DeltaReportingOperator
 from delta_maintenance_airflow.operators.spark_base import DeltaJobOperator, DeltaSparkOperator
@@ -22,8 +23,17 @@ def class_name(operation: str) -> str:
 
 
 def operator_named(name: str) -> Operator | None:
-    """The operator of that name; None where no operation has one."""
-    return next((_operator(each) for each in operations() if class_name(each.name) == name), None)
+    """The operator of that name; None where no operation has one.
+
+    An operation with a class in `operations` has no other.
+    """
+    written = {kind.operation for kind in vars(written_operators).values() if _is_operator(kind)}
+    further = (record for record in operations() if record.name not in written)
+    return next((_operator(each) for each in further if class_name(each.name) == name), None)
+
+
+def _is_operator(value: object) -> bool:
+    return isinstance(value, type) and "operation" in vars(value)
 
 
 @cache
@@ -35,7 +45,8 @@ def _operator(record: AnyOperation) -> Operator:
         class_name(record.name),
         bases,
         {
-            "__module__": __name__,
+            # The package from which a Dag imports it.
+            "__module__": __name__.rpartition(".")[0],
             "__doc__": f"{record.title}: {record.summary}.\n\n"
             f"`options` are fields of `{record.options.__name__}`: {options}.",
             "__init__": _init(record, bases[0]),

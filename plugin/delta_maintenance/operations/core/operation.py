@@ -155,7 +155,8 @@ class PolicyPart:
     this one must not run, whatever the usual order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# A name has one record, so that two records are never equal, and can be keys.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OperationRecord(Generic[O, P, R]):
     """One operation: its parts, what it does to a table, and what to say about it."""
 
