@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -197,6 +198,9 @@ def test_spark_specification(installed: dict[str, str]) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.skipif(
+    shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="NO JAVA"
+)
 def test_spark_job(installed: dict[str, str], table: str) -> None:
     done = json.loads(run(installed, "touch", table, "--engine", "spark", "--json"))
     assert done["status"] == "touched"
@@ -210,7 +214,8 @@ def test_documents(installed: dict[str, str]) -> None:
     from docs_site import command_line, pages
 
     page = pages.collect()["reference/cli/touch.md"]
-    navigation = build_docs.configured(build_docs.CONFIGURATION.read_text(), command_line.verb_names())
+    text = build_docs.CONFIGURATION.read_text()
+    navigation = build_docs.configured(text, command_line.verb_names())
     print(json.dumps([page, "reference/cli/touch.md" in navigation]))
     """
     page, listed = told(installed, code)
