@@ -43,7 +43,7 @@ from delta_maintenance.spark.log_shares import (
 from delta_maintenance.spark.share_writer import gravest
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import STATUSES, TREE, EntryKind
-from delta_maintenance.table.commit.winners import read_winner
+from delta_maintenance.table.commit.concurrent_commits import read_concurrent_commit
 from delta_maintenance.table.read.active_files import StandingFiles, standing_files
 from delta_maintenance.table.read.segment import list_log
 
@@ -318,7 +318,7 @@ class _CommitWatch:
             try:
                 if entry is None:
                     raise FileNotFoundError
-                commit = read_winner(self._store, entry, partition_columns=self._columns)
+                commit = read_concurrent_commit(self._store, entry, partition_columns=self._columns)
             except FileNotFoundError:
                 raise RefusedError(
                     "a commit is gone that was made meanwhile",

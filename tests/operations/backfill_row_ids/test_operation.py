@@ -303,7 +303,7 @@ def test_a_suspended_table_is_refused_unless_the_suspension_is_lifted() -> None:
 @pytest.mark.conformance("RT-01")
 def test_a_table_that_is_enabled_and_suspended_is_refused() -> None:
     table = built(protocol=TRACKED, configuration={**SUSPENDED, **ENABLED})
-    with pytest.raises(RefusedError, match="at once"):
+    with pytest.raises(RefusedError, match="at the same time"):
         plan_of(table, lift_suspension=True)
 
 

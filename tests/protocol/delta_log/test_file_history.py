@@ -130,7 +130,7 @@ def test_every_version_has_the_files_of_its_replay(log: list[list[Action]], base
     history, states = _histories(log, base)
 
     for version in range(history.first, len(log)):
-        rows, live = history.standing(version)
+        rows, live = history.active_rows(version)
         for action in states[version].values():
             batch = _batch([(0, action)], is_add=action.is_add)
             (code,) = history.codes_of(logical_file_keys(batch))
@@ -171,7 +171,7 @@ def test_the_rules_that_commits_break_are_counted(log: list[list[Action]], base:
     history, _ = _histories(log, base)
 
     found: Counter[tuple[str, int]] = Counter()
-    for breach in history.breaches(root=ROOT):
+    for breach in history.violations(root=ROOT):
         if breach.rule != "two-live-vectors":
             found[breach.rule, breach.version] += breach.count
 
@@ -184,7 +184,7 @@ def test_paths_that_are_live_twice_are_found_when_they_become_so(log: list[list[
     log = [list({action.key: action for action in commit}.values()) for commit in log]
     history, states = _histories(log, -1)
 
-    found = {b.version for b in history.breaches(root=ROOT) if b.rule == "two-live-vectors"}
+    found = {b.version for b in history.violations(root=ROOT) if b.rule == "two-live-vectors"}
 
     before: Counter[str] = Counter()
     for version, state in enumerate(states):
@@ -200,7 +200,7 @@ def test_two_spellings_of_a_path_are_one_place_in_a_commit() -> None:
     twice = [Action(True, "x%20y"), Action(True, f"{ROOT}/x y"), Action(True, "z")]
     history, _ = _histories([twice], -1)
 
-    (breach,) = history.breaches(root=ROOT)
+    (breach,) = history.violations(root=ROOT)
 
     assert (breach.rule, breach.count) == ("repeated-file", 1)
 
@@ -232,4 +232,4 @@ def test_large_histories_take_no_loop_over_files(rows: int) -> None:
     )
 
     assert history.totals().num_files.tolist() == list(range(1000, rows + 1, 1000))
-    assert not list(history.breaches(root=ROOT))
+    assert not list(history.violations(root=ROOT))

@@ -50,7 +50,7 @@ def test_what_stands_does_not_depend_on_the_hash(
         order = data.draw(st.permutations(range(len(batch))))
         # Rows before and behind, which a slice must not let in.
         keys = pa.array(["before", *batch, "behind"]).slice(1, len(batch))
-        found = replay.offer(keys, order=np.array(order, np.int64))
+        found = replay.surviving(keys, order=np.array(order, np.int64))
         assert sorted(found.tolist()) == sorted(standing(batch, order, seen))
         assert len(replay) == len(seen)
 
@@ -63,10 +63,10 @@ def test_the_last_batch_is_compared_and_need_not_be_remembered(
 ) -> None:
     replay, seen = FileReplay(hash_keys=HASHES[hashing]), set[str]()
     for batch in batches:
-        replay.offer(pa.array(batch, pa.string()), order=np.arange(len(batch)))
+        replay.surviving(pa.array(batch, pa.string()), order=np.arange(len(batch)))
         seen.update(batch)
     keys = pa.array(last, pa.string())
-    found = replay.offer(keys, order=np.arange(len(last)), remember=False)
+    found = replay.surviving(keys, order=np.arange(len(last)), remember=False)
     assert {last[row] for row in found.tolist()} == set(last) - seen
     assert len(replay) == len(seen)
 
@@ -75,7 +75,7 @@ def test_many_batches_are_compared_with_all_that_came_before() -> None:
     replay, seen = FileReplay(), set[str]()
     for batch in range(64):
         keys = pa.array([f"file-{(batch * 700 + row) % 30_000:05d}" for row in range(1000)])
-        found = replay.offer(keys, order=np.arange(1000))
+        found = replay.surviving(keys, order=np.arange(1000))
         new = set(keys.to_pylist()) - seen
         seen |= new
         assert {keys[int(row)].as_py() for row in found} == new
@@ -90,12 +90,12 @@ def test_more_keys_than_the_first_marks_are_meant_for_are_all_remembered() -> No
     batches = [pa.array([f"part-{number}" for number in some.tolist()]) for some in numbers]
     replay = FileReplay()
     for batch in batches:
-        assert len(replay.offer(batch, order=np.arange(len(batch)))) == len(batch)
+        assert len(replay.surviving(batch, order=np.arange(len(batch)))) == len(batch)
     assert len(replay) == sum(sizes)
     for batch in reversed(batches):
-        assert len(replay.offer(batch, order=np.arange(len(batch)))) == 0
+        assert len(replay.surviving(batch, order=np.arange(len(batch)))) == 0
     fresh = pa.array([f"part-{number}" for number in range(sum(sizes) - 3, sum(sizes) + 3)])
-    assert sorted(replay.offer(fresh, order=np.arange(6)).tolist()) == [3, 4, 5]
+    assert sorted(replay.surviving(fresh, order=np.arange(6)).tolist()) == [3, 4, 5]
 
 
 @given(st.lists(st.text()), st.integers(0, 3), st.integers(0, 3))
@@ -122,13 +122,13 @@ def test_the_newest_of_every_action_stands() -> None:
     replay = StateReplay()
     old, new = (Protocol(min_reader_version=1, min_writer_version=n) for n in (2, 3))
     first, second = (Metadata(id=name, schema_string=None) for name in "ab")
-    replay.offer(txns=[Txn(app_id="x", version=1)], draft_high_water_mark={})
-    replay.offer(
+    replay.add(txns=[Txn(app_id="x", version=1)], draft_high_water_mark={})
+    replay.add(
         protocol=new,
         metadata=second,
         domains=[DomainMetadata(domain="d", configuration="", removed=True)],
     )
-    replay.offer(
+    replay.add(
         protocol=old,
         metadata=first,
         txns=[Txn(app_id="x", version=9), Txn(app_id="y", version=2)],

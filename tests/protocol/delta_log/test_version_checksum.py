@@ -249,6 +249,6 @@ def test_a_changed_histogram_is_that_of_the_files_after_the_change(
     as_array = [np.array(values, np.int64) for values in (stay + gone, gone, come, stay + come)]
     before, minus, plus, after = as_array
 
-    changed = FileSizeHistogram.of(before).changed(gone=minus, come=plus)
+    changed = FileSizeHistogram.of(before).changed(removed=minus, added=plus)
 
     assert changed == FileSizeHistogram.of(after)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.commit.conflicts import WinningCommit
+from delta_maintenance.protocol.commit.conflicts import ConcurrentCommit
 from delta_maintenance.protocol.commit.staged import places
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
 from delta_maintenance.protocol.row_tracking.backfill import (
@@ -89,7 +89,7 @@ class TouchedFiles:
         self._root = root
         self._places: list[pa.Array] = []
 
-    def offer(self, commits: Iterable[WinningCommit]) -> None:
+    def offer(self, commits: Iterable[ConcurrentCommit]) -> None:
         """Takes in commits of others."""
         for commit in commits:
             for batch in (commit.adds, commit.removes):

@@ -11,7 +11,7 @@ from typing import Literal
 
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
-from delta_maintenance.protocol.delta_log.retention import accompanied, is_outdated
+from delta_maintenance.protocol.delta_log.retention import checksummed_file, is_expired
 from delta_maintenance.table.read.log_inventory import LogInventory
 from delta_maintenance.table.read.segment import LogEntry
 
@@ -119,8 +119,8 @@ _BECAUSE: dict[GroupKind, tuple[str, str]] = {
 
 def _by_version(kind: GroupKind, entries: Sequence[LogEntry], cut_off: int) -> FileGroup | None:
     in_order = sorted(entries, key=lambda entry: (entry.file.version or 0, entry.file.name))
-    going = [entry for entry in in_order if is_outdated(entry.file, cut_off)]
-    staying = [entry for entry in in_order if not is_outdated(entry.file, cut_off)]
+    going = [entry for entry in in_order if is_expired(entry.file, cut_off)]
+    staying = [entry for entry in in_order if not is_expired(entry.file, cut_off)]
     because, kept_because = _BECAUSE[kind]
     return _group(kind, going, because, staying[:1], kept_because)
 
@@ -131,11 +131,11 @@ def _hadoop_checksums(
     going: list[LogEntry] = []
     staying: list[LogEntry] = []
     for entry in entries:
-        file = accompanied(entry.file)
+        file = checksummed_file(entry.file)
         if file is None:
             continue
         # One whose file is long gone would spoil nothing but a file of the same name.
-        (going if file.name in gone or is_outdated(file, cut_off) else staying).append(entry)
+        (going if file.name in gone or is_expired(file, cut_off) else staying).append(entry)
     return _group(
         "hadoop-checksums",
         going,

@@ -19,7 +19,7 @@ from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.changes.drop import PROTECTED_BEFORE, FeatureRemoval
 from delta_maintenance.protocol.delta_log.file_names import LogFile
-from delta_maintenance.protocol.delta_log.retention import is_outdated
+from delta_maintenance.protocol.delta_log.retention import is_expired
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines
@@ -141,7 +141,7 @@ def clean_checkpoint(listing: LogListing, traces: Sequence[HistoryTrace]) -> Che
 
 def outdated(traces: Sequence[HistoryTrace], cut_off: int) -> bool:
     """Whether all of the traces go when the log is cut off at a checkpoint of that version."""
-    return all(is_outdated(trace.file, cut_off) for trace in traces)
+    return all(is_expired(trace.file, cut_off) for trace in traces)
 
 
 def _live(snapshot: Snapshot, removal: FeatureRemoval) -> FileTraces:

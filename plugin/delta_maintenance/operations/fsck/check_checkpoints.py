@@ -150,7 +150,7 @@ class _Comparison:
     def __init__(self, files: FileHistory, version: int, *, whole: bool) -> None:
         self._files = files
         self._whole = whole
-        self._rows, self._live = files.standing(version)
+        self._rows, self._live = files.active_rows(version)
         self._seen = np.zeros(len(self._live), np.int64)
         self._wrong: dict[str, tuple[int, str]] = {}
         """By what is wrong: how many files, and the first of them."""

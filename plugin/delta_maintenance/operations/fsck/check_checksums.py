@@ -91,7 +91,7 @@ def _compare(
 
 
 def _detailed(checksum: VersionChecksum, files: FileHistory, version: int) -> list[str]:
-    rows, live = files.standing(version)
+    rows, live = files.active_rows(version)
     sizes = np.maximum(files.field("size", rows[live]), 0)
     found = VersionChecksum(
         file_sizes=None

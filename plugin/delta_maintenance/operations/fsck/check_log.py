@@ -89,7 +89,7 @@ def check_commits(history: LogHistory, findings: Findings, *, root: str) -> None
             version=first_met[name],
             path=_commit_path(first_met[name]),
         )
-    for breach in history.files.breaches(root=root):
+    for breach in history.files.violations(root=root):
         others = f" and {breach.count - 1} others" if breach.count > 1 else ""
         findings.add(
             breach.rule,

@@ -31,7 +31,7 @@ from delta_maintenance.operations.health.models import (
 from delta_maintenance.operations.vacuum.planning import LEAST_RETENTION
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.retention import (
-    is_outdated,
+    is_expired,
     midnight_before,
     newest_not_after,
 )
@@ -177,7 +177,7 @@ def _expired(
     going = (
         []
         if cut_off is None
-        else [e.status.size for e in inventory.entries if is_outdated(e.file, cut_off)]
+        else [e.status.size for e in inventory.entries if is_expired(e.file, cut_off)]
     )
     return {"expired_log_files": len(going), "expired_log_bytes": sum(going)}
 

@@ -96,12 +96,12 @@ def compare_compaction(store: Store, commits: Sequence[LogEntry], name: str) -> 
     """Why the compaction that is there does not do what its commits do; None where it does."""
     expected, found = RangeReplay(), RangeReplay()
     for lines in commit_lines(store, commits):
-        expected.offer(lines)
+        expected.surviving(lines)
     path = f"{LOG_DIRECTORY}/{name}"
     try:
         with store.open(path) as file:
             for block in _blocks(file, path):
-                found.offer(recognise(block))
+                found.surviving(recognise(block))
     except (CorruptTableError, RefusedError) as error:
         return error.problem
     if found.superseded:
@@ -154,7 +154,7 @@ class _ThisProcess:
     def write_range(self, commits: Sequence[LogEntry], file: BinaryIO) -> ReconciledRange:
         replay, writer, plain = RangeReplay(), RangeWriter(file), True
         for lines in commit_lines(self.store, commits):
-            standing = replay.offer(lines)
+            standing = replay.surviving(lines)
             plain &= standing.plain
             for text in standing.texts():
                 writer.write(text)
