@@ -148,8 +148,8 @@ def test_storage_options_without_secrets_are_passed_on() -> None:
     spec = JobSpec.from_json(
         {**SPEC.to_json(), "storage_options": {"AWS_ENDPOINT_URL": "http://s3:9000"}}
     )
-    told = JobSpec.from_json(json.loads(Submission.of(spec, **WHERE).arguments[1]))
-    assert told == spec
+    parsed = JobSpec.from_json(json.loads(Submission.of(spec, **WHERE).arguments[1]))
+    assert parsed == spec
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -204,10 +204,14 @@ def test_the_packaged_library_runs_without_installation(tmp_path: Path) -> None:
 def test_a_submitted_driver_ignores_spark_connect_settings() -> None:
     before = {"SPARK_REMOTE": "sc://old", "PYSPARK_PYTHON": "/opt/python", "KEY": "old"}
     assert "SPARK_REMOTE" not in driver_environment(before)
-    told = driver_environment(before, remote="sc://new", secrets={"KEY": None, "TOKEN": "t"})
-    assert (told["SPARK_REMOTE"], told["TOKEN"], "KEY" in told) == ("sc://new", "t", False)
-    assert told["PYSPARK_PYTHON"] == "/opt/python"
-    assert told["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    environment = driver_environment(before, remote="sc://new", secrets={"KEY": None, "TOKEN": "t"})
+    assert (environment["SPARK_REMOTE"], environment["TOKEN"], "KEY" in environment) == (
+        "sc://new",
+        "t",
+        False,
+    )
+    assert environment["PYSPARK_PYTHON"] == "/opt/python"
+    assert environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
 
 
 @pytest.mark.parametrize("line", ["DELTA_MAINTENANCE_APPLICATION {", "x", "[]", '{"url": null}'])

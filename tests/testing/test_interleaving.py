@@ -15,30 +15,30 @@ from delta_maintenance.testing.interleaving import Schedule, ScheduledStore, sin
 
 def story(seed: int, *, persistence: float = 0.0) -> list[str]:
     """The actors of thirty requests, in order."""
-    told: list[str] = []
+    order: list[str] = []
     schedule = Schedule(seed, persistence=persistence)
 
     def work(name: str) -> None:
         store = ScheduledStore(MemoryStore(), schedule)
         for number in range(10):
             assert store.put_if_absent(f"{number}", b"") is Put.DONE
-            told.append(name)
+            order.append(name)
 
     for name in "abc":
         schedule.begin(partial(work, name))
     schedule.run()
-    return told
+    return order
 
 
-def switches(told: list[str]) -> int:
-    return sum(one != other for one, other in zip(told, told[1:], strict=False))
+def switches(order: list[str]) -> int:
+    return sum(one != other for one, other in zip(order, order[1:], strict=False))
 
 
 def test_a_seed_determines_the_order() -> None:
     stories = [story(seed) for seed in range(20)]
     assert stories == [story(seed) for seed in range(20)]
-    assert len({"".join(told) for told in stories}) == 20
-    assert all(sorted(told) == sorted("abc" * 10) for told in stories)
+    assert len({"".join(order) for order in stories}) == 20
+    assert all(sorted(order) == sorted("abc" * 10) for order in stories)
 
 
 def test_persistence_keeps_one_actor_running() -> None:

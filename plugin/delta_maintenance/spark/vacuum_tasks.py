@@ -124,7 +124,7 @@ class ShareReferences:
         references, audit = FileReferences.none(self.roots), PathAudit(self.roots[0])
         try:
             for files in self._standing(share):
-                audit.offer(files.adds, files.tombstones)
+                audit.add(files.adds, files.tombstones)
                 if self.only_live:
                     files = StandingFiles(files.adds, files.tombstones.slice(0, 0))
                 take_references(
@@ -229,9 +229,9 @@ class BucketSearch:
                     yield ShareRow(label, 0, "error", bytes(row.payload))
                     return
                 case "in use":
-                    references.in_use.take_hashes(np.frombuffer(row.payload, np.uint64), none)
+                    references.in_use.add_hashes(np.frombuffer(row.payload, np.uint64), none)
                 case "names outside":
-                    references.in_use.take_hashes(none, np.frombuffer(row.payload, np.uint64))
+                    references.in_use.add_hashes(none, np.frombuffer(row.payload, np.uint64))
                 case "references":
                     tallies.append(pickle.loads(row.payload))
                 case _:
@@ -242,7 +242,7 @@ class BucketSearch:
                         references.expired += table["place"].chunks
                     else:
                         references.live += table["path"].chunks
-        references.in_use.take(self.came)
+        references.in_use.update(self.came)
         try:
             if self.requires_all:
                 require_no_missing(store, references, entries)
@@ -326,8 +326,8 @@ class _CommitWatch:
                     version=version,
                     remedy="run again",
                 ) from None
-            self._came.offer(commit.adds)
-            self._came.offer(commit.removes)
+            self._came.add(commit.adds)
+            self._came.add(commit.removes)
             self._version = version
             if commit.protocol is not None or commit.metadata is not None:
                 raise RefusedError(

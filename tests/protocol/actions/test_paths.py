@@ -27,7 +27,7 @@ def problem(live: list[str], tombstones: list[str]) -> str | None:
         adds = pa.table({"path": pa.array(live, pa.string())})
     if tombstones:
         removes = pa.table({"path": pa.array(tombstones, pa.string())})
-    audit.offer(adds, removes)
+    audit.add(adds, removes)
     return audit.problem()
 
 

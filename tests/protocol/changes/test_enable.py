@@ -226,14 +226,14 @@ def test_existing_column_ids_stay_and_are_not_reused() -> None:
 
 @pytest.mark.conformance("CM-07")
 @pytest.mark.parametrize(
-    ("field", "said"),
+    ("field", "message"),
     [
         ({"delta.columnMapping.physicalName": "col-1"}, "physical name 'col-1'"),
         ({"delta.columnMapping.id": 1}, "the column id 1"),
         ({"delta.columnMapping.id": "2"}, "the column id '2'"),
     ],
 )
-def test_invalid_column_mapping_metadata_is_refused(field: dict[str, Any], said: str) -> None:
+def test_invalid_column_mapping_metadata_is_refused(field: dict[str, Any], message: str) -> None:
     fields = [
         {
             "name": "a",
@@ -243,7 +243,7 @@ def test_invalid_column_mapping_metadata_is_refused(field: dict[str, Any], said:
         },
         {"name": "b", "type": "long", "nullable": True, "metadata": field},
     ]
-    with pytest.raises(RefusedError, match=said):
+    with pytest.raises(RefusedError, match=message):
         mapped_by_name(json.dumps({"type": "struct", "fields": fields}))
 
 

@@ -211,7 +211,7 @@ def test_nonexistent_versions_are_refused(versions: dict[str, int]) -> None:
 
 @pytest.mark.conformance("FEAT-10")
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("deletionvectors", "use deletionVectors"),
         ("rowtracking", "use rowTracking"),
@@ -225,10 +225,10 @@ def test_nonexistent_versions_are_refused(versions: dict[str, int]) -> None:
         ("icebergWriterCompatV1", "cannot be added"),
     ],
 )
-def test_other_names_are_refused_with_a_suggestion(name: str, said: str) -> None:
+def test_other_names_are_refused_with_a_suggestion(name: str, message: str) -> None:
     with pytest.raises(UnsupportedFeatureError) as caught:
         upgraded_protocol(protocol(1, 2), features=[name])
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_supported_feature_may_be_one_that_cannot_be_added() -> None:

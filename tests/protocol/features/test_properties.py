@@ -76,7 +76,7 @@ def test_interval_is_read(text: str, expected: timedelta) -> None:
     ],
 )
 def test_interval_without_fixed_length_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequestError, match="no interval of fixed"):
+    with pytest.raises(InvalidRequestError, match="not an interval with a fixed"):
         parse_interval(text)
 
 

@@ -144,13 +144,13 @@ def test_legal_combination_passes(legal: Protocol) -> None:
     [
         (protocol(0, 2), "start at 1"),
         (protocol(1, 0), "start at 1"),
-        (protocol(3, 6, []), "needs writer version 7"),
+        (protocol(3, 6, []), "requires writer version 7"),
         (protocol(3, 7, None, []), "lacks readerFeatures"),
         (protocol(3, 7, [], None), "lacks writerFeatures"),
         (protocol(1, 7), "lacks writerFeatures"),
         (protocol(2, 7, [], []), "must not have readerFeatures"),
         (protocol(1, 2, None, []), "must not have writerFeatures"),
-        (protocol(4, 6), "needs writer version 7"),
+        (protocol(4, 6), "requires writer version 7"),
     ],
 )
 def test_illegal_combination_is_corruption(illegal: Protocol, named: str) -> None:
@@ -188,7 +188,7 @@ def test_refusal_names_everything_missing_where_and_what_to_do() -> None:
         require_supported(bad, Operation.READ, table="s3://b/t", version=12)
     assert str(caught.value) == (
         "table s3://b/t, version 12: read is not supported with table features alpha (unknown), "
-        "zeta (unknown); use an engine or a newer release that supports it on such a table"
+        "zeta (unknown); use an engine or a newer release that supports this operation on such tables"
     )
     assert caught.value.exit_status == 3
 
@@ -249,7 +249,7 @@ def test_known_stranger_reads_and_refuses_every_write_with_a_reason(name: str) -
 
 @pytest.mark.conformance("DRAFT-03")
 def test_draft_row_ids_name_the_migration() -> None:
-    with pytest.raises(UnsupportedFeatureError, match="migrated to rowTracking"):
+    with pytest.raises(UnsupportedFeatureError, match="migrate to rowTracking"):
         require_supported(listing("delta.rowIds"), Operation.CHECKPOINT)
 
 

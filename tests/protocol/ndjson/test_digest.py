@@ -1,4 +1,4 @@
-"""What is told of a commit from its first bytes, and what is left open."""
+"""What is info of a commit from its first bytes, and what is left open."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_maintenance_is_what_leaves_the_rows_alone(lines: list[Any], maintenance
 
 def test_text_that_looks_like_a_data_change_is_none() -> None:
     stats = json.dumps({"minValues": {"dataChange": True}}, separators=(",", ":"))
-    told = digest(info("COMPACT"), add('"dataChange":true', dataChange=False, stats=stats))
-    assert told.changes_data is False
+    result = digest(info("COMPACT"), add('"dataChange":true', dataChange=False, stats=stats))
+    assert result.changes_data is False
 
 
 @pytest.mark.parametrize("text", ['"dataChange":true', '"dataChange" : true'])
@@ -71,14 +71,14 @@ def test_the_beginning_tells_of_a_data_change_but_never_of_none() -> None:
 
 
 def test_of_a_beginning_without_a_whole_line_nothing_is_told() -> None:
-    told = digest(metadata(description="long" * 100), head=50)
-    assert (told.changes_data, told.configuration, told.whole) == (None, None, False)
+    result = digest(metadata(description="long" * 100), head=50)
+    assert (result.changes_data, result.configuration, result.whole) == (None, None, False)
 
 
 def test_it_has_the_properties_and_whether_the_protocol_is_another() -> None:
-    told = digest(info("X"), protocol(), metadata(configuration={"delta.appendOnly": "true"}))
-    assert told.changes_protocol
-    assert told.configuration == {"delta.appendOnly": "true"}
+    result = digest(info("X"), protocol(), metadata(configuration={"delta.appendOnly": "true"}))
+    assert result.changes_protocol
+    assert result.configuration == {"delta.appendOnly": "true"}
     assert digest(add("a")).configuration is None
     assert not digest(add("a")).changes_protocol
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.ndjson.line_prefixes import PADDING, read_heads
+from delta_maintenance.protocol.ndjson.line_prefixes import PADDING, read_prefixes
 
 HEAD = re.compile(rb'\{"(add|remove|cdc)":\{"path":"([^"]*)"')
 
@@ -45,7 +45,7 @@ def test_heads_are_those_of_the_regular_expression(lines: list[str]) -> None:
     data = b"".join([*whole, PADDING])
     ends = np.cumsum([len(line) for line in whole], dtype=np.int64)
     starts = np.append(np.int64(0), ends)[:-1]
-    found = read_heads(data, starts)
+    found = read_prefixes(data, starts)
     heads = [match for start in starts.tolist() if (match := HEAD.match(data, start))]
     assert starts[found.rows].tolist() == [match.start() for match in heads]
     assert found.path_starts.tolist() == [match.start(2) for match in heads]

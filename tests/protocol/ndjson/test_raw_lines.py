@@ -14,9 +14,14 @@ from tests.properties.test_routes import PATHS, VECTORS, files
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.columns.key_hash import hash_texts
-from delta_maintenance.protocol.ndjson import line_buffers as log_texts
+from delta_maintenance.protocol.ndjson import line_buffers
 from delta_maintenance.protocol.ndjson import raw_lines as file_action_lines
-from delta_maintenance.protocol.ndjson.line_buffers import LogTexts, Room, cut, recognise
+from delta_maintenance.protocol.ndjson.line_buffers import (
+    BufferedFiles,
+    LogBuffer,
+    split_lines,
+    split_plain_lines,
+)
 from delta_maintenance.protocol.ndjson.raw_lines import FileActionLines, SingleLines, read_lines
 from delta_maintenance.testing.actions import (
     Action,
@@ -45,7 +50,7 @@ STYLES: list[dict[str, Any]] = [
 def read_files(
     *named: tuple[str, bytes],
 ) -> tuple[FileActionLines, list[SingleLines]]:
-    return read_lines(recognise(LogTexts.of(*named)))
+    return read_lines(split_lines(BufferedFiles.of(*named)))
 
 
 def read(*texts: str) -> dict[tuple[str, str], Any]:
@@ -116,7 +121,7 @@ def test_only_lines_of_one_action_with_an_evident_path_count_as_plain(data: st.D
         )
     )
     line = PLAIN[:at] + piece + PLAIN[at + cut :] + "\n"
-    if re.fullmatch(log_texts.PLAIN, line, re.ASCII):
+    if re.fullmatch(line_buffers.PLAIN, line, re.ASCII):
         value = json.loads(line, object_pairs_hook=list)
         ((name, fields),) = value
         assert name == "add" and [key for key, _ in fields].count("path") == 1
@@ -126,7 +131,7 @@ def test_only_lines_of_one_action_with_an_evident_path_count_as_plain(data: st.D
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 60)), max_size=40), st.integers(1, 4000))
 def test_any_choice_of_lines_is_written_in_order_whatever_is_copied_together(
-    parts: list[tuple[bool, int]], room: int
+    parts: list[tuple[bool, int]], size: int
 ) -> None:
     texts = [
         json.dumps(add(f"{n:03}" * length, dataChange=bool(n % 3)), separators=(",", ":")) + "\n"
@@ -135,9 +140,9 @@ def test_any_choice_of_lines_is_written_in_order_whatever_is_copied_together(
     lines, _ = read_files(("f", "".join(["{}\n", *texts]).encode()))
     chosen = lines.filter(np.array([take for take, _ in parts], bool))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file_action_lines, "_TEXT_BYTES", room)
+        patch.setattr(file_action_lines, "_BLOCK_BYTES", size)
         pieces = list(chosen.texts())
-    assert all(len(piece) <= room + max(map(len, texts)) + 60 for piece in pieces)
+    assert all(len(piece) <= size + max(map(len, texts)) + 60 for piece in pieces)
     expected = [text for text, (take, _) in zip(texts, parts, strict=True) if take]
     assert b"".join(pieces).decode() == "".join(expected).replace(
         '"dataChange":true', '"dataChange":false'
@@ -153,19 +158,19 @@ def test_files_say_the_same_in_a_room_that_others_had(
         (f"f{n}", f"{line}\n{line}"[-len(line) - n % 2 :].encode())
         for n, (_, line) in enumerate(made)
     ]
-    room = Room(size)
-    room.add("before", b"\n" * size)
-    room.clear()
-    put = [room.add(name, text) for name, text in named]
-    inside = room.texts()
-    alone = LogTexts.of(*(file for file, there in zip(named, put, strict=True) if there))
+    buffer = LogBuffer(size)
+    buffer.add("before", b"\n" * size)
+    buffer.clear()
+    put = [buffer.add(name, text) for name, text in named]
+    inside = buffer.files()
+    alone = BufferedFiles.of(*(file for file, there in zip(named, put, strict=True) if there))
     assert bytes(inside.data) == bytes(alone.data)
     assert (inside.names, inside.sizes) == (alone.names, alone.sizes)
     # Only what does not fit beside others is left out.
     assert put[:1] == [True] * len(put[:1])
     for there, (_, text) in zip(put, named, strict=True):
         assert there or sum(alone.sizes) + len(text) + 1 > size
-    found, expected = (read_lines(recognise(texts))[0] for texts in (inside, alone))
+    found, expected = (read_lines(split_lines(texts))[0] for texts in (inside, alone))
     assert list(found.texts()) == list(expected.texts())
     assert found.keys.array() == expected.keys.array()
 
@@ -174,9 +179,9 @@ def test_lines_known_to_be_plain_say_the_same_without_being_recognised() -> None
     others = [commit_info(), txn("app", 1), cdc("c"), metadata()]
     actions = [add("a" * 100), remove("b"), *others, add("c%20d", dv=None)]
     text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
-    files = LogTexts.of(("f", text.encode()))
+    files = BufferedFiles.of(("f", text.encode()))
     (found, singles), (expected, others_too) = (
-        read_lines(look(files)) for look in (cut, recognise)
+        read_lines(look(files)) for look in (split_plain_lines, split_lines)
     )
     assert expected.plain and found.plain
     assert list(found.texts()) == list(expected.texts())

@@ -36,7 +36,7 @@ def adds(*rows: tuple[int | None, int | None], version: int | None = 1) -> pa.Ta
 
 def audited(live: pa.Table, tombstones: pa.Table | None = None) -> RowIdAudit:
     audit = RowIdAudit()
-    audit.offer(live, adds() if tombstones is None else tombstones)
+    audit.add(live, adds() if tombstones is None else tombstones)
     return audit
 
 
@@ -97,8 +97,8 @@ def test_the_audit_finds_what_looking_at_each_pair_finds(
 ) -> None:
     half = len(files) // 2
     audit = RowIdAudit()
-    audit.offer(adds(*files[:half]), adds(*gone))
-    audit.offer(adds(*files[half:]), adds())
+    audit.add(adds(*files[:half]), adds(*gone))
+    audit.add(adds(*files[half:]), adds())
     found = audit.findings()
     spans = [set(range(first, first + rows)) for first, rows in files]
     shared = {row for one, other in combinations(spans, 2) for row in one & other}
@@ -111,7 +111,7 @@ def test_the_audit_finds_what_looking_at_each_pair_finds(
 
 def test_the_audit_counts_what_is_left_to_do() -> None:
     audit = audited(adds((None, 5), (None, None), (3, 4)))
-    audit.offer(adds((7, None), version=None), adds((90, None)))
+    audit.add(adds((7, None), version=None), adds((90, None)))
     found = audit.findings()
     assert (found.files, found.lacking, found.uncounted, found.rows) == (4, 3, 2, 5)
     # A file of unknown length has one row at least.

@@ -31,7 +31,7 @@ NAMES = st.lists(CLEAN, min_size=1, max_size=4).map("/".join)
 
 def protected(*paths: str, roots: tuple[str, ...] = ROOTS) -> ProtectedPaths:
     found = ProtectedPaths(roots)
-    found.offer(pa.table({"path": pa.array(paths, pa.string())}))
+    found.add(pa.table({"path": pa.array(paths, pa.string())}))
     return found
 
 

@@ -71,14 +71,14 @@ def test_four_processes_lose_or_duplicate_no_commit(tmp_path: Path) -> None:
         for name, script in writers.items()
     }
     try:
-        said = {
+        output = {
             name: process.communicate(timeout=LIMIT_SECONDS) for name, process in running.items()
         }
     finally:
         for process in running.values():
             process.kill()
     for name, process in running.items():
-        assert process.returncode == 0, f"{name}: {said[name][1][-2000:]}"
+        assert process.returncode == 0, f"{name}: {output[name][1][-2000:]}"
 
     names = [n for n in table.names() if n.endswith(".json") and not n.startswith((".", "_"))]
     assert names == [f"{version:020d}.json" for version in range(4 * COMMITS + 1)]
@@ -89,6 +89,6 @@ def test_four_processes_lose_or_duplicate_no_commit(tmp_path: Path) -> None:
         (add,) = [line["add"] for line in lines if "add" in line]
         marks.append(info.get("operationId") or info["mark"])
         if "operationId" in info:
-            assert f"{version} {add['path']}" in said[add["path"][0]][0].splitlines()
+            assert f"{version} {add['path']}" in output[add["path"][0]][0].splitlines()
     assert len(set(marks)) == len(marks) == 4 * COMMITS
     assert open_table(str(tmp_path)).snapshot().live_files().num_rows == 4 * COMMITS

@@ -41,7 +41,7 @@ def audit_row_ids(snapshot: Snapshot) -> RowIdFindings:
         audit = RowIdAudit()
         try:
             for batch in snapshot.scan(fields=_AUDITED):
-                audit.offer(batch.adds, batch.tombstones)
+                audit.add(batch.adds, batch.tombstones)
         except UnusableCheckpointError as error:
             snapshot = snapshot.avoiding(error)
         else:

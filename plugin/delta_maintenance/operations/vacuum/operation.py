@@ -297,8 +297,8 @@ class _LogWatch:
         advanced = advance(self.latest)
         self.latest = advanced.snapshot
         for commit in advanced.commits:
-            self._came.offer(commit.adds)
-            self._came.offer(commit.removes)
+            self._came.add(commit.adds)
+            self._came.add(commit.removes)
         if advanced.commits:
             require_vacuumable(advanced.snapshot)
             require_same_settings(self.settings, advanced.snapshot)

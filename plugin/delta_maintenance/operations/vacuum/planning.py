@@ -237,7 +237,7 @@ class _Surveying:
             )
         since = -1 if last is None else last
         entries = [listing.commits[v] for v in sorted(listing.commits) if v > since]
-        references.in_use.offer(pa.table({"path": removed_paths(self.store, entries)}))
+        references.in_use.add(pa.table({"path": removed_paths(self.store, entries)}))
 
     def _complete(self, references: FileReferences) -> Snapshot:
         """Protects what was committed while the folder was listed and the log was read."""
@@ -245,8 +245,8 @@ class _Surveying:
             self._protect_removed_since(references)
         advanced = advance(self.snapshot)
         for commit in advanced.commits:
-            references.in_use.offer(commit.adds)
-            references.in_use.offer(commit.removes)
+            references.in_use.add(commit.adds)
+            references.in_use.add(commit.removes)
         if advanced.commits:
             require_vacuumable(advanced.snapshot)
             require_same_settings(self.settings, advanced.snapshot)

@@ -60,7 +60,7 @@ class FileReferences:
         Each as its path is written, and where that points, relative to the root.
         """
         there = ProtectedPaths(self.in_use.roots)
-        there.take_literally(listed)
+        there.add_literal(listed)
         found: list[tuple[str, str]] = []
         for paths in self.live:
             known = there.covers(paths)
@@ -94,7 +94,7 @@ def read_references(
         audit = PathAudit(snapshot.table)
         try:
             for batch in snapshot.scan(fields=REFERENCE_FIELDS):
-                audit.offer(batch.adds, batch.tombstones)
+                audit.add(batch.adds, batch.tombstones)
                 take_references(
                     references,
                     batch,
@@ -114,7 +114,7 @@ def protect_live_files(protected: ProtectedPaths, snapshot: Snapshot) -> None:
     while True:
         try:
             for batch in snapshot.scan(fields={"add": ("path", "deletionVector"), "remove": ()}):
-                protected.offer(batch.adds)
+                protected.add(batch.adds)
             return
         except UnusableCheckpointError as error:
             snapshot = snapshot.avoiding(error)
@@ -129,7 +129,7 @@ def take_references(
 ) -> None:
     """Adds what a batch of a version's standing actions refers to."""
     adds, tombstones = batch.adds, batch.tombstones
-    references.in_use.offer(adds)
+    references.in_use.add(adds)
     references.num_live += adds.num_rows
     if "size" in adds.column_names:
         references.live_bytes += pc.sum(adds["size"]).as_py() or 0
@@ -138,7 +138,7 @@ def take_references(
         return
     times = deletion_times(tombstones, commit_times=commit_times)
     protects = pc.fill_null(pc.greater_equal(times, deleted_before_ms), True)
-    references.in_use.offer(tombstones.filter(protects))
+    references.in_use.add(tombstones.filter(protects))
     expired = tombstones.filter(pc.invert(protects))
     references.expired += spellings_of(expired, roots=references.in_use.roots).places
     references.ageless_tombstones += times.null_count

@@ -44,8 +44,8 @@ class PathAudit:
         self._has_vectors = False
         self._absolute: set[str] = set()
 
-    def offer(self, adds: pa.Table, tombstones: pa.Table) -> None:
-        """Takes in the live files and the tombstones of one batch."""
+    def add(self, adds: pa.Table, tombstones: pa.Table) -> None:
+        """Adds the live files and the tombstones of one batch."""
         paths = adds["path"]
         self._live.extend(paths.chunks)
         self._removed.extend(tombstones["path"].chunks)

@@ -17,7 +17,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
     parse_log_file_name,
     version_prefix,
 )
-from delta_maintenance.protocol.ndjson.digest import HEAD_BYTES, CommitDigest, digest_commit
+from delta_maintenance.protocol.ndjson.digest import PREFIX_BYTES, CommitDigest, digest_commit
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.segment import (
     LOG_DIRECTORY,
@@ -107,7 +107,7 @@ class LogWatch:
         changes data: whoever comes because of it meets the error. `PollSpentError` where this poll
         has made its requests.
         """
-        return self._digests.get(version) or self._read(version, HEAD_BYTES)
+        return self._digests.get(version) or self._read(version, PREFIX_BYTES)
 
     def whole(self, version: int) -> CommitDigest | None:
         """The same, after reading all of it."""

@@ -208,7 +208,7 @@ def kept(
     """
     audit = PathAudit(root)
     for batch in files:
-        audit.offer(batch.adds, batch.tombstones)
+        audit.add(batch.adds, batch.tombstones)
         unexpired_ones = unexpired(
             batch.tombstones, deleted_after_ms=deleted_after_ms, commit_times=commit_times
         )
