@@ -186,7 +186,8 @@ def test_a_refusal_names_all_missing_features_and_a_remedy() -> None:
         require_supported(bad, Operation.READ, table="s3://b/t", version=12)
     assert str(caught.value) == (
         "table s3://b/t, version 12: read is not supported with table features alpha (unknown), "
-        "zeta (unknown); use an engine or a newer release that supports this operation on such tables"
+        "zeta (unknown); use an engine or a newer release that supports this operation on such "
+        "tables"
     )
     assert caught.value.exit_status == 3
 
