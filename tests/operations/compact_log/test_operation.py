@@ -341,13 +341,13 @@ def test_what_does_not_read_back_is_not_published(monkeypatch: pytest.MonkeyPatc
     table = build(6)
     planned = plan(table, commits_per_file=6)
     before = files_of(table.store)
-    offer = RangeReplay.offer
+    offer = RangeReplay.surviving
 
     def forgetful(self: RangeReplay, *arguments: Any) -> Any:
         lines = offer(self, *arguments)
         return lines.filter(np.arange(len(lines.starts)) > 0)
 
-    monkeypatch.setattr(RangeReplay, "offer", forgetful)
+    monkeypatch.setattr(RangeReplay, "surviving", forgetful)
     with pytest.raises(VerificationError, match="reads back differently"):
         compact_log.apply(table.open(), planned)
     assert files_of(table.store) == before

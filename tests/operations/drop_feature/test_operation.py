@@ -395,7 +395,7 @@ def test_wrong_requests_are_refused(clock: Clock) -> None:
         planned(builder.store, clock, "rowTracking", truncate_history=True)
     with pytest.raises(InvalidRequestError, match="files_per_commit"):
         planned(builder.store, clock, "rowTracking", files_per_commit=0)
-    with pytest.raises(UnsupportedFeatureError, match="'rowtracking' is unknown"):
+    with pytest.raises(UnsupportedFeatureError, match="unknown table feature 'rowtracking'"):
         planned(builder.store, clock, "rowtracking")
 
 
