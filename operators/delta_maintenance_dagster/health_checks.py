@@ -1,4 +1,4 @@
-"""Asset checks on the health of a table, from the same assessment that maintenance begins with."""
+"""Asset checks on the health of a table, from the assessment that maintenance also starts with."""
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 

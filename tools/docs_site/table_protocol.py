@@ -1,4 +1,4 @@
-"""Table properties and table features, from the tables that the library itself uses."""
+"""Table properties and table features, from the tables of the library."""
 
 from __future__ import annotations
 

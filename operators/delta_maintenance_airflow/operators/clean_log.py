@@ -1,4 +1,4 @@
-"""Deletes what of a table's log its retention no longer asks for."""
+"""Deletes log files that the retention of a table no longer requires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes a table feature out of a table."""
+"""Removes a table feature from a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says whether a table is sound, and puts right what can be without loss."""
+"""Checks the integrity of a table, and repairs damage that can be repaired without data loss."""
 
 from __future__ import annotations
 

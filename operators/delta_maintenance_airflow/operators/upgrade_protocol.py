@@ -1,4 +1,4 @@
-"""Lets a table support more table features."""
+"""Adds table features to the protocol of a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deletes the files of a table that none of its retained versions needs."""
+"""Deletes data files that no retained version of a table needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for a table to change, by polls that cost the same whatever the log's length.
+"""Waiting for a table to change, by polls whose cost does not depend on the length of the log.
 
 A poll is one listing, which begins where the last one ended, and at most one read beside it: of
 the newest commit that is new, or of the `_last_checkpoint` hint where checkpoints matter. Only

@@ -1,4 +1,4 @@
-"""What somebody agreed to, and whether what would be done now is still the same.
+"""Approvals: the digest of a plan, and its comparison with a new plan.
 
 Between a plan and its approval hours may pass, in which more files outlive their retention. So what
 is run afterwards is planned anew as of the instant of the plan that was approved, and runs only if

@@ -1,4 +1,4 @@
-"""What is due on a table by its policy, in which order, why, and what it costs and brings.
+"""The assessment of a table: operations that are due, their order, reasons, cost and benefit.
 
 When an operation last ran is told by the log where it leaves a commit: VACUUM END, of whichever
 engine. An `fsck`, a `clean-log`, and a vacuum that found nothing or commits nothing leave none; of

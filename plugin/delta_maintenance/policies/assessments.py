@@ -1,4 +1,4 @@
-"""The last assessment of each table and the last run on it, kept in a folder of any store.
+"""The last assessment of each table and the last run on it, in a folder of any store.
 
 Pages and further runs read these instead of opening tables. One small JSON file per table, replaced
 whole, so that processes on many hosts may read while others write. Who writes the same table at the

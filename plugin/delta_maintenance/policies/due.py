@@ -1,4 +1,4 @@
-"""Which operations are due on a table, in which order, and what stands in their way."""
+"""Which operations are due on a table, in which order, and what prevents them."""
 
 from __future__ import annotations
 

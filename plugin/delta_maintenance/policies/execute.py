@@ -1,4 +1,4 @@
-"""One operation of a policy: planned on the table as it is, held against limits, carried out."""
+"""Running one operation of a policy: plan, check of limits and approval, apply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One at a time on each table, among all that share a folder.
+"""Leases: one task at a time on each table, among all that share a folder.
 
 A courtesy and no more: operations are safe beside each other, but two of them do the work twice. A
 lease is a small file that its holder renews; one that is no longer renewed, for its holder is dead,

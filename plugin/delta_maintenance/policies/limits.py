@@ -1,4 +1,4 @@
-"""The limits of a policy, held against what an operation would delete."""
+"""The limits of a policy, compared with what an operation would delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of tables and their policies: what is due, what was done, what is remembered."""
+"""Records about tables and their policies: assessments, runs and stored state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One operation because somebody asks for it, whether or not it is due.
+"""Running one operation on demand, whether or not it is due.
 
 It is set up as the policy sets it up, with the options of whoever asks laid over that. The limits
 of the policy hold; its hours, and its wish for an approval, do not: somebody is there. Operations

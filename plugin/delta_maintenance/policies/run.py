@@ -1,4 +1,4 @@
-"""Running what is due on a table, in order, until all is done or something says stop.
+"""Running the operations that are due on a table, in order, until done or stopped.
 
 Each operation is planned on the table as it is by then, held against the limits, and carried out by
 its own `apply`; in between the table is assessed anew, for one operation changes what the next has

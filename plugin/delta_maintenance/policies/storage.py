@@ -1,4 +1,4 @@
-"""From what a policy says of a table's store to the table."""
+"""Opening the table of a policy with its storage settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What executors do for a log compaction: reconcile some commits, then a share of the files.
+"""Log compaction on executors: reconcile some commits, then a share of the files.
 
 Lines travel as they stand, as in the local engine: whoever wrote them, no field and no digit of one
 is lost.

@@ -1,4 +1,4 @@
-"""What executors do for a vacuum: list folders, say what the log refers to, find and delete.
+"""The tasks of a vacuum on executors: list folders, collect references, find and delete files.
 
 Paths go to buckets by their hashes, those of a listing and those that the log refers to alike, so
 that each bucket can be decided by itself. Rows are those of `log_shares`: a label, an age by which

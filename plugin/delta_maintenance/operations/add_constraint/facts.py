@@ -1,4 +1,4 @@
-"""What people are told of a constraint that is added."""
+"""Facts about an added constraint, for people."""
 
 from __future__ import annotations
 

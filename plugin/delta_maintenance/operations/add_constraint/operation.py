@@ -1,4 +1,4 @@
-"""The `add-constraint` operation: a CHECK constraint, after all rows were found to satisfy it.
+"""The `add-constraint` operation: adds a CHECK constraint if all rows satisfy it.
 
 Implements "CHECK Constraints". The expression is SQL of Delta's writers, so an engine that speaks
 it looks at the rows (`ConstraintCheck`); the commit stays ours, and depends on every live file.

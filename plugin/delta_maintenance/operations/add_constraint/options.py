@@ -1,4 +1,4 @@
-"""Which constraint is to be added, what that takes, and what was found and committed."""
+"""Options, Plan and Result of `add-constraint`."""
 
 from __future__ import annotations
 

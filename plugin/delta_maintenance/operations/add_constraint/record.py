@@ -1,4 +1,4 @@
-"""The operation `add-constraint`, as every surface knows it."""
+"""The record of the operation `add-constraint`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live files without row IDs, as the adds that will give them some.
+"""Live files without row IDs, and the adds that assign row IDs to them.
 
 Streams a snapshot: what is held is the keys of its replay and one batch.
 """

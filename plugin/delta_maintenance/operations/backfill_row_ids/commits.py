@@ -1,4 +1,4 @@
-"""The commits of a row ID backfill, one after the other, beside everybody else's.
+"""The commits of a row ID backfill, one after the other, beside those of other writers.
 
 Three phases, each sound by itself, so that a run may end anywhere and the next one goes on: the
 table starts to support row tracking; files are committed anew, some at a time, each batch with the

@@ -1,4 +1,4 @@
-"""What people are told of a backfill of row IDs."""
+"""Facts about a row ID backfill, for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `backfill-row-ids` operation: give row IDs to every file of a table, and enable row tracking.
+"""The `backfill-row-ids` operation: assigns row IDs to all files and enables row tracking.
 
 Works in commits that each leave a sound table behind, beside everybody else's: one that lets the
 table support row tracking, one for each batch of files, one that enables it. A run that ends

@@ -1,4 +1,4 @@
-"""What a backfill of row IDs is asked for, what it plans to do, and what it did."""
+"""Options, Plan and Result of `backfill-row-ids`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a policy asks for row IDs."""
+"""The policy rule for row IDs."""
 
 from __future__ import annotations
 

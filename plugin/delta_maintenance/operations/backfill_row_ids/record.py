@@ -1,4 +1,4 @@
-"""The operation `backfill-row-ids`, as every surface knows it."""
+"""The record of the operation `backfill-row-ids`."""
 
 from __future__ import annotations
 

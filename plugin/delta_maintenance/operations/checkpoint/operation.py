@@ -1,4 +1,4 @@
-"""The `checkpoint` operation: write the state of a version so that readers need not replay its log.
+"""The `checkpoint` operation: writes the state of a version, which readers load instead of its log.
 
 A checkpoint changes no version and deletes nothing. It is verified before any reader can see it, so
 a failure at any point leaves the table as it was.

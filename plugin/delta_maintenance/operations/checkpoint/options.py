@@ -1,4 +1,4 @@
-"""What a checkpoint is asked for, what it plans to write, and what it wrote."""
+"""Options, Plan and Result of `checkpoint`."""
 
 from __future__ import annotations
 

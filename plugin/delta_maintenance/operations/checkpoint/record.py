@@ -1,4 +1,4 @@
-"""The operation `checkpoint`, as every surface knows it."""
+"""The record of the operation `checkpoint`."""
 
 from __future__ import annotations
 

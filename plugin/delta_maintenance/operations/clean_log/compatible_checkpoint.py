@@ -1,4 +1,4 @@
-"""A V2 checkpoint under a classic name, for clients that do not know V2 ("V2 Spec").
+"""A V2 checkpoint under a classic name, for clients without support for V2 ("V2 Spec").
 
 Such a client does not see UUID-named checkpoints at all. Where one of them is the oldest thing that
 is left of a log, it would find no beginning and report a broken table; a classic name leads it to

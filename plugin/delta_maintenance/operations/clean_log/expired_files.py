@@ -1,4 +1,4 @@
-"""The files that go when a log is cut off at a checkpoint, in groups, with what stays beside them.
+"""The log files that expire with a boundary checkpoint, in groups, and the files that are kept.
 
 Only names that the parser of the log's names knows are in any group. What it does not know stays.
 """

@@ -1,4 +1,4 @@
-"""What people are told of a log clean-up, and what of it counts for limits."""
+"""Facts about a log clean-up, for people and for limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `clean-log` operation: cut off the history that the table's retention no longer asks for.
+"""The `clean-log` operation: deletes history that the retention of the table no longer requires.
 
 Implements "Metadata Cleanup", and keeps more where Delta Spark does. The log is cut off at one
 checkpoint, which has been read before anything goes. The oldest commits go first and what they rest

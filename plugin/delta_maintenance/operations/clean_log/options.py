@@ -1,4 +1,4 @@
-"""What a log clean-up is asked for, what it plans to delete, and what it deleted."""
+"""Options, Plan and Result of `clean-log`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a policy asks for a log clean-up."""
+"""The policy rule for log clean-ups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operation `clean-log`, as every surface knows it."""
+"""The record of the operation `clean-log`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told of log compactions."""
+"""Facts about log compactions, for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `compact-log` operation: put the commits after a checkpoint into fewer files.
+"""The `compact-log` operation: reconciles the commits after a checkpoint into fewer files.
 
 A compaction adds no version and replaces no commit: readers may read it in place of the commits it
 covers, and every reader still needs those in the log. It is verified before any reader can see it,

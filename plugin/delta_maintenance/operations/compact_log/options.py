@@ -1,4 +1,4 @@
-"""What a log compaction is asked for, what it plans to write, and what it wrote."""
+"""Options, Plan and Result of `compact-log`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a policy asks for log compactions."""
+"""The policy rule for log compactions."""
 
 from __future__ import annotations
 

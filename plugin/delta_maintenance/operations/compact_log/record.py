@@ -1,4 +1,4 @@
-"""The operation `compact-log`, as every surface knows it."""
+"""The record of the operation `compact-log`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What all operations share."""
+"""Definitions that all operations share."""

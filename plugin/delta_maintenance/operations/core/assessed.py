@@ -1,4 +1,4 @@
-"""What policies keep and tell of one operation on one table."""
+"""The assessment of one operation on one table, as policies store and report it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keyword arguments that have got another name and still work, with a warning, for one release."""
+"""Keyword arguments that were renamed: the old names work for one release, with a warning."""
 
 from __future__ import annotations
 

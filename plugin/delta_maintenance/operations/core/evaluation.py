@@ -1,4 +1,4 @@
-"""A table as it stands, held against what its policy asks for, and what may be said of that."""
+"""The state of a table compared with the rules of its policy."""
 
 from __future__ import annotations
 

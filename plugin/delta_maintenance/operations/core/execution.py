@@ -1,4 +1,4 @@
-"""What an operation is given besides the table and its Options: one record for every caller."""
+"""The arguments of an operation besides the table and its Options: one record for every caller."""
 
 from __future__ import annotations
 

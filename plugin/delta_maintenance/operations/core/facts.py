@@ -1,4 +1,4 @@
-"""What people are told of a Plan or a Result: names and values, the same wherever they are shown.
+"""Facts of a Plan or a Result for people: names and values, the same on every surface.
 
 Values are texts, numbers, flags, instants, sequences and mappings of those, or a `Grid`. A surface
 leaves out what is empty.

@@ -1,4 +1,4 @@
-"""How the fields of an operation's Options appear on the command line and in forms.
+"""Names, help and bounds of an operation's Options on the command line and in forms.
 
 A field that people may set carries a `Flag` in its `Annotated` type; the flag's kind of value, its
 choices and its bounds follow from that type and from the default.

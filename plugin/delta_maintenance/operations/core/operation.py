@@ -1,4 +1,4 @@
-"""What describes one operation to every surface: command line, Spark job, policies, orchestrators.
+"""The record of an operation, which command line, Spark job, policies and orchestrators use.
 
 A record is light to import: no pyarrow, pydantic or PySpark. What is heavy is named by references
 (`"package.module:attribute"`), which are loaded when they are first used.

@@ -1,4 +1,4 @@
-"""How an operation ended, in one word for every surface.
+"""The outcome of an operation, one value for every surface.
 
 The `status` of a Result is the operation's own; its record maps it to an `Outcome`. Exit statuses,
 retries and the colours of pages follow from the outcome alone.

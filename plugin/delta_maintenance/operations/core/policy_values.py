@@ -1,4 +1,4 @@
-"""The values of a policy that are more than YAML's own: lengths of time, bytes, references.
+"""Types of policy values that YAML does not have: durations, sizes, references.
 
 Nothing here or in `rules` and `policy` may load pyarrow: orchestrators parse their DAGs with it.
 """

@@ -1,4 +1,4 @@
-"""Values that travel: Options, Plans, Results and reports, to JSON and back.
+"""Conversion of Options, Plans, Results and reports to JSON and back.
 
 A record is a frozen dataclass. Its JSON is what a dry run prints, what an orchestrator passes from
 task to task, what a Spark job takes as its argument and what ends in a log line.

@@ -1,4 +1,4 @@
-"""Which operations there are: the built-in ones, and those that other distributions add.
+"""The registry of operations: the built-in operations, and those of other distributions.
 
 A distribution adds an operation by an entry point of the group `delta_maintenance.operations`:
 its name is the operation's, its value a reference to the `OperationRecord`. Every process of an

@@ -1,4 +1,4 @@
-"""What the rules of all operations in a policy have in common.
+"""Fields that the policy rules of all operations share.
 
 Each operation has its own small model, beside its code; this is their base, and the rules that are
 about every operation alike.

@@ -1,4 +1,4 @@
-"""What people are told of a feature that is dropped, and what of it counts for limits."""
+"""Facts about a dropped feature, for people and for limits."""
 
 from __future__ import annotations
 

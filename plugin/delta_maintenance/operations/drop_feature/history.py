@@ -1,4 +1,4 @@
-"""What stands in the way of a feature in the history of a table, and when it can be cleaned away.
+"""Traces of a feature in the history of a table, and the time when they can be deleted.
 
 A version that used the feature goes like any other one, by `clean_log`; only the retention is that
 of the table property made for this, and the cut-off counts to the minute.

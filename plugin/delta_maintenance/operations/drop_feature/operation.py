@@ -1,4 +1,4 @@
-"""The `drop-feature` operation: take a feature out of a table, so that more clients may use it.
+"""The `drop-feature` operation: removes a feature from a table, so that more clients can use it.
 
 First nothing may use the feature any more: it is switched off and its traces go. Versions before
 that still need it. Either they are kept from clients without it, by checkpoints that no such client

@@ -1,4 +1,4 @@
-"""What goes into the `drop-feature` operation and what comes out of it."""
+"""Options, Plan and Result of `drop-feature`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it takes to drop a feature from a table as it is: everything that `drop_feature` decides."""
+"""The plan to drop a feature from a table: all decisions of `drop-feature`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commits that take the traces of a feature out of a table before the feature itself goes.
+"""The commits that remove the traces of a feature from a table before the feature itself.
 
 Each looks at the table anew and does what is left to do, so that a run after a crash goes on where
 the one before it stopped, and two at a time do no harm.

@@ -1,4 +1,4 @@
-"""The operation `drop-feature`, as every surface knows it."""
+"""The record of the operation `drop-feature`."""
 
 from __future__ import annotations
 

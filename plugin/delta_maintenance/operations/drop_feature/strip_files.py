@@ -1,4 +1,4 @@
-"""Committing files again without what they have of a feature that is about to go.
+"""Commits that add files again without the fields of a feature that is being dropped.
 
 Works in batches beside everybody else. What others did to a file meanwhile stands, so that nothing
 that they removed comes back; files that they added with the feature are met by the next pass.

@@ -1,4 +1,4 @@
-"""Whether anything still uses a table feature: now, and in any version that can still be read.
+"""Traces of a table feature, in the latest version and in every version that can still be read.
 
 Implements what "Protocol Evolution" leaves to whoever takes a feature away: that it is fully
 removed is read from the log, file by file as columns, and never concluded from a property.

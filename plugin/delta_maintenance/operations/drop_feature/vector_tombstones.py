@@ -1,4 +1,4 @@
-"""Tombstones of deletion vector files, for writers that will not know what a vector is.
+"""Tombstones for deletion vector files, for writers without support for deletion vectors.
 
 Once a table has dropped deletion vectors, such a writer may vacuum it. The files of vectors that
 older versions still need are strangers to it, unless removes name them as if they were data files.

@@ -1,4 +1,4 @@
-"""Checkpoints against the log: whether each can be read, and holds what the commits come to.
+"""Checks whether checkpoints can be read and agree with the commits.
 
 Implements "Checkpoints", "V2 Spec" and "Last Checkpoint File" as far as they can be checked
 afterwards. A checkpoint may leave out tombstones and transactions that have expired; everything

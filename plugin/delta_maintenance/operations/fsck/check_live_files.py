@@ -1,4 +1,4 @@
-"""Whether what live files say of themselves can be true, without opening any of them.
+"""Checks whether the actions of live files are plausible, without opening any file.
 
 Implements requirements of "Per-file Statistics", "Deletion Vectors", "Row Tracking" and "Action
 Reconciliation", over columns from end to end.

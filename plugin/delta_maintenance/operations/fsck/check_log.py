@@ -1,4 +1,4 @@
-"""Whether the files of a log fit together, and whether each commit holds what a commit may hold.
+"""Checks whether the files of a log are consistent, and whether each commit is valid.
 
 Implements the requirements of "Delta Log Entries", "Add File and Remove File", "Log Compaction
 Files" and "In-Commit Timestamps" that can be told from the log alone.

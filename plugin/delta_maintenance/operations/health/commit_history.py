@@ -1,4 +1,4 @@
-"""The newest commits of a log as a bounded series, and the maintenance that they tell of."""
+"""The newest commits of a log as a bounded series, and the maintenance that they show."""
 
 from __future__ import annotations
 

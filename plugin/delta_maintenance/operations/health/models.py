@@ -1,4 +1,4 @@
-"""What is told of a table's health: flat and small, whatever the size of the table."""
+"""The health of a table as a record: flat and small, whatever the size of the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a table is doing, from its snapshot and the listing of its log: no data file is opened.
+"""The health of a table, from its snapshot and the listing of its log. Opens no data file.
 
 What it costs: three listings, the snapshot's file actions once and in columns, and those of the
 newest commits that no earlier measure knows, for what they say of themselves.

@@ -1,4 +1,4 @@
-"""What people are told of properties that are set and removed."""
+"""Facts about changed properties, for people."""
 
 from __future__ import annotations
 

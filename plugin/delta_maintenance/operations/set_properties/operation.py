@@ -1,4 +1,4 @@
-"""The `set-properties` operation: set and remove table properties, with the features they need.
+"""The `set-properties` operation: sets and removes properties, and adds the features they need.
 
 A property that activates a table feature brings the feature, what it requires, and the metadata
 that enabling it takes, all in one commit. Every other property changes itself and nothing else.

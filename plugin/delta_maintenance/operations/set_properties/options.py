@@ -1,4 +1,4 @@
-"""Which properties are to be set and removed, and what comes of it."""
+"""Options, Plan and Result of `set-properties`."""
 
 from __future__ import annotations
 

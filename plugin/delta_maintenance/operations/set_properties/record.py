@@ -1,4 +1,4 @@
-"""The operation `set-properties`, as every surface knows it."""
+"""The record of the operation `set-properties`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told of operations that change protocol and metadata."""
+"""Facts about changes of protocol and metadata, for people."""
 
 from __future__ import annotations
 

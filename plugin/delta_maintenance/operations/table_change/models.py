@@ -1,4 +1,4 @@
-"""What operations that change protocol and metadata decide, and how an attempt at it ended."""
+"""Decisions and outcomes of operations that change protocol and metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operations share that change the protocol and the metadata of a table.
+"""The common part of operations that change the protocol and the metadata of a table.
 
 `upgrade-protocol`, `set-properties` and `add-constraint` decide by pure rules what the
 table is to become, say who is cut off, and commit it once. A plan is carried out only while the

@@ -1,4 +1,4 @@
-"""What operations that change protocol and metadata are asked for, plan and answer."""
+"""Options, Plan and Result shared by operations that change protocol and metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy says of a table's protocol and properties, which several operations carry out."""
+"""Policy rules for the protocol and the properties of a table, shared by several operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told of a protocol that is raised."""
+"""Facts about a protocol upgrade, for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `upgrade-protocol` operation: let a table support more, and say who is cut off by that.
+"""The `upgrade-protocol` operation: adds table features, and lists the clients that lose access.
 
 Changes the protocol and nothing else: a feature that is added is supported, not active. Tables of
 the drafts of 2023 may be converted in the same commit: their high-water mark of row IDs moves into

@@ -1,4 +1,4 @@
-"""What a table is to support, and what comes of it."""
+"""Options, Plan and Result of `upgrade-protocol`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operation `upgrade-protocol`, as every surface knows it."""
+"""The record of the operation `upgrade-protocol`."""
 
 from __future__ import annotations
 

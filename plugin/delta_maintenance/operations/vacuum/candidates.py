@@ -1,4 +1,4 @@
-"""Finding the files of a table's folder that nothing refers to, on this machine.
+"""Finding unreferenced files in the folder of a table, on this machine.
 
 The folder is listed as a whole, or an inventory or the log says what may be there; then what the
 log refers to is taken away. Files are columns throughout, and only those that are left are looked

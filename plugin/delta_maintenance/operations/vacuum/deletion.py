@@ -1,4 +1,4 @@
-"""Deleting data files: the one place that does, and what it will not touch whoever asks.
+"""The only place that deletes data files, and the files that it always refuses to delete.
 
 Exact paths of a listing, below the root, never of a log, never through a link, never a directory
 with what is in it. Every file is accounted for: it is gone, or it says why it is not.

@@ -1,4 +1,4 @@
-"""How the files of a vacuum are found and deleted: what an engine does, and the local one."""
+"""The engine interface of a vacuum, which finds and deletes files, and the local engine."""
 
 from __future__ import annotations
 

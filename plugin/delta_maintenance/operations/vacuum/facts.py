@@ -1,4 +1,4 @@
-"""What people are told of a vacuum, and what of it counts for limits."""
+"""Facts about a vacuum, for people and for limits."""
 
 from __future__ import annotations
 

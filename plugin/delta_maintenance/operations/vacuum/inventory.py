@@ -1,4 +1,4 @@
-"""A list of a table's files that somebody else made: an object store's inventory, or a query's.
+"""A list of a table's files made elsewhere: an object store's inventory, or a query result.
 
 It says what may be there, no more: before anything is deleted, the store is asked for each file.
 """

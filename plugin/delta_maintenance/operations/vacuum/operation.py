@@ -1,4 +1,4 @@
-"""The `vacuum` operation: delete files that no version of the table within its retention needs.
+"""The `vacuum` operation: deletes files that no retained version of the table needs.
 
 Implements "Add File and Remove File" as far as it says what may be physically deleted, and keeps
 more where Delta Spark does. The clock is read before the folder, the folder before the log, and the

@@ -1,4 +1,4 @@
-"""What a vacuum is asked for, and what it plans to do."""
+"""Options and Plan of `vacuum`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a vacuum would delete: the survey of a table's folder and log that makes a plan."""
+"""The plan of a vacuum, from a survey of the folder and the log of a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a policy asks for a vacuum."""
+"""The policy rule for vacuums."""
 
 from __future__ import annotations
 

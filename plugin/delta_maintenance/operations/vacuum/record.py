@@ -1,4 +1,4 @@
-"""The operation `vacuum`, as every surface knows it."""
+"""The record of the operation `vacuum`."""
 
 from __future__ import annotations
 

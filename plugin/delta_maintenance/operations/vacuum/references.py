@@ -1,4 +1,4 @@
-"""What a version of a table refers to, as far as deleting files depends on it."""
+"""The files that a version of a table refers to."""
 
 from __future__ import annotations
 

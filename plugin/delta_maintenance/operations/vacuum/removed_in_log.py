@@ -1,4 +1,4 @@
-"""The files that some commits took out of a table, read from the commits themselves.
+"""Files that a range of commits removed from a table, read from the commits.
 
 For a vacuum that lists no folders: what it can find is what the log still names.
 """

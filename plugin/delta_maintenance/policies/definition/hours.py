@@ -1,4 +1,4 @@
-"""Maintenance hours: the windows of a week in which a table may be worked on."""
+"""Maintenance hours: weekly windows in which work on a table is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy document: which tables there are, and what each of them needs.
+"""The policy document: tables, and the maintenance of each of them.
 
 One rule merges: for a table, the `defaults` come first, over them the first pattern in the file
 that its address matches, over that its own entry. Mappings merge key by key, everything else

@@ -1,4 +1,4 @@
-"""Reading a YAML document into a model, with errors that say where."""
+"""Reading a YAML document into a model, with errors that name line and column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table needs: the rules of the operations, each beside its own code, and those of all.
+"""The rules for one table: those of the operations, and those that apply to all of them.
 
 A key that is left out says nothing, so that another layer of the policy may say it. An operation
 that no layer names is not run. Which keys there are follows from the registry of operations.

@@ -1,4 +1,4 @@
-"""Paths of file actions: where they point, and which of them make a table unsafe to write to.
+"""Paths of file actions: their locations, and spellings that make a table unsafe to write to.
 
 A path is a URI, relative to the table's root or absolute ("Add File and Remove File"), so one file
 can be written in several spellings. Replay goes by the text and cannot see that, nor that one path

@@ -1,4 +1,4 @@
-"""File actions that stand: what is left of the log's batches after replay by key.
+"""Live files and tombstones of a version: the rows that log replay leaves of each batch.
 
 Both engines read the log through this: the local one as a single stream, Spark by shares of the
 logical files, each of which is such a stream of its own.

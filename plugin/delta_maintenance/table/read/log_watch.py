@@ -1,4 +1,4 @@
-"""The commits that a log gains, seen by looks that cost the same whatever the log's length.
+"""New commits of a log, found by polls whose cost does not depend on the length of the log.
 
 `log_follower` moves a snapshot along with a log; this only says that there is something new, for
 those who watch hundreds of tables and open none of them. It needs no Arrow, which a process that

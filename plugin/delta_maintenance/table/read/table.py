@@ -1,4 +1,4 @@
-"""A Delta table at an address: the way in to its snapshots and its history."""
+"""A Delta table at an address: access to its snapshots and its history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing log compactions: reconciled line by line, staged, read back, published only if absent.
+"""Writing log compactions: reconcile lines, stage, verify, publish if absent.
 
 Implements "Log Compaction Files" for writers. Readers trust such a file in place of its commits, so
 nothing becomes visible before it has been read back and found to do to any state what its commits

@@ -1,4 +1,4 @@
-"""Writing the file actions of a checkpoint: which ones it holds, and its sidecars.
+"""Writing the file actions of a checkpoint into sidecars.
 
 Implements "Sidecar Files". Sidecars are staged and verified one by one and published together,
 under names of their own; nothing refers to them before the top-level file does.
