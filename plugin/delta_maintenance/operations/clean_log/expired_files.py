@@ -1,6 +1,6 @@
 """The log files that expire with a boundary checkpoint, in groups, and the files that are kept.
 
-Only names that the parser of the log's names knows are in any group. What it does not know stays.
+The groups contain only files whose names the parser recognises. All other files are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from delta_maintenance.table.read.segment import LogEntry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ages:
-    """From when on files stay that no version tells the age of: milliseconds since 1970 UTC."""
+    """Files without a version are kept if they are younger than this instant, in milliseconds since
+    1970 UTC.
+    """
 
     temporary_ms: int
     sidecar_ms: int
@@ -30,10 +32,10 @@ def outdated_groups(
     ages: Ages,
     referenced: Callable[[], frozenset[str] | None],
 ) -> tuple[FileGroup, ...]:
-    """What goes when the log is cut off at the checkpoint of version `cut_off`.
+    """The files to delete if the history before the checkpoint of version `cut_off` is deleted.
 
-    `referenced` finds out the sidecars in use, asked for only where one may go; None where that
-    cannot be told.
+    `referenced` returns the sidecars in use, or None if they cannot be determined; it is called
+    only if a sidecar could be deleted.
     """
     entries = inventory.entries
     groups = [
@@ -71,8 +73,8 @@ _BECAUSE: dict[GroupKind, tuple[str, str]] = {
         "it begins behind the cut-off checkpoint",
     ),
     "commits": (
-        "the cut-off checkpoint stands for all before it",
-        "it stands beside the cut-off checkpoint, and readers ask for both",
+        "the cut-off checkpoint replaces all earlier ones",
+        "it belongs to the cut-off checkpoint, and readers open both",
     ),
     "checksums": ("their versions go", "its version stays"),
     "checkpoints": (
@@ -140,7 +142,7 @@ def _sidecars(
         [entry for entry in sidecars if entry.path not in in_use],
         young_ms,
         "no checkpoint that stays refers to them, and no writer is still about to",
-        "the checkpoint that is to refer to it may be under way",
+        "the checkpoint that will refer to it may still be in progress",
     )
 
 
@@ -154,7 +156,7 @@ def _by_age(
 
 
 def _is_older(entry: LogEntry, young_ms: int) -> bool:
-    # A time that no store can mean says nothing about the age.
+    # An impossible time is no evidence of the age.
     return 0 < entry.status.modified_ms < young_ms
 
 

@@ -22,7 +22,7 @@ def renamed_keywords(**names: str) -> Callable[[Callable[A, T]], Callable[A, T]]
             for old in names.keys() & named.keys():
                 warnings.warn(
                     f"the argument {old} of {function.__qualname__} was renamed to {names[old]}; "
-                    f"the old name goes in {REMOVED_IN}",
+                    f"the old name will be removed in {REMOVED_IN}",
                     DeprecationWarning,
                     stacklevel=2,
                 )

@@ -68,7 +68,7 @@ def count_text(count: int, thing: str) -> str:
 
 
 def size_text(size: int) -> str:
-    """Bytes for people: `3.4 MB`."""
+    """A number of bytes as text, such as `3.4 MB`."""
     # Only where a size is shown: most calls show none.
     from rich.filesize import decimal
 
