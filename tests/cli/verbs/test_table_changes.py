@@ -89,7 +89,7 @@ def test_set_properties_commits_and_prints_the_result(cli: Any, builder: TableBu
             3,
             "cannot be set or removed directly",
         ),
-        (("upgrade-protocol",), 2, "nothing is asked for"),
+        (("upgrade-protocol",), 2, "the request is empty"),
         (("upgrade-protocol", "--feature", "rowtracking"), 3, "use rowTracking"),
         (("upgrade-protocol", "--feature", "clustering"), 3, "CLUSTER BY"),
         (("upgrade-protocol", "--writer-version", "8"), 2, "writer version 8 does not exist"),

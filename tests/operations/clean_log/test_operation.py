@@ -706,7 +706,7 @@ def test_the_last_day_and_the_tables_own_retention_are_kept_without_two_flags() 
     for version in range(50):
         table.checkpoint(version)
     planned = plan(table, day(49.2))
-    assert planned.oldest_version == 47 and any("stays all the same" in n for n in planned.notes)
+    assert planned.oldest_version == 47 and any("are kept nevertheless" in n for n in planned.notes)
     hour = timedelta(hours=1)
     for flags in ({}, {"allow_short_retention": True}, {"no_other_writers": True}):
         with pytest.raises(RefusedError, match="shorter than 1 day"):

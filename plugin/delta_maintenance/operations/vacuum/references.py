@@ -25,7 +25,7 @@ REFERENCE_FIELDS = {
     "add": ("path", "deletionVector", "size"),
     "remove": ("path", "deletionVector", "deletionTimestamp"),
 }
-"""The fields of file actions that references are told by."""
+"""The fields of file actions that contain references."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class FileReferences:
     live_bytes: int = 0
     num_live: int = 0
     ageless_tombstones: int = 0
-    """Of unknown age: they protect, since nothing tells that they have expired."""
+    """Tombstones of unknown age: they protect their files, because they may be unexpired."""
 
     @classmethod
     def none(cls, roots: tuple[str, ...]) -> FileReferences:
@@ -55,9 +55,9 @@ class FileReferences:
         return [*adds["path"].chunks, *(deletion_vector_paths(chunk)[0] for chunk in vectors)]
 
     def unlisted(self, listed: Sequence[pa.StringArray]) -> list[tuple[str, str]]:
-        """The live files below the root that are not among the listed ones under any spelling.
+        """The live files below the root that the listing does not contain under any spelling.
 
-        Each as its path is written, and where that points, relative to the root.
+        Each as the path in the log, and as its location relative to the root.
         """
         there = ProtectedPaths(self.in_use.roots)
         there.add_literal(listed)
@@ -83,11 +83,12 @@ class FileReferences:
 def read_references(
     snapshot: Snapshot, *, deleted_before_ms: int, kept_versions: Iterable[Snapshot] = ()
 ) -> tuple[FileReferences, str | None]:
-    """What a snapshot refers to, and other versions whose live files are to stay with theirs.
+    """The references of a snapshot, and of other versions whose live files must be kept.
 
-    A tombstone expires when it was deleted before an instant, in milliseconds since 1970-01-01 UTC;
-    one that does not say when is as old as its commit, and never expires where that is not known.
-    The second value says what forbids deletions, as one clause: paths on which readers disagree.
+    A tombstone is expired if its file was removed before an instant, in milliseconds since
+    1970-01-01 UTC. A tombstone without a deletion time is as old as its commit, and never expires
+    if that is unknown. The second value is one clause that forbids deletions: paths on which
+    readers disagree.
     """
     while True:
         references = FileReferences.none(snapshot.store.addresses)
@@ -127,7 +128,7 @@ def take_references(
     deleted_before_ms: int,
     commit_times: Mapping[int, int],
 ) -> None:
-    """Adds what a batch of a version's standing actions refers to."""
+    """Adds the references of a batch of a version's actions."""
     adds, tombstones = batch.adds, batch.tombstones
     references.in_use.add(adds)
     references.num_live += adds.num_rows
