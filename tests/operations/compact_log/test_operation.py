@@ -240,8 +240,11 @@ def test_a_window_without_anything_to_say_is_left_alone() -> None:
         ([txn("app", 1), txn("app", 2)], "two actions for txn app"),
         ([domain("d"), domain("d", removed=True)], "two actions for domainMetadata d"),
         ([protocol(), protocol(1, 2)], "two actions for protocol"),
-        ([{"newAction": {"x": 1}}], "would lose newAction"),
-        ([{"rowIdHighWaterMark": {"highWaterMark": 1}}], "would lose rowIdHighWaterMark"),
+        ([{"newAction": {"x": 1}}], "would lose the unknown actions newAction"),
+        (
+            [{"rowIdHighWaterMark": {"highWaterMark": 1}}],
+            "would lose the unknown actions rowIdHighWaterMark",
+        ),
     ],
 )
 def test_what_cannot_be_reconciled_without_a_doubt_is_refused(

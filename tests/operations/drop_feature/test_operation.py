@@ -356,9 +356,9 @@ NESTED = schema_with(
         ("domainMetadata", log.protocol(1, 7, writer_features=["domainMetadata"]), {}, log.domain(
             "delta.unheard-of"), "delta.unheard-of"),
         ("domainMetadata", log.protocol(1, 7, writer_features=["domainMetadata", "clustering"]),
-            {}, None, "needed by clustering"),
+            {}, None, "required by clustering"),
         ("columnMapping", log.features("columnMapping", writer_only=["icebergCompatV1"]),
-            {}, None, "needed by icebergCompatV1"),
+            {}, None, "required by icebergCompatV1"),
         ("appendOnly", log.protocol(), {}, None, "cannot be dropped"),
         ("timestampNtz", log.features("timestampNtz"), {}, None, "cannot be dropped"),
         ("checkpointProtection", log.protocol(1, 7, writer_features=["checkpointProtection"]),
