@@ -1,3 +1,3 @@
 """Delta Lake maintenance for Apache Airflow."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

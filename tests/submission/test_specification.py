@@ -183,6 +183,7 @@ def test_sizes_python_and_environment_become_properties() -> None:
         Resources.from_json({"executor_memory": "lots"})
 
 
+@pytest.mark.process
 def test_the_library_as_a_file_runs_without_an_installation(tmp_path: Path) -> None:
     packed = library_zip()
     assert packed == library_zip()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite.play import examples
 from tests.properties.test_routes import PATHS, VECTORS, files
 
 from delta_maintenance.errors import CorruptTableError
@@ -87,7 +88,7 @@ def lines(draw: st.DrawFn) -> list[tuple[Action, str]]:
 
 
 @pytest.mark.conformance("COMP-02", "FILE-11")
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(lines(), st.integers(0, 3), st.booleans())
 def test_every_action_keeps_its_fields_and_gets_its_key(
     made: list[tuple[Action, str]], cut: int, between: bool
@@ -104,7 +105,7 @@ def test_every_action_keeps_its_fields_and_gets_its_key(
     assert found == expected
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.data())
 def test_only_lines_of_one_action_with_an_evident_path_count_as_plain(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(PLAIN)))
