@@ -55,7 +55,7 @@ class AzurePut(ConditionalPut):
             body=text.encode(),
         )
 
-    def creation(self, key: str) -> Creation:
+    def creation(self, key: str, put_id: str) -> Creation:
         headers = self._client.call("HEAD", key).headers
         return Creation(put_id=headers.get(_PUT_ID), size=int(headers["Content-Length"]))
 

@@ -69,7 +69,7 @@ class GCSPut(ConditionalPut):
             body=body,
         )
 
-    def creation(self, key: str) -> Creation:
+    def creation(self, key: str, put_id: str) -> Creation:
         found = self._client.ask(self._client.object_path(key), {"fields": "size,metadata"})
         return Creation(
             put_id=found.get("metadata", {}).get(_PUT_ID), size=int(found.get("size", 0))
