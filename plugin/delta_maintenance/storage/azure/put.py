@@ -27,7 +27,7 @@ class AzurePut(ConditionalPut):
         )
         self._client = client
 
-    def is_trusted(self) -> bool:
+    def is_trusted(self, key: str) -> bool:
         return self._client.is_azure
 
     def stage(self, key: str, source: BinaryIO, size: int, put_id: str) -> Callable[[], object]:

@@ -128,8 +128,10 @@ class ConditionalPut(ABC):
         """Removes what a call has staged and not published, as far as that is possible."""
 
     @abstractmethod
-    def is_trusted(self) -> bool:
+    def is_trusted(self, key: str) -> bool:
         """Whether the server is known to honour the condition, so that it need not be shown.
+
+        `key` is one that is to be put.
 
         `RefusedError` where it is known not to.
         """
@@ -158,7 +160,7 @@ class ConditionalPut(ABC):
             if self._honours_conditions:
                 return
             try:
-                if not self.is_trusted():
+                if not self.is_trusted(key):
                     self._probe(key)
             except RequestFailure as failure:
                 raise self._error(failure) from failure

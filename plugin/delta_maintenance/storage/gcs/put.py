@@ -34,7 +34,7 @@ class GCSPut(ConditionalPut):
         self._client = client
         self._upload_path = f"/upload{client.bucket_path}/o"
 
-    def is_trusted(self) -> bool:
+    def is_trusted(self, key: str) -> bool:
         if not self._client.is_google:
             return False
         try:

@@ -32,7 +32,7 @@ class S3Put(ConditionalPut):
         self._client = client
         self._bucket = bucket
 
-    def is_trusted(self) -> bool:
+    def is_trusted(self, key: str) -> bool:
         return self._client.is_aws
 
     def stage(self, key: str, source: BinaryIO, size: int, put_id: str) -> Callable[[], object]:
