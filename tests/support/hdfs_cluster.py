@@ -95,7 +95,10 @@ class HdfsCluster:
         wanted = sum(process.poll() is None for process in self.data_nodes)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
-            for process, name in ((self._name_node, "name-node"), (self.data_nodes[-1], "data-node-0")):
+            for process, name in (
+                (self._name_node, "name-node"),
+                (self.data_nodes[-1], "data-node-0"),
+            ):
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise ClusterUnavailable(f"its {name} does not start: {self._last_line(name)}")
             try:

@@ -1,35 +1,23 @@
 from __future__ import annotations
 
-import json
-import multiprocessing
 import os
-import signal
-import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import pytest
 from hdfs_cluster import HdfsCluster
 
 from delta_maintenance.address import Address
-from delta_maintenance.errors import (
-    CommitUnknownError,
-    InvalidRequestError,
-    RefusedError,
-    StorageAccessError,
-    StorageError,
-)
-from delta_maintenance.storage import Put, open_store
+from delta_maintenance.storage import Put
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.http_session import HttpSession
 from delta_maintenance.storage.hdfs.client import HdfsClient
 from delta_maintenance.storage.hdfs.options import HdfsOptions
-from delta_maintenance.storage.hdfs.put import HdfsPut
 from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.testing.fault_contract import FaultContract
 from delta_maintenance.testing.fault_proxy import FaultProxy, serve_faults
-from delta_maintenance.testing.loopback import Reply, Request, serve
+from delta_maintenance.testing.loopback import Request
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
 
 PATIENCE = 2.0

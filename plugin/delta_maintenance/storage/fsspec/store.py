@@ -68,6 +68,6 @@ class FsspecStore(DirectoryStore):
 
 _REMEDY = "use the engine that writes this table, or a store that commits (docs/stores.md)"
 _REMEDIES = {
-    "hdfs": "give the address of the name node's HTTP server, webhdfs://HOST:PORT/PATH, or "
+    "hdfs": "give the address of the name node's HTTP server, webhdfs://HOST:9870/PATH, or "
     "swebhdfs: where it uses TLS"
 }

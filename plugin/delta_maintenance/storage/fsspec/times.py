@@ -27,7 +27,8 @@ def _millis(value: Any) -> int | None:
         value = _parsed(value)
     if isinstance(value, tuple | list) and len(value) >= 6:
         # Archives tell no time zone.
-        value = datetime(*(int(part) for part in value[:6]))
+        year, month, day, hour, minute, second = (int(part) for part in value[:6])
+        value = datetime(year, month, day, hour, minute, second)
     if isinstance(value, datetime):
         return clock.epoch_millis(value if value.tzinfo else value.replace(tzinfo=UTC))
     if isinstance(value, int | float):

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import quote, unquote
 
 from delta_maintenance.address import Address
-from delta_maintenance.errors import InvalidRequestError, StorageAccessError
+from delta_maintenance.errors import InvalidRequestError, StorageAccessError, StorageError
 from delta_maintenance.storage.core.directory_store import Entry, FileTree
 from delta_maintenance.storage.core.option_values import redacted
 from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure, patiently
@@ -76,9 +76,11 @@ class FsspecTree(FileTree):
         from fsspec.core import url_to_fs
 
         secrets = secrets_of(storage_options)
-        error: InvalidRequestError | StorageAccessError
+        error: InvalidRequestError | StorageError
         try:
             system, base = url_to_fs(_url(address), **as_arguments(address, storage_options))
+            if not address.is_chained and (address.scheme or "file") not in _protocols(system):
+                raise ValueError("Protocol not known: fsspec took it for another one")
         except ImportError as cause:
             error = InvalidRequestError(
                 f"addresses that begin with {address.scheme or 'this chain'}: need another package "
@@ -98,9 +100,14 @@ class FsspecTree(FileTree):
             error = _unopened(cause, secrets)
         except Exception as cause:
             # Backends raise errors of their own libraries, of any class.
-            error = StorageAccessError(
+            passing = isinstance(cause, OSError) and not isinstance(
+                cause, FileNotFoundError | PermissionError
+            )
+            error = (StorageError if passing else StorageAccessError)(
                 f"the file system cannot be opened ({_said(cause, secrets)})",
-                remedy="check the address, the storage options and the credentials",
+                remedy=_REMEDIES.get(
+                    address.scheme, "check the address, the storage options and the credentials"
+                ),
             )
         else:
             without_listing_cache(system)
@@ -137,13 +144,14 @@ class FsspecTree(FileTree):
     def get(self, path: str, *, span: tuple[int, int] | None = None) -> bytes:
         name = self._path(path)
         if span is None:
-            data: bytes = self._call(lambda: self._system.cat_file(name, **self._uncached))
-            return data
+            if self._is_web and self.entry(path).kind != "file":
+                raise FsspecFailure(status=404, code="IsADirectoryError", said="")
+            return self._content(path, lambda: self._system.cat_file(name, **self._uncached))
         first, count = span
         if not count:
             return b""
         arguments = {"start": first, "end": first + count, **self._uncached}
-        data = self._call(lambda: self._system.cat_file(name, **arguments))
+        data = self._content(path, lambda: self._system.cat_file(name, **arguments))
         # A Web server may ignore the range and send the whole file.
         return data[first : first + count] if len(data) > count else data
 
@@ -156,9 +164,21 @@ class FsspecTree(FileTree):
         """Keeps a file object from reading ahead of the range that is asked for."""
         return {} if getattr(self._system, "async_impl", False) else {"cache_type": "none"}
 
+    def _content(self, path: str, attempt: Callable[[], bytes]) -> bytes:
+        try:
+            return self._call(attempt)
+        except FsspecFailure as failure:
+            if failure.code == "KeyError":
+                # This is how an archive says that it has no such file.
+                self.entry(path)
+            raise
+
     def _info(self, name: str, known: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """What the file system tells about one file, its time included."""
         info = {**(known or {}), **self._call(lambda: self._system.info(name))}
+        if self._is_web and str(info.get("url", "")).endswith("/"):
+            # The server sent on to the index of a directory.
+            info["type"] = "directory"
         if _kind(info) == "file" and modified_ms(info) is None:
             modified = self._call(lambda: self._system.modified(name))
             info["modified"] = modified
@@ -213,7 +233,7 @@ def without_listing_cache(system: Any) -> None:
     """Turns off the listing caches of a file system and of all that it stands on."""
     while system is not None:
         cache = getattr(system, "dircache", None)
-        if hasattr(cache, "use_listings_cache"):
+        if cache is not None and hasattr(cache, "use_listings_cache"):
             cache.use_listings_cache = False
             cache.clear()
         if hasattr(system, "use_listings_cache"):
@@ -222,7 +242,9 @@ def without_listing_cache(system: Any) -> None:
 
 
 def _url(address: Address) -> str:
-    """The address as fsspec reads it: it decodes no path."""
+    """The address as fsspec reads it: it decodes no path, and knows schemes by their slashes."""
+    if address.before == f"{address.scheme}:/":
+        return f"{address.scheme}:///{address.path}{address.behind}"
     path = quote(address.path) if address.scheme in _WEB else address.path
     return f"{address.before}{path}{address.behind}"
 
@@ -261,13 +283,13 @@ def _failure_of(error: Exception, secrets: Sequence[str]) -> FsspecFailure:
     # A client of the Web says that there is no file whatever kept it from looking.
     cause = error.__cause__ if isinstance(error, FileNotFoundError) else None
     status = getattr(cause or error, "status", None)
-    if isinstance(error, FileNotFoundError | NotADirectoryError) and (
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) and (
         cause is None or status in (404, 410)
     ):
         return FsspecFailure(status=404, code="FileNotFoundError", said="")
     if not isinstance(status, int):
         status = None
-    if isinstance(error, NotImplementedError | TypeError | ValueError | AttributeError):
+    if isinstance(error, NotImplementedError | TypeError | ValueError | LookupError):
         status = 501
     if isinstance(error, PermissionError):
         status = 403
@@ -295,3 +317,7 @@ def _text(error: BaseException, secrets: Sequence[str]) -> str:
 
 
 _WEB = ("http", "https")
+_REMEDIES = {
+    "hdfs": "install Java and Hadoop's libhdfs for PyArrow, or give the name node's HTTP server: "
+    "webhdfs://HOST:9870/PATH"
+}

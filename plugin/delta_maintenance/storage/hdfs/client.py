@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, BinaryIO
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.redaction import redact
@@ -124,14 +124,14 @@ class HdfsClient:
         """A file, or at most `length` bytes of it from `offset` on; repeated if need be."""
         query = {"offset": offset} | ({} if length is None else {"length": length})
         return patiently(
-            lambda: self._follow("GET", self.send("GET", "OPEN", path, **query)).body,
+            lambda: self._follow("GET", path, self.send("GET", "OPEN", path, **query)).body,
             self.sleep,
             self.pauses,
         )
 
     def upload(self, path: str, body: bytes | BinaryIO, **query: object) -> None:
         """Creates a file, once. `HdfsFailure` unless it is closed and complete."""
-        self._follow("PUT", self.send("PUT", "CREATE", path, **query), body)
+        self._follow("PUT", path, self.send("PUT", "CREATE", path, **query), body)
 
     def send(self, method: str, operation: str, path: str, **query: object) -> Answer:
         """Sends a request to the name node once; `path` is absolute and literal.
@@ -147,7 +147,7 @@ class HdfsClient:
         if options.proxy_user is not None:
             asked["doas"] = options.proxy_user
         active = self._active
-        url = f"{options.endpoints[active]}/webhdfs/v1{quote(path)}?"
+        url = f"{options.endpoints[active]}{_PREFIX}{quote(path)}?"
         try:
             return self._sent(method, url + urlencode(asked, quote_via=quote))
         except HdfsFailure as failure:
@@ -163,7 +163,7 @@ class HdfsClient:
         self._session.close()
 
     def _follow(
-        self, method: str, answer: Answer, body: bytes | BinaryIO | None = None
+        self, method: str, path: str, answer: Answer, body: bytes | BinaryIO | None = None
     ) -> Answer:
         """The answer of the data node that the name node sends on to."""
         place = answer.headers.get("Location")
@@ -175,7 +175,9 @@ class HdfsClient:
             raise HdfsFailure(
                 status=403, code="SecurityException", said="the data node does not use TLS"
             )
-        return self._sent(method, place, body)
+        # With our own path: Java composes accents in the address that it sends on to.
+        here = urlsplit(place)._replace(path=f"{_PREFIX}{quote(path)}")
+        return self._sent(method, here.geturl(), body)
 
     def _sent(self, method: str, url: str, body: bytes | BinaryIO | None = None) -> Answer:
         headers = {} if body is None else {"Content-Type": "application/octet-stream"}
@@ -217,5 +219,6 @@ def _failure_of(answer: Answer, token: str | None) -> HdfsFailure:
     return HdfsFailure(status=answer.status, code=code, said=said)
 
 
+_PREFIX = "/webhdfs/v1"
 # 307 sends on to a data node.
 _SUCCESS = frozenset((200, 201, 307))

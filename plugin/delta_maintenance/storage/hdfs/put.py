@@ -67,7 +67,8 @@ class HdfsPut(ConditionalPut):
     def put_probe(self, key: str) -> None:
         raise AssertionError("a name node needs no probe")
 
-    delete_probe = put_probe
+    def delete_probe(self, key: str) -> None:
+        raise AssertionError("a name node needs no probe")
 
     def discard(self, key: str, put_id: str) -> None:
         staged = self._staged.pop(put_id, None)
@@ -103,7 +104,9 @@ class HdfsPut(ConditionalPut):
             except HdfsFailure as failure:
                 if failure.code == "IOException":
                     # No data node takes the bytes for the moment.
-                    raise HdfsFailure(status=503, code="IOException", said=str(failure)) from failure
+                    raise HdfsFailure(
+                        status=503, code="IOException", said=str(failure)
+                    ) from failure
                 raise
             return temporary
 

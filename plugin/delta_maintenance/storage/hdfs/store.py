@@ -85,7 +85,7 @@ class HdfsStore(DirectoryStore):
             with ThreadPoolExecutor(self.parallel_reads) as pool:
                 failures = list(pool.map(self._delete, checked))
         return {
-            path: storage_error(failure, permission=_PERMISSIONS["delete"], file=path)
+            path: storage_error(failure, permission=_HdfsTree.permissions["delete"], file=path)
             for path, failure in zip(checked, failures, strict=True)
             if failure is not None
         }
@@ -104,7 +104,7 @@ class HdfsStore(DirectoryStore):
                 return False
             if not failure.missing:
                 raise storage_error(
-                    failure, permission=_PERMISSIONS["delete"], file=path
+                    failure, permission=_HdfsTree.permissions["delete"], file=path
                 ) from failure
         return True
 
@@ -135,8 +135,14 @@ class HdfsStore(DirectoryStore):
 
 
 class _HdfsTree(FileTree):
+    permissions = {
+        "read": "r on the file and x on its directories",
+        "list": "r and x on the directory",
+        "write": "w and x on the directory",
+        "delete": "w and x on the directory",
+    }
+
     def __init__(self, client: HdfsClient, folder: str) -> None:
-        self.permissions = _PERMISSIONS
         self._client = client
         self._folder = folder
 
@@ -195,11 +201,3 @@ def _entry(status: Mapping[str, Any]) -> Entry:
         modified_ms=int(status["modificationTime"]),
         tag=str(status["fileId"]),
     )
-
-
-_PERMISSIONS = {
-    "read": "r on the file and x on its directories",
-    "list": "r and x on the directory",
-    "write": "w and x on the directory",
-    "delete": "w and x on the directory",
-}
