@@ -261,10 +261,10 @@ def test_options_reach_the_file_system_they_name() -> None:
 
 def test_no_message_holds_an_option() -> None:
     with pytest.raises(StorageError) as got:
-        open_store("ftp://127.0.0.1:1/t", {"password": "hunter2", "username": "127.0.0.1"})
+        open_store("zip://t::/dev/null", {"mode": "hunter2 zip file"})
     assert "hunter2" not in str(got.value) and got.value.remedy
     with pytest.raises(InvalidRequestError, match="does not take the address or the opt") as wrong:
-        open_store("ftp://127.0.0.1:1/t", {"hunter": "hunter2", "timeout": "hunter2"})
+        open_store("dbfs:/t", {"token": "hunter2"})
     assert "hunter2" not in str(wrong.value)
 
 

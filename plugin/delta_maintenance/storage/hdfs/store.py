@@ -155,12 +155,12 @@ class _HdfsTree(FileTree):
                 listing = found["DirectoryListing"]
                 page = listing["partialListing"]["FileStatuses"]["FileStatus"]
                 left = int(listing["remainingEntries"])
+                # A file lists itself, without a name.
+                entries = [_entry(status) for status in page if status["pathSuffix"]]
             except (KeyError, TypeError, ValueError):
                 raise HdfsFailure(
                     status=None, code="NoListing", said="no answer of WebHDFS"
                 ) from None
-            # A file lists itself, without a name.
-            entries = [_entry(status) for status in page if status["pathSuffix"]]
             yield from entries
             if not left:
                 return
@@ -170,7 +170,10 @@ class _HdfsTree(FileTree):
 
     def entry(self, path: str) -> Entry:
         found = self._client.ask("GETFILESTATUS", self._path(path))
-        return _entry(found["FileStatus"])
+        try:
+            return _entry(found["FileStatus"])
+        except (KeyError, TypeError, ValueError):
+            raise HdfsFailure(status=None, code="NoStatus", said="no answer of WebHDFS") from None
 
     def get(self, path: str, *, span: tuple[int, int] | None = None) -> bytes:
         if span is None:
