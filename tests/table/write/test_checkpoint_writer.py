@@ -22,8 +22,9 @@ from checkpointing import (
 )
 
 from delta_maintenance.errors import RefusedError
+from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.table.write import action_file, checkpoint_writer
-from delta_maintenance.table.write.action_file import ParquetStyle, Tally
+from delta_maintenance.table.write.action_file import ParquetStyle
 from delta_maintenance.testing.actions import (
     Action,
     add,

@@ -39,11 +39,12 @@ from delta_maintenance.protocol.delta_log.last_checkpoint import (
     parse_hint,
     render_hint,
 )
+from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.write.action_file import ActionFile, Tally
+from delta_maintenance.table.write.action_file import ActionFile
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.write.sidecar_writer import (
     LocalSidecars,

@@ -19,11 +19,12 @@ from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import PathAudit
 from delta_maintenance.protocol.delta_log.checkpoint_rows import unexpired
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY
+from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.active_files import StandingFiles
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.write.action_file import ActionFile, Tally
+from delta_maintenance.table.write.action_file import ActionFile
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.write.staging import Staging, publish
 from delta_maintenance.table.write.verify import verify_sidecar

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.delta_log.checkpoint_rows import single_actions
+from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
@@ -25,7 +26,6 @@ from delta_maintenance.table.read.checkpoint_reader import (
     UnusableCheckpointError,
 )
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles
-from delta_maintenance.table.write.action_file import Tally
 from delta_maintenance.table.write.staging import Staging
 
 _FIELDS = ("path", "size", "deletionVector")
