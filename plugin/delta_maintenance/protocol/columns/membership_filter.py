@@ -50,6 +50,11 @@ class MembershipFilter:
         low = members.astype("<u8").view(np.uint8).reshape(-1, 8)[:, : _LOW_BITS // 8]
         return cls(bits, np.cumsum(counts), np.ascontiguousarray(low))
 
+    @property
+    def is_even(self) -> bool:
+        """Whether the members spread over the buckets; `from_bytes` takes no other."""
+        return int(np.diff(self.ends, prepend=0).max()) <= _MOST_IN_BUCKET
+
     def may_hold(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
         """For each hash, whether it may be a member; true for every member."""
         found = np.zeros(len(hashes), np.bool_)
@@ -96,11 +101,11 @@ class MembershipFilter:
         ends = np.flatnonzero(marks == 0)
         if len(ends) != buckets:
             raise _damaged("its buckets do not add up")
-        ends = ends - np.arange(buckets)
-        if np.diff(ends, prepend=0).max() > _MOST_IN_BUCKET:
-            raise _damaged("a bucket is too full")
         low = np.frombuffer(content, np.uint8, offset=map_bytes).reshape(-1, _LOW_BITS // 8)
-        return cls(bits, ends, low)
+        found = cls(bits, ends - np.arange(buckets), low)
+        if not found.is_even:
+            raise _damaged("a bucket is too full")
+        return found
 
 
 def _cut(hashes: Hashes, bucket_bits: int) -> Hashes:

@@ -51,7 +51,8 @@ class Tally:
         """Counts a batch. `add_hashes` are those of the keys of its adds, where at hand."""
         self.adds += adds.num_rows
         self.tombstones += tombstones.num_rows
-        self.size += pc.sum(adds["size"]).as_py() or 0 if adds.num_rows else 0
+        if adds.num_rows and "size" in adds.column_names:
+            self.size += pc.sum(adds["size"]).as_py() or 0
         for batch, weight, hashes in ((adds, 1, add_hashes), (tombstones, 3, None)):
             total = _sum(hashes) if hashes is not None else _sum_of_keys(batch)
             self.keys = (self.keys + weight * total) % 2**64

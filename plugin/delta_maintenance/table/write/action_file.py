@@ -142,9 +142,12 @@ class ActionFile:
         return self._tally if self._contents is None else self._contents.tally
 
     def _append_summary(self, contents: SummaryBuilder) -> SidecarSummary:
-        data = contents.filter().to_bytes()
-        summary = contents.summary(ByteRange(offset=self._sink.tell(), length=len(data)))
-        self._sink.write(data)
+        known, place = contents.filter(), None
+        if known.is_even:
+            data = known.to_bytes()
+            place = ByteRange(offset=self._sink.tell(), length=len(data))
+            self._sink.write(data)
+        summary = contents.summary(place)
         self._writer.add_key_value_metadata(summary.to_tags())
         return summary
 
