@@ -26,9 +26,8 @@ _BATCH_BYTES = 12 << 20
 # What is read to get at a few fields is soon gone again: smaller batches need less room for it.
 _NARROW_BATCH_BYTES = 4 << 20
 _THOROUGH_BYTES = 32 << 20
-_KEPT_BYTES = _PIECE_BYTES
-"""A tail of at most so many bytes is read once and kept as long as its snapshot lives. None of its
-files is so long that its file actions are ever left out."""
+_KEPT_BYTES = 4 << 20
+"""A tail of at most so many bytes is read once and kept as long as its snapshot lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +73,12 @@ class LogTail:
     def _texts(
         self, read: Callable[[LogEntry], CommitText]
     ) -> Iterator[tuple[LogEntry, CommitText]]:
-        if len(self._kept) == len(self.entries):
+        if self.entries and len(self._kept) == len(self.entries):
             for entry in reversed(self.entries):
                 yield entry, self._kept[entry.path]
             return
         for entry, text in read_ahead(self._store, self.entries, read):
-            if self._keeps:
+            if self._keeps and entry.status.size <= _PIECE_BYTES:
                 self._kept[entry.path] = text
             if text.block is not None:
                 self._blocks[entry.path] = text.block

@@ -277,9 +277,13 @@ class Snapshot:
         self, replay: FileReplay, *, fields: Mapping[str, Collection[str]] | None = None
     ) -> Iterator[StandingFiles]:
         """The first part of `scan`: what stands of the commits since the checkpoint."""
-        wanted = None if fields is None else _with_keys(fields)
-        batches = self._tail.batches(keys=self._map_keys(), fields=wanted)
-        return self._located(standing_in_tail(batches, replay))
+
+        def standing() -> Iterator[StandingFiles]:
+            wanted = None if fields is None else _with_keys(fields)
+            batches = self._tail.batches(keys=self._map_keys(), fields=wanted)
+            yield from standing_in_tail(batches, replay)
+
+        return self._located(standing())
 
     def scan_checkpoint(
         self,
@@ -294,13 +298,13 @@ class Snapshot:
         `only` names the sidecars to read, by their paths relative to the table root. `seen` is
         shown every batch before what no longer stands is left out.
         """
-        if self.checkpoint is None:
+        checkpoint = self.checkpoint
+        if checkpoint is None:
             return iter(())
-        wanted = None if fields is None else _with_keys(fields)
-        parts = self.checkpoint.file_actions(keys=self._map_keys(), fields=wanted, only=only)
 
         def standing() -> Iterator[StandingFiles]:
-            for part in parts:
+            wanted = None if fields is None else _with_keys(fields)
+            for part in checkpoint.file_actions(keys=self._map_keys(), fields=wanted, only=only):
                 if seen is not None:
                     seen(part)
                 yield standing_files(part.adds, part.removes, replay, remember=False)
