@@ -1,4 +1,4 @@
-"""The tags of V2 checkpoints and of their sidecars: what is written, and what is made of others'."""
+"""The tags of V2 checkpoints and of their sidecars: ours, and those of others."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from delta_maintenance.protocol.delta_log.sidecar_summary import (
     ByteRange,
     SidecarSummary,
     SummaryBuilder,
+    _check,
 )
 from delta_maintenance.protocol.delta_log.tally import Tally
 
@@ -67,7 +68,9 @@ def test_a_schema_that_is_too_long_is_left_out() -> None:
 
 
 @pytest.mark.conformance("CKPT-30")
-@pytest.mark.parametrize("tags", [None, {}, {"sidecarNumActions": "x"}, {"sidecarNumActions": "-1"}])
+@pytest.mark.parametrize(
+    "tags", [None, {}, {"sidecarNumActions": "x"}, {"sidecarNumActions": "-1"}]
+)
 def test_what_other_tags_say_is_nothing(tags: dict[str, str] | None) -> None:
     assert stated_actions(tags) is None
     assert stated_schema(tags) is None
@@ -108,9 +111,10 @@ def test_schemas_are_merged_field_by_field() -> None:
 
 
 def test_a_summary_comes_back_from_its_tags() -> None:
-    assert SidecarSummary.from_tags(SUMMARY.to_tags()) == SUMMARY
+    assert SidecarSummary.from_tags(SUMMARY.to_tags("x"), "x") == SUMMARY
     empty = SummaryBuilder().summary(None)
-    assert SidecarSummary.from_tags(empty.to_tags()) == empty
+    assert SidecarSummary.from_tags(empty.to_tags("x"), "x") == empty
+    assert SidecarSummary.from_tags(SUMMARY.to_tags("x"), "y") is None
 
 
 @pytest.mark.conformance("CKPT-30")
@@ -119,17 +123,29 @@ def test_a_summary_comes_back_from_its_tags() -> None:
     [
         {"adds": "5"}, {"adds": -1}, {"bytes": 2**63}, {"adds": True}, {"keys": "x"}, {"keys": 7},
         {"places": ["a"]}, {"places": 3}, {"filter": [-1, 4]}, {"filter": [1]}, {"deleted": "x"},
-        {"adds": None}, {"deleted": [1.5, 2]},
+        {"adds": None}, {"deleted": [1.5, 2]}, {"places": [1, 2]},
     ],
 )  # fmt: skip
 def test_a_summary_of_another_form_is_none(changed: dict[str, object]) -> None:
-    said = json.loads(SUMMARY.to_tags()[SUMMARY_TAG])
-    assert SidecarSummary.from_tags({SUMMARY_TAG: json.dumps({**said, **changed})}) is None
+    said = json.loads(SUMMARY.to_tags("x")[SUMMARY_TAG])
+    assert SidecarSummary.from_tags({SUMMARY_TAG: json.dumps({**said, **changed})}, "x") is None
+    # Nor is one that somebody else has thought up.
+    said = {name: value for name, value in said.items() if name != "check"} | changed
+    said["check"] = _check("x", said)
+    assert SidecarSummary.from_tags({SUMMARY_TAG: json.dumps(said)}, "x") is None
+
+
+def test_a_summary_with_one_other_character_is_none() -> None:
+    text = SUMMARY.to_tags("x")[SUMMARY_TAG]
+    for at, character in enumerate(text):
+        other = "7" if character != "7" else "8"
+        changed = text[:at] + other + text[at + 1 :]
+        assert SidecarSummary.from_tags({SUMMARY_TAG: changed}, "x") is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", "{", '{"adds":1}', "[" * 100_000])
 def test_a_summary_that_is_no_object_is_none(text: str) -> None:
-    assert SidecarSummary.from_tags({SUMMARY_TAG: text}) is None
+    assert SidecarSummary.from_tags({SUMMARY_TAG: text}, "x") is None
 
 
 def test_a_summary_tells_the_ages_of_tombstones() -> None:

@@ -8,6 +8,7 @@ unread, and `fsck` compares it with the content.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import written_places
 from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
 from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
@@ -55,8 +57,8 @@ class SidecarSummary:
     filter: ByteRange | None
     """Where in the file the `MembershipFilter` of the places lies."""
 
-    def to_tags(self) -> dict[str, str]:
-        """As `sidecar.tags` has it."""
+    def to_tags(self, name: str) -> dict[str, str]:
+        """As `sidecar.tags` has it; `name` is the bare name of the file."""
         tally = self.tally
         said: dict[str, Any] = {
             "adds": tally.adds,
@@ -69,16 +71,20 @@ class SidecarSummary:
             said["deleted"] = [self.deleted_first, self.deleted_last]
         if self.filter is not None:
             said["filter"] = [self.filter.offset, self.filter.length]
+        said["check"] = _check(name, said)
         return {SUMMARY_TAG: json.dumps(said, separators=(",", ":"))}
 
     @classmethod
-    def from_tags(cls, tags: Mapping[str, str] | None) -> Self | None:
-        """What the tags say; None where they are not ours, or not as we write them."""
+    def from_tags(cls, tags: Mapping[str, str] | None, name: str) -> Self | None:
+        """What the tags say of the file of this name; None where they are not ours, not as we write
+        them, or of another file."""
         text = (tags or {}).get(SUMMARY_TAG)
         if text is None:
             return None
         try:
             said = json.loads(text)
+            if said.pop("check") != _check(name, said):
+                return None
             counts = [said[name] for name in ("adds", "tombstones", "bytes")]
             first, last = said["places"]
             deleted, place = said.get("deleted"), said.get("filter")
@@ -98,6 +104,21 @@ class SidecarSummary:
             )
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
             return None
+
+
+def bare_name(sidecar: Sidecar) -> str:
+    """The name of its file as the summary has it."""
+    return sidecar.path.rpartition("/")[2]
+
+
+def stated_summary(sidecar: Sidecar) -> SidecarSummary | None:
+    """What the tags of a sidecar say of it, as far as they can be believed."""
+    return SidecarSummary.from_tags(sidecar.tags, bare_name(sidecar))
+
+
+def _check(name: str, said: Mapping[str, Any]) -> int:
+    """Nothing is read that could contradict a tag, so damage to it has to show in itself."""
+    return zlib.crc32(json.dumps([name, said], sort_keys=True).encode())
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from delta_maintenance.protocol.delta_log.sidecar_summary import (
     PLACE_BYTES,
     SidecarSummary,
     SummaryBuilder,
+    stated_summary,
 )
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
@@ -88,7 +89,7 @@ def search_sidecars(
 
     def search(number: int) -> SearchedSidecar:
         sidecar, path = checkpoint.sidecars[number], checkpoint.sidecar_paths[number]
-        summary = SidecarSummary.from_tags(sidecar.tags)
+        summary = stated_summary(sidecar)
         if summary is None:
             return _searched(checkpoint, sidecar, path, places)
         hashes = places.between(summary.first_place, summary.last_place)

@@ -84,6 +84,7 @@ class ActionFile:
         *,
         is_sidecar: bool = False,
     ) -> None:
+        self._name = path.name
         self._layout = layout
         self._schema = schema
         self._tally = Tally()
@@ -148,7 +149,7 @@ class ActionFile:
             place = ByteRange(offset=self._sink.tell(), length=len(data))
             self._sink.write(data)
         summary = contents.summary(place)
-        self._writer.add_key_value_metadata(summary.to_tags())
+        self._writer.add_key_value_metadata(summary.to_tags(self._name))
         return summary
 
     def write_files(

@@ -45,6 +45,7 @@ from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.stated_checksum import stated_files
 from delta_maintenance.table.write.action_file import ActionFile
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.write.local_sidecars import LocalSidecars
@@ -135,6 +136,7 @@ class _Writing:
         actions = self._write_json(name) if spec.kind == "v2-json" else self._write_parquet(name)
         self._verify(name, actions)
         if self.reuse is not None:
+            self._require_agreement()
             self._require_reused(self.reuse)
         status = publish(self.staged, store, name)
         if self.reuse is not None:
@@ -145,6 +147,17 @@ class _Writing:
                 store.delete(status.path)
                 raise
         return self._announce(status, len(actions))
+
+    def _require_agreement(self) -> None:
+        """What is taken over is not read, so its sums are held against the version checksum."""
+        stated = stated_files(self.snapshot.store, self.snapshot.version)
+        tally = self._tally()
+        found = (tally.adds, tally.size)
+        if stated is not None and stated != found:
+            raise NotReusableError(
+                f"it would have {found[0]} files of {found[1]} bytes where the version checksum "
+                f"has {stated[0]} of {stated[1]}"
+            )
 
     def _require_reused(self, reuse: ReuseSurvey) -> None:
         """A clean-up that began before the checkpoint is visible may delete what it takes over."""

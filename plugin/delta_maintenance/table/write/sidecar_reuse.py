@@ -24,7 +24,7 @@ from delta_maintenance.protocol.delta_log.checkpoint_tags import (
     stated_sums,
 )
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY
-from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary
+from delta_maintenance.protocol.delta_log.sidecar_summary import stated_summary
 from delta_maintenance.protocol.delta_log.sidecar_tiers import chosen_for_merge
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.protocol.ndjson.parse import MapKeys
@@ -210,7 +210,7 @@ def _require_newest(snapshot: Snapshot, base: Checkpoint) -> None:
 def _require_sums(base: Checkpoint) -> None:
     """The sidecars must add up to what the checkpoint says of them, where both are ours."""
     total = stated_sums(base.singles.checkpoint_metadata[0].tags)
-    summaries = [SidecarSummary.from_tags(sidecar.tags) for sidecar in base.sidecars]
+    summaries = [stated_summary(sidecar) for sidecar in base.sidecars]
     found = [summary.tally for summary in summaries if summary is not None]
     if total is not None and len(found) == len(summaries) and Tally.total(found) != total:
         raise NotReusableError(f"the sums of the sidecars of {base.files.name} do not add up")

@@ -20,7 +20,10 @@ from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import PathAudit
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout, unexpired
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY
-from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary
+from delta_maintenance.protocol.delta_log.sidecar_summary import (
+    SidecarSummary,
+    bare_name,
+)
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.table.progress import Progress
@@ -46,7 +49,7 @@ class SidecarReport:
     @classmethod
     def of(cls, sidecar: Sidecar, summary: SidecarSummary) -> Self:
         """The sidecar, with the summary added to its tags."""
-        tags = {**(sidecar.tags or {}), **summary.to_tags()}
+        tags = {**(sidecar.tags or {}), **summary.to_tags(bare_name(sidecar))}
         return cls(sidecar=replace(sidecar, tags=tags), summary=summary)
 
     @property
