@@ -95,7 +95,7 @@ def search_sidecars(
         hashes = places.between(summary.first_place, summary.last_place)
         if not summary.tally.actions or not len(hashes):
             return SearchedSidecar(sidecar, path, summary, False, 0)
-        found = _read_filter(store, path, summary)
+        found = read_filter(store, path, summary)
         if found is None:
             return _searched(checkpoint, sidecar, path, places)
         is_named = bool(found.may_hold(hashes).any())
@@ -109,7 +109,7 @@ def search_sidecars(
         return tuple(future.result() for future in futures)
 
 
-def _read_filter(store: Store, path: str, summary: SidecarSummary) -> MembershipFilter | None:
+def read_filter(store: Store, path: str, summary: SidecarSummary) -> MembershipFilter | None:
     """The filter of a sidecar; None where there is none, or none that can be used."""
     place = summary.filter
     if place is None:
