@@ -494,7 +494,7 @@ class Vanishing(CountingStore):
         return Watched()
 
 
-@pytest.mark.conformance("CLEAN-09", "CKPT-25")
+@pytest.mark.conformance("CLEAN-08", "CLEAN-10", "CKPT-25")
 @pytest.mark.parametrize("when", ["/_sidecars/", ".checkpoint."])
 def test_a_sidecar_that_a_clean_up_takes_meanwhile_is_written_anew(when: str) -> None:
     """The clean-up read its checkpoints before ours was there, and deletes what ours refers to."""

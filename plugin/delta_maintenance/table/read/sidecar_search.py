@@ -33,10 +33,11 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.streaming_pool import StreamingPool
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 
-_SUMMARISED = {
+SUMMARISED = {
     "add": ("path", "deletionVector", "size"),
     "remove": ("path", "deletionVector", "deletionTimestamp"),
 }
+"""The fields of which a summary is made, by action."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,8 +76,6 @@ class SearchedSidecar:
     """As its tags have it, or else computed from its columns."""
     is_named: bool
     """Whether it may hold one of the files."""
-    bytes_read: int
-    """About as many as were read of it."""
 
 
 def search_sidecars(
@@ -90,16 +89,10 @@ def search_sidecars(
     def search(number: int) -> SearchedSidecar:
         sidecar, path = checkpoint.sidecars[number], checkpoint.sidecar_paths[number]
         summary = stated_summary(sidecar)
-        if summary is None:
+        is_named = None if summary is None else may_name(store, path, summary, places)
+        if summary is None or is_named is None:
             return _searched(checkpoint, sidecar, path, places)
-        hashes = places.between(summary.first_place, summary.last_place)
-        if not summary.tally.actions or not len(hashes):
-            return SearchedSidecar(sidecar, path, summary, False, 0)
-        found = read_filter(store, path, summary)
-        if found is None:
-            return _searched(checkpoint, sidecar, path, places)
-        is_named = bool(found.may_hold(hashes).any())
-        return SearchedSidecar(sidecar, path, summary, is_named, len(found.low) * 4)
+        return SearchedSidecar(sidecar, path, summary, is_named)
 
     numbers = range(len(checkpoint.sidecars))
     if store.is_near:
@@ -107,6 +100,18 @@ def search_sidecars(
     with StreamingPool(store.parallel_reads) as pool:
         futures = [pool.submit(search, number) for number in numbers]
         return tuple(future.result() for future in futures)
+
+
+def may_name(store: Store, path: str, summary: SidecarSummary, places: NamedPlaces) -> bool | None:
+    """Whether a sidecar may hold one of the files, by its summary and its filter alone.
+
+    None where only its paths tell.
+    """
+    hashes = places.between(summary.first_place, summary.last_place)
+    if not summary.tally.actions or not len(hashes):
+        return False
+    found = read_filter(store, path, summary)
+    return None if found is None else bool(found.may_hold(hashes).any())
 
 
 def read_filter(store: Store, path: str, summary: SidecarSummary) -> MembershipFilter | None:
@@ -132,12 +137,12 @@ def _searched(
     contents, is_named = SummaryBuilder(), False
     keys = MapKeys(partition_columns=frozenset())
     wanted = np.unique(places.hashes)
-    for batch in checkpoint.file_actions(keys=keys, fields=_SUMMARISED, only={path}):
+    for batch in checkpoint.file_actions(keys=keys, fields=SUMMARISED, only={path}):
         contents.include(batch.adds, batch.removes)
         if not is_named:
             is_named = _holds(wanted, [*batch.adds["path"].chunks, *batch.removes["path"].chunks])
     summary = contents.summary(None)
-    return SearchedSidecar(sidecar, path, summary, is_named, sidecar.size_in_bytes // 2)
+    return SearchedSidecar(sidecar, path, summary, is_named)
 
 
 def _holds(wanted: Hashes, paths: Sequence[pa.StringArray]) -> bool:

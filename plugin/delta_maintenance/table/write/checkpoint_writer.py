@@ -53,6 +53,7 @@ from delta_maintenance.table.write.sidecar_reuse import (
     NotReusableError,
     ReuseSurvey,
     missing_sidecars,
+    require_newest,
 )
 from delta_maintenance.table.write.sidecar_writer import (
     SidecarEngine,
@@ -137,6 +138,7 @@ class _Writing:
         self._verify(name, actions)
         if self.reuse is not None:
             self._require_agreement()
+            require_newest(self.snapshot, self.reuse.base)
             self._require_reused(self.reuse)
         status = publish(self.staged, store, name)
         if self.reuse is not None:

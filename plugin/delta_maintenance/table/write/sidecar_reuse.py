@@ -7,7 +7,7 @@ since has named are written anew, the others are taken over unread. Nothing is w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -142,7 +142,15 @@ def survey_reuse(snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
     base = require_reusable(snapshot, spec)
     named = snapshot.named_in_tail
     found = search_sidecars(snapshot.store, base, named.places)
-    return surveyed(base, found, spec, adds=named.adds, tombstones=named.tombstones)
+    limit = spec.deleted_after_ms
+    expired = {
+        each.path: count_expired(base, each.path, limit)
+        for each in partly_expired(found, spec)
+        if limit is not None
+    }
+    return surveyed(
+        base, found, spec, expired=expired, adds=named.adds, tombstones=named.tombstones
+    )
 
 
 def require_reusable(snapshot: Snapshot, spec: CheckpointSpec) -> Checkpoint:
@@ -153,8 +161,21 @@ def require_reusable(snapshot: Snapshot, spec: CheckpointSpec) -> Checkpoint:
     base = _require_base(snapshot)
     _require_sums(base)
     _require_layout(base, spec.layout)
-    _require_newest(snapshot, base)
+    require_newest(snapshot, base)
     return base
+
+
+def require_newest(snapshot: Snapshot, base: Checkpoint) -> None:
+    """`NotReusableError` unless the base is the newest complete checkpoint of the log.
+
+    A clean-up keeps the sidecars of the newest one; those of older ones it may delete at any time.
+    """
+    listing = list_log(snapshot.store, first_version=base.files.version)
+    newest = listing.checkpoints[-1] if listing.checkpoints else None
+    if newest is None:
+        raise NotReusableError(f"{base.files.name} is gone")
+    if newest.version > base.files.version:
+        raise NotReusableError(f"{newest.name} is newer, and its sidecars alone are safe")
 
 
 def surveyed(
@@ -162,14 +183,16 @@ def surveyed(
     found: Iterable[SearchedSidecar],
     spec: CheckpointSpec,
     *,
+    expired: Mapping[str, int],
     adds: int,
     tombstones: int,
 ) -> ReuseSurvey:
     """What becomes of the sidecars, once it is known which may hold a file that was named since.
 
+    `expired` has the number of expired tombstones for each that is `partly_expired`, by its path.
     `adds` and `tombstones` are the numbers of new ones, of expired ones too.
     """
-    sidecars = [_fate(base, each, spec) for each in found]
+    sidecars = [_fate(each, spec, expired) for each in found]
     _merge(sidecars, adds=True, new=adds, size=spec.actions_per_sidecar)
     _merge(sidecars, adds=False, new=tombstones, size=spec.actions_per_sidecar)
     return ReuseSurvey(base=base, sidecars=tuple(sidecars), new_actions=adds + tombstones)
@@ -195,16 +218,6 @@ def _require_base(snapshot: Snapshot) -> Checkpoint:
     if len(set(base.sidecar_paths)) < len(base.sidecar_paths):
         raise NotReusableError(f"{base.files.name} names a sidecar twice")
     return base
-
-
-def _require_newest(snapshot: Snapshot, base: Checkpoint) -> None:
-    # Cleaners keep the sidecars of the newest checkpoint; those of older ones may go meanwhile.
-    listing = list_log(snapshot.store, first_version=base.files.version)
-    newest = listing.checkpoints[-1] if listing.checkpoints else None
-    if newest is None:
-        raise NotReusableError(f"{base.files.name} is gone")
-    if newest.version > base.files.version:
-        raise NotReusableError(f"{newest.name} is newer, and its sidecars are safe alone")
 
 
 def _require_sums(base: Checkpoint) -> None:
@@ -250,36 +263,54 @@ def _same_type(theirs: pa.DataType | None, ours: pa.DataType) -> bool:
     )
 
 
-def _fate(base: Checkpoint, found: SearchedSidecar, spec: CheckpointSpec) -> ReusedSidecar:
-    tally, limit = found.summary.tally, spec.deleted_after_ms
-    first, last = found.summary.deleted_first, found.summary.deleted_last
-    expired = 0
-    if limit is not None and first is not None and last is not None and first <= limit:
-        expired = tally.tombstones if last <= limit else _count_expired(base, found.path, limit)
-    fate: Fate = "keep"
-    if expired == tally.actions:
-        fate = "drop"
-    elif found.is_named or (expired and 2 * expired >= tally.actions):
-        fate = "rewrite"
-    return ReusedSidecar(found=found, fate=fate, expired_tombstones=expired)
+def partly_expired(
+    found: Iterable[SearchedSidecar], spec: CheckpointSpec
+) -> tuple[SearchedSidecar, ...]:
+    """The sidecars of which only a look tells how many of their tombstones are expired."""
+    limit = spec.deleted_after_ms
+    return tuple(
+        each
+        for each in found
+        if limit is not None
+        and each.summary.deleted_first is not None
+        and each.summary.deleted_last is not None
+        and each.summary.deleted_first <= limit < each.summary.deleted_last
+    )
 
 
-def _count_expired(base: Checkpoint, path: str, limit: int) -> int:
-    """How many tombstones of a sidecar are expired, by one of its columns.
+def count_expired(base: Checkpoint, path: str, deleted_after_ms: int) -> int:
+    """How many tombstones of a sidecar are expired."""
+    keys = MapKeys(partition_columns=frozenset())
+    fields = {"add": ("path",), "remove": ("path", "deletionTimestamp")}
+    batches = base.file_actions(keys=keys, fields=fields, only={path})
+    return sum(expired_in(batch.removes, deleted_after_ms) for batch in batches)
+
+
+def expired_in(tombstones: pa.Table, deleted_after_ms: int) -> int:
+    """How many tombstones of a checkpoint are expired.
 
     One without a time comes from an earlier checkpoint, and counts as expired.
     """
-    keys = MapKeys(partition_columns=frozenset())
-    fields = {"add": ("path",), "remove": ("path", "deletionTimestamp")}
-    count = 0
-    for batch in base.file_actions(keys=keys, fields=fields, only={path}):
-        if batch.removes.num_rows and "deletionTimestamp" in batch.removes.column_names:
-            times = batch.removes["deletionTimestamp"]
-            late = pc.sum(pc.greater(times, limit)).as_py() or 0
-            count += batch.removes.num_rows - late
-        else:
-            count += batch.removes.num_rows
-    return count
+    if not tombstones.num_rows or "deletionTimestamp" not in tombstones.column_names:
+        return int(tombstones.num_rows)
+    late = pc.sum(pc.greater(tombstones["deletionTimestamp"], deleted_after_ms)).as_py()
+    return int(tombstones.num_rows - (late or 0))
+
+
+def _fate(
+    found: SearchedSidecar, spec: CheckpointSpec, expired: Mapping[str, int]
+) -> ReusedSidecar:
+    tally, limit, last = found.summary.tally, spec.deleted_after_ms, found.summary.deleted_last
+    if limit is not None and last is not None and last <= limit:
+        gone = tally.tombstones
+    else:
+        gone = expired.get(found.path, 0)
+    fate: Fate = "keep"
+    if gone == tally.actions:
+        fate = "drop"
+    elif found.is_named or (gone and 2 * gone >= tally.actions):
+        fate = "rewrite"
+    return ReusedSidecar(found=found, fate=fate, expired_tombstones=gone)
 
 
 def _merge(sidecars: list[ReusedSidecar], *, adds: bool, new: int, size: int) -> None:
