@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from delta_maintenance.errors import RefusedError
+from delta_maintenance.operations.checkpoint.options import Incremental
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
@@ -16,10 +16,6 @@ from delta_maintenance.table.write.sidecar_reuse import (
     require_reusable,
     survey_reuse,
 )
-
-Incremental = Literal["auto", "never", "always"]
-"""`auto` takes over what can be taken over where that is cheaper, `always` wherever that is
-possible at all and refuses otherwise."""
 
 _WORTHWHILE = 0.75
 """Of the bytes of a full checkpoint. What is taken over stays in files that may be small, and
