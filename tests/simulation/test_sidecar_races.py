@@ -35,7 +35,7 @@ from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCr
 from delta_maintenance.testing.interleaving import Schedule, ScheduledStore, single_threaded
 from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, log_text
 
-ROUNDS = int(os.environ.get("DELTA_MAINTENANCE_SIDECAR_ROUNDS", "40"))
+ROUNDS = int(os.environ.get("DELTA_MAINTENANCE_SIDECAR_ROUNDS", "15"))
 FIRST_SEED = int(os.environ.get("DELTA_MAINTENANCE_SIDECAR_SEED", "0"))
 DAY_MS = 86_400_000
 SIDECARS = f"{LOG}/_sidecars"

@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -31,6 +30,7 @@ from delta_maintenance.protocol.delta_log.checkpoint_tags import stated_actions
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, LogFileKind
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import SingleActions, parse_other_lines, split
+from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles
@@ -315,7 +315,7 @@ class _ParquetFile:
     def schema(self) -> pa.Schema:
         return self._footer[1]
 
-    @cached_property
+    @read_once
     def _footer(self) -> tuple[pq.FileMetaData, pa.Schema]:
         # Loads clients of object stores, which a log without a checkpoint need not wait for.
         import pyarrow.parquet as pq

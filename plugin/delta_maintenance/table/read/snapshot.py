@@ -38,6 +38,7 @@ from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema, physical_name
 from delta_maintenance.protocol.statistics.stats import num_records
+from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import (
@@ -245,7 +246,7 @@ class Snapshot:
             _tombstone_view(empty(REMOVE_TYPES)),
         )
 
-    @cached_property
+    @read_once
     def counts(self) -> FileCounts:
         """Files, bytes, tombstones, deletion vectors and the rows they delete."""
         fields = {"add": _COUNTED_FIELDS, "remove": ("path", "deletionVector")}
@@ -311,7 +312,7 @@ class Snapshot:
 
         return self._located(standing())
 
-    @cached_property
+    @read_once
     def named_in_tail(self) -> NamedFiles:
         """The files that commits since the checkpoint name, as far as they still stand."""
         fields: Mapping[str, Collection[str]] = {"add": (), "remove": ()}
