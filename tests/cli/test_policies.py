@@ -15,7 +15,7 @@ from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.operations.health import TableHealth
 from delta_maintenance.policies import assess as assess_module
 from delta_maintenance.policies import run as run_module
-from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
 from delta_maintenance.policies.definition.rules import OPERATIONS
 from delta_maintenance.policies.models import Assessment, RunResult
 from delta_maintenance.testing.actions import add, commit_info, remove
@@ -98,6 +98,40 @@ def test_a_policy_with_a_mistake_is_wrong_usage(cli: Any, config: Path) -> None:
     outcome = cli("assess", config)
     assert (outcome.status, outcome.err.count("\n")) == (2, 1)
     assert f"file {config}: line 2: defaults.vaccum" in outcome.err
+
+
+def test_a_pattern_that_cannot_be_listed_is_a_row_of_its_own(
+    cli: Any, config: Path, lake: Path, tmp_path: Path
+) -> None:
+    mended = config.read_text()
+    broken = f"- {{pattern: '{lake}/other/**', storage: {{connection: nobody}}}}\n"
+    config.write_text(mended.replace("/**", "/raw/**") + broken)
+    state = AssessmentStore(str(tmp_path / "state"))
+    assessed = cli("assess", config, "--state", state.uri, "--json")
+    rows = {each["name"]: each for each in assessed.document}
+    assert rows["orders"]["status"] == rows["events"]["status"] == "due"
+    failed = rows[f"{lake}/other/**"]
+    assert (failed["subject"], failed["status"], failed["exit_status"]) == ("pattern", "failed", 2)
+    assert assessed.status == 2 and "nobody here knows the connection" in assessed.err
+    since = state.load(f"{lake}/other/**")
+    assert isinstance(since, AssessmentEntry) and since.failing_since is not None
+
+    ran = cli("run", config, "--state", state.uri, "--json")
+    assert [(each["name"], each["status"]) for each in ran.document] == [
+        ("orders", "done"),
+        ("events", "done"),
+        (f"{lake}/other/**", "failed"),
+    ]
+    assert ran.status == 2
+    still = state.load(f"{lake}/other/**")
+    assert isinstance(still, AssessmentEntry) and still.failing_since == since.failing_since
+
+    missing = cli("run", config, "--table", "lost")
+    assert missing.status == 2 and "nobody here knows the connection" in missing.err
+
+    config.write_text(mended.replace("/**", "/raw/**") + broken.replace(", storage", "}#"))
+    assert cli("assess", config, "--state", state.uri).status == 0
+    assert state.load(f"{lake}/other/**") is None
 
 
 def test_run_does_what_is_due_and_goes_on_after_a_table_that_fails(

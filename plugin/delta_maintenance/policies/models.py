@@ -61,8 +61,10 @@ class AssessedOperation(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment(Record):
-    """One table, held against its policy at an instant."""
+    """One table, held against its policy at an instant; or a pattern that could not be listed."""
 
+    subject: Literal["table", "pattern"] = "table"
+    """`pattern`: `name` and `uri` are the pattern, and `status` is `failed`."""
     name: str
     uri: str
     assessed_at: Instant

@@ -79,13 +79,17 @@ def failed_run(
     last_runs: Sequence[LastRun] = (),
 ) -> RunResult:
     """The result for a table that could not even be opened."""
-    assessment = failed_assessment(table, error, now=now)
+    return result_of_failure(failed_assessment(table, error, now=now), last_runs=last_runs)
+
+
+def result_of_failure(assessment: Assessment, *, last_runs: Sequence[LastRun] = ()) -> RunResult:
+    """The result for a table, or a pattern, of which nothing but a failure is known."""
     return RunResult(
-        name=table.name,
-        uri=table.uri,
+        name=assessment.name,
+        uri=assessment.uri,
         status="failed",
-        started_at=now,
-        ended_at=now,
+        started_at=assessment.assessed_at,
+        ended_at=assessment.assessed_at,
         before=assessment,
         last_runs=tuple(last_runs),
         problem=assessment.problem,

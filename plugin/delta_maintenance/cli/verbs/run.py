@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.models import AssessedOperation, LastRun, RunResult
+    from delta_maintenance.policies.models import AssessedOperation, Assessment, LastRun, RunResult
 
 APPROVABLE = (
     "upgrade-protocol",
@@ -63,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     tables = PolicyTables(arguments)
     with Progress() as progress:
         results = [_run(tables, table, arguments, progress) for table in tables.tables]
+    results += [_unlisted(assessment) for assessment in tables.unlisted]
     if arguments.json:
         print_json([result.to_json() for result in results])
     else:
@@ -105,6 +106,12 @@ def _run(
         problem = unexpected(error, verbose=arguments.verbose)
         return failed_run(table, problem, now=started, last_runs=last_runs)
     return result
+
+
+def _unlisted(pattern: Assessment) -> RunResult:
+    from delta_maintenance.policies.run import result_of_failure
+
+    return result_of_failure(pattern)
 
 
 def _submit(
