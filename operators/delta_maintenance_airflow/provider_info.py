@@ -26,6 +26,7 @@ _OPERATORS = (
     "upgrade_protocol",
     "vacuum",
 )
+_TRIGGERS = ("commit", "commit_event", "policy_commits")
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -45,7 +46,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [_modules(*(f"{_PACKAGE}.operators.{name}" for name in _OPERATORS))],
         "sensors": [_modules(f"{_PACKAGE}.sensors.commit")],
         "hooks": [_modules(f"{_PACKAGE}.hooks.delta")],
-        "triggers": [_modules(f"{_PACKAGE}.triggers.commit", f"{_PACKAGE}.triggers.commit_event")],
+        "triggers": [_modules(*(f"{_PACKAGE}.triggers.{name}" for name in _TRIGGERS))],
         "extra-links": [f"{_PACKAGE}.links.SparkUILink"],
         "notifications": [f"{_PACKAGE}.notifications.MaintenanceSummaryNotifier"],
         "connection-types": [_connection_type()],
