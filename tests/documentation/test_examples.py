@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
-from delta_maintenance.cli.main import main
+from delta_maintenance.cli.main import _parser, main
+from delta_maintenance.policies.definition.policy import load_policy
 
 ROOT = Path(__file__).parents[2]
 STARTS = sorted(f"docs/start/{path.name}" for path in ROOT.glob("docs/start/*.md"))
@@ -65,6 +68,61 @@ def test_the_tutorial_shows_what_happens(
     assert re.search("commits since +0\n", _output(capsys, "inspect", "lake/events"))
     assert _commits_since_checkpoint(capsys) == 0
     assert "nothing" in _output(capsys, "vacuum", "lake/events")
+
+
+GUIDES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
+
+
+def test_every_command_that_a_page_shows_is_one() -> None:
+    checked = 0
+    for page in GUIDES:
+        text = (ROOT / page).read_text().replace("\\\n", " ")
+        shown = re.findall(r"^(?: {4}(?:\$ )?)?(delta-maintenance [a-z-]+ .*)$", text, re.MULTILINE)
+        shown += re.findall(r"`(delta-maintenance [a-z-]+ [^`]*)`", text)
+        for command in shown:
+            words = _words(command)
+            # Dots stand for more arguments.
+            if "…" in words or "VERB" in words:
+                continue
+            try:
+                _parser(words).parse_args(words)
+            except SystemExit as ended:
+                assert ended.code == 0, f"{page}: {command}"
+            checked += 1
+    assert checked > 80
+
+
+def _words(command: str) -> list[str]:
+    """The arguments of a command, up to a pipe or another operator of the shell."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars="|>&;")
+    lexer.whitespace_split = True
+    words = itertools.takewhile(lambda word: word[0] not in "|>&;", lexer)
+    return list(words)[1:]
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_every_policy_that_a_page_shows_is_valid(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE", "/lake")
+    for block in blocks(page, "yaml"):
+        shown = yaml.safe_load(block)
+        if not {"tables", "defaults"} & set(shown):
+            # Rules, without the layer that they stand in; or the document of something else.
+            if not set(shown) <= {"vacuum", "storage"}:
+                continue
+            shown = {"defaults": shown}
+        whole = {"version": 1, "tables": [], **shown}
+        (tmp_path / "policy.yaml").write_text(yaml.safe_dump(whole))
+        load_policy(str(tmp_path / "policy.yaml"))
+
+
+def test_the_python_of_the_reference_runs(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lake)
+    programs = blocks("docs/reference/python.md", "python")
+    assert len(programs) == 3
+    for program in programs:
+        exec(program.replace("s3://lake/events", "lake/events"), {})
 
 
 def _commits_since_checkpoint(capsys: pytest.CaptureFixture[str]) -> int:

@@ -113,6 +113,21 @@ def test_the_site_refuses_a_page_that_is_wrong(monkeypatch: pytest.MonkeyPatch) 
             built(wrong)
 
 
+def test_the_navigation_has_every_page_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    import build_docs
+    from docs_site.pages import PageError
+
+    nav = [{"Home": "index.md"}, {"More": [{"One": "a.md"}, {"Deeper": [{"Two": "b.md"}]}]}]
+    build_docs.require_navigation(nav, {"index.md", "a.md", "b.md"})
+    with pytest.raises(PageError, match="lacks c.md"):
+        build_docs.require_navigation(nav, {"index.md", "a.md", "b.md", "c.md"})
+    with pytest.raises(PageError, match="lists b.md, which does not exist"):
+        build_docs.require_navigation(nav, {"index.md", "a.md"})
+    with pytest.raises(PageError, match="lists a.md twice"):
+        build_docs.require_navigation([*nav, {"Again": "a.md"}], {"index.md", "a.md", "b.md"})
+
+
 def test_the_page_of_a_verb_has_every_option_of_its_help(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "tools")
     from docs_site import command_line
@@ -131,3 +146,13 @@ def _help(verb: str) -> str:
     with redirect_stdout(output):
         assert main([verb, "--help"]) == 0
     return output.getvalue()
+
+
+def test_every_test_that_the_documents_name_exists() -> None:
+    text = (ROOT / "docs" / "testing.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", text))
+    # The contracts of stores are tests that the library ships.
+    files = [*ROOT.glob("tests/**/test_*.py"), *LIBRARY.glob("testing/*_contract.py")]
+    sources = "".join(path.read_text() for path in files)
+    assert len(named) > 50
+    assert [name for name in sorted(named) if f"def {name}(" not in sources] == []

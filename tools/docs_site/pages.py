@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from docs_site import (
     command_line,
+    dagster_classes,
     exit_statuses,
     findings,
     operators,
@@ -28,6 +29,7 @@ PARTS: Mapping[str, Callable[[str], str]] = {
     "airflow-connection": operators.connection,
     "cli-options": command_line.options,
     "cli-verbs": command_line.verbs,
+    "dagster-class": dagster_classes.fields,
     "errors": exit_statuses.error_classes,
     "fsck-findings": findings.kinds,
     "operation-records": records.operations,

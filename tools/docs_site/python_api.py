@@ -24,7 +24,9 @@ def member(argument: str) -> str:
         for name in hidden.split(",") if hidden else ():
             if name not in members:
                 raise KeyError(f"{path} has no member {name}")
-        return _class(found, hidden.split(","))
+        # A class that is defined elsewhere than it is imported from is named by its import.
+        module = path.rpartition(".")[0]
+        return _class(found, hidden.split(","), module if module != found.module.path else None)
     assert isinstance(found, griffe.Module), path
     parts = [source.text(found) + "\n"]
     for name in ("plan", "apply"):
@@ -35,13 +37,14 @@ def member(argument: str) -> str:
     return "\n".join(parts)
 
 
-def _class(found: griffe.Class, hidden: Sequence[str]) -> str:
+def _class(found: griffe.Class, hidden: Sequence[str], module: str | None) -> str:
     shown = {
         name: member
         for name, member in found.all_members.items()
         if not name.startswith("_") and name not in hidden
     }
-    parts = [f"### `{found.name}`\n\n{_import(found)}\n\n{source.text(found)}\n"]
+    place = "" if module is None else f"Import it from `{module}`.\n\n"
+    parts = [f"### `{found.name}`\n\n{place}{source.text(found)}\n"]
     attributes = [
         (code(name), code(_annotation(attribute)), source.text(attribute))
         for name, attribute in shown.items()
@@ -65,7 +68,3 @@ def _function(function: griffe.Function, *, level: int, name: str | None = None)
 
 def _annotation(attribute: griffe.Attribute) -> str:
     return "" if attribute.annotation is None else str(attribute.annotation)
-
-
-def _import(found: griffe.Class) -> str:
-    return f"`{found.path.rsplit('.', 1)[0]}`"

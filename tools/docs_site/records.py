@@ -48,7 +48,7 @@ def _record(record: griffe.Class) -> str:
         if str(field.annotation).startswith("ClassVar"):
             continue
         default = "required" if field.value is None else code(str(field.value))
-        rows.append((code(name), code(str(field.annotation)), default, source.text(field)))
+        rows.append((code(name), code(source.annotation(field)), default, source.text(field)))
     return f"### `{record.name}`\n\n{source.text(record)}\n\n" + table(
         ("key", "type", "default", "meaning"), rows
     )

@@ -92,3 +92,22 @@ def signature(function: griffe.Function, name: str | None = None) -> str:
     if len(line) <= 88:
         return line
     return f"{head}(\n" + "".join(f"    {piece},\n" for piece in shown) + f"){returns}"
+
+
+def annotation(member: griffe.Attribute) -> str:
+    """The type of an attribute, with the values of aliases such as `Status` in their place."""
+    if member.annotation is None or isinstance(member.annotation, str):
+        return str(member.annotation or "")
+    return "".join(_expanded(part) for part in member.annotation.iterate(flat=True))
+
+
+def _expanded(part: str | griffe.Expr) -> str:
+    if not isinstance(part, griffe.ExprName):
+        return str(part)
+    try:
+        found = find(part.canonical_path)
+    except KeyError:
+        return str(part)
+    if isinstance(found, griffe.Attribute) and str(found.value).startswith("Literal["):
+        return str(found.value)
+    return str(part)
