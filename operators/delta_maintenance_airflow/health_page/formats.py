@@ -44,6 +44,11 @@ def span(length: timedelta) -> str:
     return f"{seconds} s"
 
 
+def seconds(value: float) -> str:
+    """`1.5 s`, and from a minute on `3 minutes`."""
+    return f"{value:.1f} s" if value < 60 else span(timedelta(seconds=value))
+
+
 def brief(length: timedelta) -> str:
     """`3 d`."""
     seconds = int(abs(length).total_seconds())

@@ -37,7 +37,7 @@ class PastRun(Record):
     """When it began."""
     seconds: float
     status: str
-    """Of the `RunResult`."""
+    """Of the `RunResult`; `needs-approval` where it waits for nothing else."""
     operations: tuple[str, ...] = ()
     """What was done, as `checkpoint: done`, in order."""
     problem: str | None = None
@@ -63,7 +63,7 @@ class PastRun(Record):
         return cls(
             at=run.started_at,
             seconds=round((run.ended_at - run.started_at).total_seconds(), 3),
-            status=run.status,
+            status="needs-approval" if run.waits_for_approval else run.status,
             operations=tuple(f"{each.operation}: {each.status}" for each in run.outcomes),
             problem=run.problem[:300] if run.problem is not None else None,
             link=link,

@@ -134,3 +134,9 @@ class RunResult(Record):
     """Of what ended the run: one line, with the remedy."""
     exit_status: int = 0
     retryable: bool = False
+
+    @property
+    def waits_for_approval(self) -> bool:
+        """Whether nothing but an approval kept it from doing anything."""
+        waiting = any(outcome.status == "needs-approval" for outcome in self.outcomes)
+        return self.status == "blocked" and waiting
