@@ -8,8 +8,8 @@ from airflow.sdk import BaseHook, BaseNotifier
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance_airflow.compat import AirflowFailException
+from delta_maintenance_airflow.operators.summary import told_of
 from delta_maintenance_airflow.settings import notify_conn_id
-from delta_maintenance_airflow.summary import told
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,7 +43,7 @@ class MaintenanceSummaryNotifier(BaseNotifier):
         summary = ti.xcom_pull(task_ids=ti.task_id, key=BaseXCom.XCOM_RETURN_KEY)
         if summary is None or (self.quiet and not summary["num_problems"]):
             return
-        self._post(conn_id, {"text": f"{ti.dag_id}: {told(summary)}"})
+        self._post(conn_id, {"text": f"{ti.dag_id}: {told_of(summary)}"})
 
     def _post(self, conn_id: str, message: dict[str, Any]) -> None:
         # Airflow's own client for HTTP; the parsing of Dags must not wait for it.

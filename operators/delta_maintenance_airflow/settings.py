@@ -47,6 +47,13 @@ def poll_interval() -> float:
     return float(_option("poll_interval") or 30)
 
 
+def max_map_length() -> int:
+    """Over how many values Airflow maps a task, at most."""
+    from airflow.configuration import conf
+
+    return int(conf.getint("core", "max_map_length", fallback=1024))
+
+
 def _option(name: str) -> str | None:
     from airflow.configuration import conf
 

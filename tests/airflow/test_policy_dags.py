@@ -24,6 +24,7 @@ from delta_maintenance.policies.definition.rules import BY_HAND, OPERATIONS
 from delta_maintenance.policies.leases import Leases
 from delta_maintenance.testing.actions import add, features, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+from delta_maintenance_airflow.settings import assessment_store
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
@@ -56,9 +57,9 @@ def policy(
 def run(run_dag: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     """Runs a Dag; gives by task and map index what each has told, with its state."""
 
-    def run(name: str, dag_id: str, **options: Any) -> dict[str, Any]:
+    def run(dag_id: str, **options: Any) -> dict[str, Any]:
         # Read anew each time: within one process a task stays rendered.
-        bag = DagBag(dag_folder=str(DAGS / f"{name}.py"))
+        bag = DagBag(dag_folder=str(DAGS / "delta_maintenance_dags.py"))
         assert not bag.import_errors
         done = run_dag(bag.dags[dag_id], **options)
         found = {"state": str(done.state)}
@@ -72,7 +73,7 @@ def run(run_dag: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
 
 
 def scheduled(run: Callable[..., Any], **params: Any) -> dict[str, Any]:
-    return run("delta_scheduled", "delta_maintenance", run_conf=params)
+    return run("delta_maintenance", run_conf=params)
 
 
 def fresh_table(folder: Path) -> TableBuilder:
@@ -92,6 +93,7 @@ def test_each_table_with_work_gets_what_is_due_and_a_broken_one_holds_up_no_othe
         {"name": "lost", "uri": f"{tmp_path}/lost", "storage": {"connection": "of nobody"}},
         {"uri": f"{tmp_path}/lake/fresh", "vacuum": False, "clean_log": False},
         {"pattern": f"{tmp_path}/lake/**"},
+        {"pattern": "s3://unlisted/**", "storage": {"connection": "of nobody"}},
         checkpoint={"max_commits": 5},
         clean_log={"every": "1 day"},
         vacuum={"every": "7 days", "min_reclaimable": 0},
@@ -100,7 +102,7 @@ def test_each_table_with_work_gets_what_is_due_and_a_broken_one_holds_up_no_othe
     assert found["state"] == "failed"
     runs = [each for name, each in found.items() if name.startswith("run[")]
     worked = {each.told["name"]: each for each in runs if each.told}
-    assert sorted(each.state for each in runs) == ["failed", "failed", "success"]
+    assert [each.state for each in runs] == ["success"], "what cannot be assessed costs no task"
     assert worked["worn"].state == "success"
     assert worked["worn"].told["status"] == "done"
     assert worked["worn"].told["operations"][0] == "checkpoint: done"
@@ -109,12 +111,23 @@ def test_each_table_with_work_gets_what_is_due_and_a_broken_one_holds_up_no_othe
     assert set(worked) == {"worn"}
     summary = found["summary"]
     assert summary.state == "failed"
-    assert summary.told["tables"] == 3
-    assert "gone" in summary.told["problems"][0] and "nowhere" in summary.told["problems"][0]
-    assert "lost" in summary.told["problems"][1] and "of nobody" in summary.told["problems"][1]
+    assert summary.told["tables"] == 1
+    assert summary.told["statuses"] == {"done": 1} and summary.told["not_assessed"] == 3
+    told = dict(problem.split(": ", 1) for problem in summary.told["problems"])
+    assert set(told) == {"gone", "lost", "s3://unlisted/**"}
+    assert "nowhere" in told["gone"] and "of nobody" in told["lost"]
+    assert "of nobody" in told["s3://unlisted/**"]
+    kept = assessment_store().load("s3://unlisted/**")
+    assert isinstance(kept, AssessmentEntry) and kept.assessment.subject == "pattern"
+    gone = assessment_store().load("gone")
+    assert isinstance(gone, AssessmentEntry) and gone.assessed_link is not None
+    assert "/tasks/assess/mapped/" in gone.assessed_link
 
-    again = scheduled(run, tables=["worn"])
+    lake = {"name": "all", "pattern": f"{tmp_path}/lake/**"}
+    policy(lake, checkpoint={"max_commits": 5}, vacuum={"every": "7 days"})
+    again = scheduled(run, tables=["all/worn"])
     assert again["state"] == "success"
+    assert again["assess[0]"].told == []
     assert again["summary"].told["text"] == "nothing was due"
 
 
@@ -132,8 +145,6 @@ def test_a_plan_changes_nothing(
 def test_who_is_at_work_on_a_table_has_it_and_what_it_keeps_is_for_the_page(
     policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
-    from delta_maintenance_airflow.settings import assessment_store
-
     worn_table(tmp_path / "t")
     policy({"name": "t", "uri": str(tmp_path / "t")}, checkpoint={"max_commits": 1})
     store = assessment_store()
@@ -189,11 +200,13 @@ def test_the_summary_is_posted_where_somebody_is_needed(
     assert scheduled(run)["state"] == "failed"
     assert len(heard) == 1
     assert heard[0]["auth"] == "Bearer of the chat"
-    assert heard[0]["text"].startswith("delta_maintenance: 1 tables with work: 1 failed; gone: ")
+    assert heard[0]["text"].startswith(
+        "delta_maintenance: nothing was due; 1 could not be assessed; gone: "
+    )
 
 
 def by_hand(run: Callable[..., Any], **params: Any) -> dict[str, Any]:
-    return run("delta_manual", "delta_manual", run_conf=params)
+    return run("delta_manual", run_conf=params)
 
 
 @dataclass
@@ -358,7 +371,7 @@ def test_by_hand_what_lacks_an_option_fails_at_once_and_says_which(
 
 
 def test_the_form_has_every_operation_that_there_is_by_hand(airflow_db: None) -> None:
-    bag = DagBag(dag_folder=str(DAGS / "delta_manual.py"))
+    bag = DagBag(dag_folder=str(DAGS / "delta_maintenance_dags.py"))
     schema = bag.dags["delta_manual"].params.get_param("operation").schema
     assert set(schema["enum"]) == {*OPERATIONS, *BY_HAND} == set(schema["values_display"])
 
@@ -377,12 +390,11 @@ def test_on_commit_the_tables_that_changed_get_what_is_due(
 
     uri = str(tmp_path / "t")
     policy({"name": "mine", "uri": uri}, {"pattern": f"{tmp_path}/lake/**"})
-    bag = DagBag(dag_folder=str(DAGS / "delta_on_commit.py"))
+    bag = DagBag(dag_folder=str(DAGS / "delta_maintenance_dags.py"))
     assert not bag.import_errors
     schedule = bag.dags["delta_on_commit"].timetable.asset_condition
     assets = schedule.objects
-    assert [(asset.name, asset.uri) for asset in assets] == [("mine", f"file://{uri}")]
-    assert [watcher.trigger.table_uri for watcher in assets[0].watchers] == [uri]
+    assert [watcher.trigger.store for asset in assets for watcher in asset.watchers] == ["file:"]
     events = {
         assets[0]: [
             SimpleNamespace(extra={"payload": {"status": "changed", "table": uri}}),

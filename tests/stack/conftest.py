@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DAGS = ("delta_scheduled", "delta_on_commit", "delta_manual")
+DAGS = ("delta_maintenance_dags",)
 PATIENCE = 480
 """Seconds for anything to happen; machines that run tests are busy."""
 

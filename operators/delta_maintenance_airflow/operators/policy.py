@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,8 @@ from delta_maintenance_airflow.template_values import as_flag
 from delta_maintenance_airflow.xcom import flat
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from airflow.sdk import Context
 
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
     from delta_maintenance_airflow.spark.submission import SparkSubmission
 
+_log = logging.getLogger(__name__)
+_PAUSE = 15.0
+"""Seconds before another look at what failed and may be well again."""
 _AT_ONCE = 8
 """Tables that one task looks at together: nearly all of it is waiting for the store."""
 
@@ -41,8 +48,9 @@ class DeltaAssessOperator(BaseOperator):
     """Looks what is due on tables of a policy, and keeps what it finds for the health page.
 
     Returns, of every table on which something is due or which cannot be looked at, `name`, `uri`,
-    `status`, `due` (the operations, in order) and `problem`. A table that is broken ends as one of
-    these, and not as a failure of the task.
+    `status`, `due` (the operations, in order), `problem`, and `last_run_at`, when its last run
+    ended. A table that is broken ends as one of these, and not as a failure of the task. Where
+    another look may help, for the store is down, there is one after all other tables.
 
     :param tables: what to look at: objects with `name` and `uri`. (templated)
     :param policy: the file with the policy; by default the one that `[delta_maintenance] policy`
@@ -65,22 +73,46 @@ class DeltaAssessOperator(BaseOperator):
             self.log.info(
                 "%d tables of a policy with %d", len(self.tables), len(work.policy.tables)
             )
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                assessed = list(pool.map(lambda table: _assessed(work, table, store), self.tables))
-        found = []
-        for assessment in assessed:
+            found = self._assess_all(work, store, self.tables, link_to(context))
+            again = [
+                {"name": row["name"], "uri": row["uri"]}
+                for row in found.values()
+                if row.pop("retryable")
+            ]
+            if again:
+                self.log.info("%d tables are looked at once more", len(again))
+                time.sleep(_PAUSE)
+                found |= self._assess_all(work, store, again, link_to(context))
+        return [
+            {key: value for key, value in row.items() if key != "retryable"}
+            for row in found.values()
+            if row["status"] in ("due", "failed")
+        ]
+
+    def _assess_all(
+        self,
+        work: PolicyWork,
+        store: AssessmentStore,
+        tables: Sequence[Mapping[str, str]],
+        link: str,
+    ) -> dict[str, dict[str, Any]]:
+        """What is found of each table, by its address."""
+
+        def look(table: Mapping[str, str]) -> dict[str, Any]:
+            assessment, last_run_at = _assessed(work, table, store, link)
             self.log.info("%s", _told(assessment))
-            if assessment.status in ("due", "failed"):
-                found.append(
-                    {
-                        "name": assessment.name,
-                        "uri": assessment.uri,
-                        "status": assessment.status,
-                        "due": [each.operation for each in assessment.due],
-                        "problem": assessment.problem,
-                    }
-                )
-        return found
+            return {
+                "name": assessment.name,
+                "uri": assessment.uri,
+                "status": assessment.status,
+                "due": [each.operation for each in assessment.due],
+                "problem": assessment.problem,
+                "last_run_at": last_run_at.isoformat() if last_run_at is not None else None,
+                "retryable": assessment.status == "failed" and assessment.retryable,
+            }
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return {row["uri"]: row for row in pool.map(look, tables)}
 
 
 class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
@@ -248,13 +280,19 @@ def _is_mapped(ti: Any) -> bool:
     return ti.map_index is not None and ti.map_index >= 0
 
 
-def _assessed(work: PolicyWork, told: Mapping[str, str], store: AssessmentStore) -> Assessment:
-    assessment = _looked_at(work, told, store)
-    store.save(assessment)
-    return assessment
+def _assessed(
+    work: PolicyWork, told: Mapping[str, str], store: AssessmentStore, link: str
+) -> tuple[Assessment, datetime | None]:
+    """The assessment, which is kept, and when the last run on the table ended."""
+    known = entry_of(store, told.get("name") or told["uri"])
+    assessment = _looked_at(work, told, known)
+    store.save(assessment, link=link)
+    return assessment, known.run.ended_at if known is not None and known.run is not None else None
 
 
-def _looked_at(work: PolicyWork, told: Mapping[str, str], store: AssessmentStore) -> Assessment:
+def _looked_at(
+    work: PolicyWork, told: Mapping[str, str], known: AssessmentEntry | None
+) -> Assessment:
     from delta_maintenance import clock
     from delta_maintenance.policies.assess import assess_table
     from delta_maintenance.policies.models import Assessment
@@ -263,7 +301,6 @@ def _looked_at(work: PolicyWork, told: Mapping[str, str], store: AssessmentStore
     name = told.get("name") or uri
     try:
         table = work.table(name, uri)
-        known = entry_of(store, table.name)
         return assess_table(
             PolicyHook(table.rules.storage).open_table(table.uri),
             table,
@@ -274,9 +311,20 @@ def _looked_at(work: PolicyWork, told: Mapping[str, str], store: AssessmentStore
     except (AirflowException, DeltaMaintenanceError) as error:
         # Such as a connection that is not there: the other tables have theirs.
         problem = " ".join(str(error).split())
-        return Assessment(
-            name=name, uri=uri, assessed_at=clock.now(), status="failed", problem=problem
-        )
+        retryable = isinstance(error, DeltaMaintenanceError) and error.retryable
+    except Exception as error:
+        # A defect, or worse, with one table: the others go on.
+        _log.exception("%s cannot be assessed", name)
+        problem, retryable = f"{type(error).__name__}: {error}; see the log of the task", False
+    return Assessment(
+        name=name,
+        uri=uri,
+        assessed_at=clock.now(),
+        status="failed",
+        problem=problem,
+        exit_status=1,
+        retryable=retryable,
+    )
 
 
 def _nothing(result: RunResult) -> Assessment:
