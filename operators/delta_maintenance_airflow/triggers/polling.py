@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import StorageAccessError
 
 if TYPE_CHECKING:
@@ -95,10 +96,8 @@ class Pace:
 
 def store_root(table_uri: str) -> str:
     """The store of a table, without its path: `s3://lake`; `file:` for all local tables."""
-    scheme, colon, rest = table_uri.partition("://")
-    if not colon or scheme.lower() == "file":
-        return "file:"
-    return f"{scheme.lower()}://{rest.partition('/')[0]}"
+    address = Address.parse(table_uri)
+    return "file:" if address.is_local else f"{address.scheme}://{address.authority}"
 
 
 @cache

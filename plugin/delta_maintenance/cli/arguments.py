@@ -9,6 +9,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from delta_maintenance.redaction import redact
+
 if TYPE_CHECKING:
     from delta_maintenance.table.read.snapshot import Snapshot
     from delta_maintenance.table.read.table import Table
@@ -36,7 +38,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         # Whatever the user typed stays on one line.
-        line = " ".join(message.split())
+        line = redact(" ".join(message.split()))
         self.exit(2, f"delta-maintenance: {line}; see '{self.prog} --help'\n")
 
 

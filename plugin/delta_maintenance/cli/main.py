@@ -20,6 +20,7 @@ from delta_maintenance.cli.arguments import ArgumentParser
 from delta_maintenance.cli.output import logging_to_stderr, say
 from delta_maintenance.cli.process import own_the_process
 from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.redaction import redact
 
 _FAILED = 1
 _INTERRUPTED = 130
@@ -100,7 +101,8 @@ def _run(arguments: argparse.Namespace) -> int:
 def _failed(error: Exception, line: str, arguments: argparse.Namespace) -> int:
     _settle_stdout()
     if arguments.verbose:
-        traceback.print_exception(error)
+        # Errors below ours may quote the address as it was given.
+        sys.stderr.write(redact("".join(traceback.format_exception(error))))
     say(line)
     return error.exit_status if isinstance(error, DeltaMaintenanceError) else _FAILED
 

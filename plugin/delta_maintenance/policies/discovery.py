@@ -12,6 +12,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.definition.patterns import Pattern
@@ -167,7 +168,7 @@ class _Search:
 
     def uri(self, path: str) -> str:
         """The address of the table at a path below the root."""
-        return f"{self.root.rstrip('/')}/{path}" if path else self.root
+        return str(Address.parse(self.root).join(path)) if path else self.root
 
     def named(self, path: str) -> str:
         """The name of that table."""

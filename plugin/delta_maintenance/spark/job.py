@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from delta_maintenance import clock, open_table
+from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations import (
     add_constraint,
@@ -34,6 +34,7 @@ from delta_maintenance.operations import (
     vacuum,
 )
 from delta_maintenance.operations.vacuum.report import write_report
+from delta_maintenance.redaction import redact
 from delta_maintenance.spark.compact_log import SparkRange
 from delta_maintenance.spark.connect import is_connected, ship_library
 from delta_maintenance.spark.constraint_check import SparkConstraintCheck
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Nobody else is there to tell: an orchestrator sees the report or nothing.
         report = JobReport.of_error(error)
         if not isinstance(error, DeltaMaintenanceError):
-            traceback.print_exc()
+            print(redact("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)
     text = json.dumps(report.to_json(), ensure_ascii=False)
     if parsed.report is not None:
         _write(parsed.report, text.encode(), storage_options)
@@ -89,13 +90,16 @@ def read_spec(text: str) -> JobSpec:
         raise InvalidRequestError(
             f"the specification is no JSON ({error})", remedy="give JSON, or @ and a path"
         ) from None
-    return JobSpec.from_json(value)
+    spec = JobSpec.from_json(value)
+    # Before Spark starts, whose log shows its arguments.
+    Address.parse(spec.table)
+    return spec
 
 
 def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
     """Runs the operation in a session and returns its Result as JSON."""
     # Executors have working directories of their own.
-    address = spec.table if ":" in spec.table.split("/", 1)[0] else os.path.abspath(spec.table)
+    address = str(Address.parse(spec.table).absolute())
     return _OPERATIONS[spec.operation](spec, address, spark)
 
 
@@ -166,7 +170,7 @@ def _fsck(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
         options,
         now=clock.now(),
         report=spec.report_uri,
-        storage_options=_options_for(spec.report_uri or "", spec.storage_options),
+        storage_options=_options_for(spec.report_uri, spec.storage_options),
         contents=contents,
         progress=_progress,
     )
@@ -192,7 +196,7 @@ def _vacuum(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
         options,
         now=now,
         engine=engine,
-        storage_options=_options_for(options.inventory or "", spec.storage_options),
+        storage_options=_options_for(options.inventory, spec.storage_options),
     )
     _say(f"{surveyed.plan.table}, version {surveyed.plan.version}: {surveyed.plan.reason}")
     if spec.report_uri is not None:
@@ -245,18 +249,17 @@ def _announce(spark: SparkSession) -> None:
 
 
 def _write(address: str, data: bytes, storage_options: Mapping[str, str]) -> None:
-    folder, slash, name = address.rpartition("/")
-    store = open_store(folder or slash or ".", _options_for(address, storage_options))
+    file = Address.parse(address)
+    store = open_store(str(file.parent), _options_for(address, storage_options))
     try:
-        store.put(name, data)
+        store.put(file.name, data)
     finally:
         store.close()
 
 
-def _options_for(address: str, given: Mapping[str, str]) -> Mapping[str, str] | None:
+def _options_for(address: str | None, given: Mapping[str, str]) -> Mapping[str, str] | None:
     """The options of the table's store for a file that may lie on a disk of this machine."""
-    scheme, colon, _ = address.split("/", 1)[0].partition(":")
-    return given or None if colon and scheme.lower() != "file" else None
+    return None if address is None or Address.parse(address).is_local else given
 
 
 def _progress(what: str, done: int, total: int | None) -> None:
@@ -264,7 +267,7 @@ def _progress(what: str, done: int, total: int | None) -> None:
 
 
 def _say(line: str) -> None:
-    print(f"{OWN_LINE}{line}", flush=True)
+    print(f"{OWN_LINE}{redact(line)}", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.record import Record
+from delta_maintenance.submission.configuration import require_no_credentials_in_addresses
 
 APPLICATION = Path(__file__).resolve().parent.parent / "spark" / "job.py"
 """The one file to submit, whatever the operation."""
@@ -78,12 +79,15 @@ class JobSpec(Record):
 
 
 def require_no_credentials(spec: JobSpec) -> None:
-    """`InvalidRequestError` for storage options that hold a secret or that nobody vouches for.
+    """`InvalidRequestError` for addresses with credentials, and for storage options that are
+    secret or unknown.
 
     For specifications that become arguments or documents, which others may read.
     """
+    given = {f"the option {name}": value for name, value in spec.options.items()}
+    require_no_credentials_in_addresses({**given, "the report": spec.report_uri})
     # Loads what speaks to object stores.
-    from delta_maintenance.storage.addresses import parse_options
+    from delta_maintenance.storage.options import parse_options
 
     options = parse_options(spec.table, spec.storage_options)
     secret = None

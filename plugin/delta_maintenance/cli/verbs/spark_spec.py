@@ -139,6 +139,7 @@ def _add_spec(verbs: Verbs) -> None:
 
 def _run_spec(arguments: argparse.Namespace) -> None:
     # Loads pydantic, which `--help` must not wait for.
+    from delta_maintenance.submission.configuration import require_no_credentials_in_addresses
     from delta_maintenance.submission.exporters import EXPORTERS
     from delta_maintenance.submission.job_spec import JobSpec
     from delta_maintenance.submission.specification import Code, Resources, Submission
@@ -161,6 +162,7 @@ def _run_spec(arguments: argparse.Namespace) -> None:
             {name: getattr(arguments, name) for name in Resources.__dataclass_fields__}
         ),
     )
+    require_no_credentials_in_addresses(dict(arguments.settings))
     exporter = EXPORTERS[arguments.platform].from_json(dict(arguments.settings))
     document = exporter.document(submission)
     if arguments.platform == "kubernetes" and not arguments.json:
@@ -187,7 +189,7 @@ def _run_stage(arguments: argparse.Namespace) -> None:
             store.put(name, data)
     finally:
         store.close()
-    application, library = (f"{arguments.table.rstrip('/')}/{name}" for name in files)
+    application, library = (str(store.address.join(name)) for name in files)
     if arguments.json:
         print_json({"application": application, "py_files": [library]})
     else:

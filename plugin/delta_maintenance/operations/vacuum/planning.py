@@ -9,6 +9,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from delta_maintenance.address import StoreKind
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
 from delta_maintenance.operations.vacuum.candidates import Search, Tally
@@ -310,7 +311,7 @@ class _Surveying:
             directories=len(found.directories),
             sample_directories=tuple(sorted(found.directories)[:_SAMPLES]),
             large=_large(files, size, found),
-            logs_commits=logs if logs is not None else not self.store.root.startswith("s3"),
+            logs_commits=logs if logs is not None else self.store.address.kind is not StoreKind.S3,
             first_commit=window.first if window is not None and swept else None,
             last_commit=window.last if window is not None and swept else None,
             reason=self._reason(files, window),

@@ -25,12 +25,19 @@ from pydantic import (
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.protocol.features.properties import parse_interval
+from delta_maintenance.redaction import holds_credentials
 
 
 class PolicyModel(BaseModel):
     """Base of everything a policy consists of: frozen, and strict about the names of its keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        # A value that is refused may be a secret in the wrong place.
+        hide_input_in_errors=True,
+    )
 
     def to_json(self) -> dict[str, Any]:
         """The value as a JSON object."""
@@ -151,7 +158,7 @@ def _address(text: str, info: ValidationInfo) -> str:
             raise ValueError(f"{error.problem}; {error.remedy}") from None
     if not text:
         raise ValueError("an address is not empty; give a path or a URI")
-    if _WITH_SECRET.match(text):
+    if holds_credentials(text):
         raise ValueError(
             "the address holds credentials, which a policy must not hold; name a connection, or "
             "refer to the environment in storage options"
@@ -159,6 +166,5 @@ def _address(text: str, info: ValidationInfo) -> str:
     return text.rstrip("/") or text
 
 
-_WITH_SECRET = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/@]*:[^/@]*@|.*[?&]sig=)", re.IGNORECASE)
 Address = Annotated[str, AfterValidator(_address)]
 """A path or URI, without a slash at its end; `${env:NAME}` is resolved as the file is read."""
