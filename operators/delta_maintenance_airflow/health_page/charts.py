@@ -204,6 +204,7 @@ def _settings(title: str) -> dict[str, Any]:
         "legend_box_size": 9,
         "truncate_legend": -1,
         "margin": 6,
+        "margin_bottom": 18,
         "legend_at_bottom_columns": 3,
         # Neither scripts nor styles of the library: the page has its own style for both themes.
         "js": (),
