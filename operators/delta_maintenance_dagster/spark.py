@@ -181,7 +181,7 @@ class _Submission:
 
     @classmethod
     def of(cls, resource: DeltaSparkResource, rule: "SparkRule") -> "_Submission":
-        from delta_maintenance.policies.definition.values import resolve
+        from delta_maintenance.operations.core.policy_values import resolve
         from delta_maintenance.submission.configuration import require_no_secrets
         from delta_maintenance.submission.job_spec import APPLICATION
 

@@ -115,6 +115,17 @@ class CommitUnknownError(DeltaMaintenanceError):
     exit_status = 4
 
 
+class IncompleteError(DeltaMaintenanceError):
+    """A part of the work is done. Run again: that goes on from there."""
+
+    retryable = True
+    usual_remedy = "run again"
+
+
+class PartialFailureError(DeltaMaintenanceError):
+    """A part of the work could not be done, and trying again does not help. See the Result."""
+
+
 class CorruptTableError(DeltaMaintenanceError):
     """The log contradicts the protocol or itself. Repair the table."""
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pytest
 from canaries import OPTIONS, SECRET, echo, hang_up
 
-from delta_maintenance.cli.main import _VERBS
+from delta_maintenance.cli.main import verbs
 from delta_maintenance.storage.azure.client import AzureClient
 from delta_maintenance.storage.gcs.client import GCSClient
 from delta_maintenance.storage.s3.client import S3Client
@@ -78,7 +78,7 @@ def test_a_canary_would_be_heard() -> None:
 
 
 @pytest.mark.parametrize("words", [("-v",), ("--json",)], ids=" ".join)
-@pytest.mark.parametrize("verb", [verb for verb in _VERBS if verb not in ("assess", "run")])
+@pytest.mark.parametrize("verb", [verb for verb in verbs() if verb not in ("assess", "run")])
 def test_no_verb_repeats_the_credentials_in_its_address(
     cli: Cli, caplog: pytest.LogCaptureFixture, verb: str, words: Sequence[str]
 ) -> None:

@@ -107,7 +107,7 @@ def test_a_log_is_compacted_without_what_only_others_need(table: str) -> None:
         "pyarrow.parquet",
         "pyspark",
         "fsspec",
-        "delta_maintenance.cli.verbs.vacuum",
+        "delta_maintenance.operations.vacuum.options",
         "delta_maintenance.storage.azure.options",
     }
 

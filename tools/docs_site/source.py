@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -95,10 +96,23 @@ def signature(function: griffe.Function, name: str | None = None) -> str:
 
 
 def annotation(member: griffe.Attribute) -> str:
-    """The type of an attribute, with the values of aliases such as `Status` in their place."""
-    if member.annotation is None or isinstance(member.annotation, str):
-        return str(member.annotation or "")
-    return "".join(_expanded(part) for part in member.annotation.iterate(flat=True))
+    """The type of an attribute, with the values of aliases such as `Status` in their place.
+
+    What an annotation says of flags and bounds is left out.
+    """
+    given = member.annotation
+    if isinstance(given, griffe.Expr) and given.canonical_path.startswith(_SHARED_FLAGS):
+        shared = find(given.canonical_path)
+        given = shared.value if isinstance(shared, griffe.Attribute) else given
+    if given is None or isinstance(given, str):
+        return str(given or "")
+    text = "".join(_expanded(part) for part in given.iterate(flat=True))
+    return _ANNOTATED.sub(r"\1", " ".join(text.split()))
+
+
+_SHARED_FLAGS = "delta_maintenance.operations.core.flags."
+# The first argument of `Annotated` holds no more than one level of brackets.
+_ANNOTATED = re.compile(r"Annotated\[((?:[^,\[\]]|\[[^\[\]]*\])+),.*\]")
 
 
 def _expanded(part: str | griffe.Expr) -> str:

@@ -22,8 +22,6 @@ need not stand here, where other users of the machine can read them: S3 takes AW
 AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE and AWS_REGION from the environment, and
 ~/.aws and instance roles as usual; Google and Azure likewise take theirs"""
 
-ENGINES = ("auto", "local", "spark")
-
 
 class ArgumentParser(argparse.ArgumentParser):
     """A parser whose errors are one line, and whose options cannot be abbreviated.
@@ -111,17 +109,6 @@ def add_time_travel(parser: ArgumentParser) -> None:
         help="the version that was current at T: ISO 8601 with a zone, such as "
         "2026-01-31T12:00:00Z, or milliseconds since 1970-01-01 UTC",
     )
-
-
-def add_engine(parser: ArgumentParser) -> None:
-    """`--engine`, and how to reach Spark."""
-    parser.add_argument(
-        "--engine",
-        choices=ENGINES,
-        help="local works in this process, spark in a PySpark job; auto, the default, goes by the "
-        "size of the log, and --dry-run says which and why",
-    )
-    add_spark(parser)
 
 
 def add_spark(parser: ArgumentParser) -> None:

@@ -116,7 +116,8 @@ class Submission(Record):
         for address in (*code.py_files, *code.archives):
             require_no_credentials_in_addresses({"the address of code": address})
         require_no_credentials(spec)
-        spec.require_sound_options()
+        # Wrong options are told of before any job.
+        spec.read_options()
         fields = {name: value for name, value in spec.to_json().items() if value}
         return cls(
             name=f"delta-maintenance {spec.operation}",

@@ -9,8 +9,8 @@ from typing import Any
 
 from delta_maintenance.cli.arguments import Verbs, add_verb, key_value
 from delta_maintenance.cli.output import print_json
+from delta_maintenance.operations.core.registry import spark_operations
 
-_OPERATIONS = ("checkpoint", "compact-log", "backfill-row-ids", "add-constraint", "fsck", "vacuum")
 _PLATFORMS = (
     "livy",
     "emr-serverless",
@@ -62,7 +62,7 @@ def _add_spec(verbs: Verbs) -> None:
         summary="print a Spark job as the request of a platform",
         description=_SPEC,
         json_help="print JSON for Kubernetes too, which is YAML otherwise",
-        operations=_OPERATIONS,
+        operations=[record.name for record in spark_operations()],
     )
     parser.add_argument(
         "--for",
@@ -94,7 +94,7 @@ def _add_spec(verbs: Verbs) -> None:
         help='fields of the operation\'s Options, such as {"retention": "P30D"}',
     )
     parser.add_argument(
-        "--plan-only", action="store_true", help="for a vacuum: answer with the plan"
+        "--plan-only", action="store_true", help="answer with the Plan, and change nothing"
     )
     code = parser.add_argument_group("how the code travels")
     code.add_argument("--py-files", metavar="URI", action="append", default=[], help="repeatable")

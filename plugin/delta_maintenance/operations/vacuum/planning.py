@@ -17,6 +17,7 @@ from delta_maintenance.operations.vacuum.deletion import require_deletable_root
 from delta_maintenance.operations.vacuum.engine import Found, LocalEngine, Request, VacuumEngine
 from delta_maintenance.operations.vacuum.inventory import read_inventory
 from delta_maintenance.operations.vacuum.options import (
+    LEAST_RETENTION,
     DeadGroup,
     KeptGroup,
     SampleFile,
@@ -34,8 +35,6 @@ from delta_maintenance.table.read.segment import LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
-LEAST_RETENTION = timedelta(days=7)
-"""A writer may have been at work for so long before it commits what it wrote."""
 _LARGE = 1000
 _SAMPLES = 5
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal
 
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
@@ -16,11 +15,9 @@ from delta_maintenance.protocol.features.registry import (
 )
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
-
-OtherWriters = Literal["conditional_put", "spark", "none"]
-"""Who else commits to a table on S3: writers that put conditionally, Delta Spark, or nobody."""
 
 
 def require_committable(
