@@ -48,7 +48,10 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [_modules(f"{_PACKAGE}.hooks.delta")],
         "triggers": [_modules(*(f"{_PACKAGE}.triggers.{name}" for name in _TRIGGERS))],
         "extra-links": [f"{_PACKAGE}.links.SparkUILink"],
-        "notifications": [f"{_PACKAGE}.notifications.MaintenanceSummaryNotifier"],
+        "notifications": [
+            f"{_PACKAGE}.notifications.{name}"
+            for name in ("ApprovalNotifier", "MaintenanceSummaryNotifier")
+        ],
         "connection-types": [_connection_type()],
         "config": {"delta_maintenance": _configuration()},
     }
@@ -70,6 +73,12 @@ def _configuration() -> dict[str, Any]:
             ),
             "poll_interval": _option(
                 "Seconds from one look at a watched table to the next; 30 by default.", "30"
+            ),
+            "separate_approver": _option(
+                "True: the person who triggers a run may not approve its plans.", "True"
+            ),
+            "any_address": _option(
+                "True: the Dag for manual runs takes tables that are not in the policy.", "True"
             ),
             "notify_conn_id": _option(
                 "A connection with the URL of a chat as its host: summaries that need somebody are "

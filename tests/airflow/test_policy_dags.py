@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -24,6 +25,9 @@ from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance.policies.leases import Leases
 from delta_maintenance.testing.actions import add, features, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+from delta_maintenance_airflow.approver import require_other_person
+from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
+from delta_maintenance_airflow.operators.by_hand import DeltaManualOperator
 from delta_maintenance_airflow.settings import assessment_store
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 
@@ -205,6 +209,68 @@ def test_the_summary_is_posted_where_somebody_is_needed(
     )
 
 
+def worn_again(folder: Path) -> None:
+    """One more file that nothing refers to, as old as the others."""
+    shutil.copy2(folder / "0.parquet", folder / "forgotten.parquet")
+
+
+def approving(folder: Path) -> dict[str, Any]:
+    """The entry of a table on which a vacuum is due that needs an approval."""
+    own = {"vacuum": {"every": "1 day"}, "approval": ["vacuum"]}
+    return {"name": folder.name, "uri": str(folder), **own}
+
+
+def test_one_question_asks_about_all_plans_and_what_is_chosen_runs_in_the_same_run(
+    policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        worn_table(tmp_path / name)
+    TableBuilder(tmp_path / "clean").commit([protocol(), metadata()])
+    folders = [tmp_path / name for name in ("a", "b", "clean")]
+    policy(*map(approving, folders), checkpoint={"max_commits": 5})
+    somebody.given = {"plans": ["vacuum of a"], "snooze_until": None}
+    found = scheduled(run)
+    assert found["state"] == "success"
+    assert found["summary"].state == "success", "the summary waits for nobody"
+    asked = found["pending_plans"].told
+    assert [(plan["name"], plan["files"]) for plan in asked] == [("a", 1), ("b", 1)]
+    (shown,) = somebody.shown
+    assert "2 plans on 2 tables wait for approval; together they delete 2 files" in shown
+    assert "| `b` | `vacuum` | `1` |" in shown
+    assert found["run_approved[0]"].told["operations"] == ["vacuum: done"]
+    assert "run_approved[1]" not in found
+    assert not (tmp_path / "a/0.parquet").exists() and (tmp_path / "b/0.parquet").exists()
+    store = assessment_store()
+    pending = {name: store.load(name).pending for name in ("a", "b", "clean")}  # type: ignore[union-attr]
+    assert {name: len(plans) for name, plans in pending.items()} == {"a": 0, "b": 1, "clean": 0}
+
+    # The plan of b is asked about again, and costs no task of its own.
+    somebody.answer, somebody.given = "Snooze", {"plans": ["all of them"]}
+    again = scheduled(run)
+    assert "run[0]" not in again and len(again["pending_plans"].told) == 1
+    assert again["run_approved"].state == "skipped"
+    assert again["pending_plans"].told[0]["due_since"] == asked[1]["due_since"]
+    # Nobody is asked about it for a week.
+    last = scheduled(run)
+    assert last["state"] == "success" and "run[0]" not in last
+    assert last["pending_plans"].state == last["approve"].state == "skipped"
+    assert (tmp_path / "b/0.parquet").exists()
+
+
+def test_a_table_that_changed_since_its_plan_was_approved_is_left_alone(
+    policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
+) -> None:
+    worn_table(tmp_path / "a")
+    policy(approving(tmp_path / "a"))
+    somebody.given = {"plans": ["vacuum of a"]}
+    somebody.meanwhile = lambda: worn_again(tmp_path / "a")
+    found = scheduled(run)
+    assert found["state"] == "failed"
+    told = found["run_approved[0]"].told
+    assert told["status"] == "failed" and "the table has moved" in told["problem"]
+    assert (tmp_path / "a/0.parquet").exists()
+
+
 def by_hand(run: Callable[..., Any], **params: Any) -> dict[str, Any]:
     return run("delta_manual", run_conf=params)
 
@@ -215,6 +281,10 @@ class Somebody:
 
     answer: str = "Approve"
     shown: list[str] = field(default_factory=list)
+    name: str = "somebody"
+    given: dict[str, Any] = field(default_factory=dict)
+    """What the form of the question gets."""
+    meanwhile: Callable[[], object] = lambda: None
 
 
 @pytest.fixture
@@ -224,7 +294,14 @@ def somebody(monkeypatch: pytest.MonkeyPatch) -> Somebody:
 
     def answer(self: HITLOperator, context: Any) -> dict[str, Any]:
         somebody.shown.append(f"{self.subject}\n{self.body}")
-        return {"chosen_options": [somebody.answer], "params_input": {}}
+        somebody.meanwhile()
+        event = {
+            "chosen_options": [somebody.answer],
+            "params_input": somebody.given,
+            "responded_at": clock.now(),
+            "responded_by_user": {"id": somebody.name, "name": somebody.name},
+        }
+        return self.execute_complete(context, event)
 
     monkeypatch.setattr(HITLOperator, "execute", answer)
     return somebody
@@ -269,12 +346,12 @@ def test_by_hand_a_plan_may_be_all(
     policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     worn_table(tmp_path / "t")
-    policy()
+    policy({"name": "t", "uri": str(tmp_path / "t")})
     before = fingerprint(tmp_path / "t")
     found = by_hand(run, operation="vacuum", table_uri=str(tmp_path / "t"), plan_only=True)
     assert found["state"] == "success"
     plan = found["one_table.plan[0]"].told
-    assert plan["needs_approval"] is True and "files: `1`" in plan["plan_text"]
+    assert plan["needs_approval"] is True and "| `files` | `1 of " in plan["plan_text"]
     assert found["one_table.run[0]"].state == "skipped"
     assert fingerprint(tmp_path / "t") == before
 
@@ -283,14 +360,14 @@ def test_by_hand_a_feature_goes_once_somebody_agrees(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:
     table = worn_table(tmp_path / "t")
-    policy()
+    policy({"name": "t", "uri": str(tmp_path / "t")})
     given = {"operation": "drop-feature", "table_uri": str(tmp_path / "t")}
     found = by_hand(run, **given, options={"feature": FEATURE})
     assert found["state"] == "success"
     assert found["one_table.plan[0]"].told["needs_approval"] is True
     (shown,) = somebody.shown
-    assert shown.startswith(f"drop-feature of {tmp_path}/t\nasked for by hand")
-    assert "kind: drop, detail: the protocol becomes" in shown
+    assert shown.startswith(f"drop-feature of {tmp_path}/t\ndrop-feature: asked for by hand\n")
+    assert "the protocol becomes" in shown
     assert found["one_table.run[0]"].told["operations"] == ["drop-feature: done"]
     assert FEATURE not in (table.open().snapshot().protocol.reader_features or ())
 
@@ -299,7 +376,7 @@ def test_by_hand_no_feature_goes_where_somebody_says_no(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:
     worn_table(tmp_path / "t")
-    policy()
+    policy({"name": "t", "uri": str(tmp_path / "t")})
     somebody.answer = "Reject"
     before = fingerprint(tmp_path / "t")
     given = {"operation": "drop-feature", "table_uri": str(tmp_path / "t")}
@@ -315,7 +392,7 @@ def test_by_hand_history_that_is_too_young_ends_the_run_well(
     table.commit([features("v2Checkpoint"), metadata()])
     table.commit([add("a.parquet")])
     table.v2_checkpoint(sidecars=1)
-    policy()
+    policy({"name": "t", "uri": str(tmp_path / "t")})
     options = {"feature": "v2Checkpoint", "truncate_history": True}
     found = by_hand(run, operation="drop-feature", table_uri=str(tmp_path / "t"), options=options)
     assert found["state"] == "success" and len(somebody.shown) == 1
@@ -361,7 +438,7 @@ def test_by_hand_what_lacks_an_option_fails_at_once_and_says_which(
     operation: str, policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     fresh_table(tmp_path / "t")
-    policy()
+    policy({"name": "t", "uri": str(tmp_path / "t")})
     found = by_hand(run, operation=operation, table_uri=str(tmp_path / "t"))
     assert found["state"] == "failed"
     plan = found["one_table.plan[0]"]
@@ -416,3 +493,53 @@ def test_without_a_policy_nothing_is_watched_and_every_dag_is_parsed(airflow_db:
     assert {"delta_maintenance", "delta_on_commit", "delta_manual"} <= set(bag.dags)
     for dag in bag.dags.values():
         assert dag.doc_md and dag.description
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"table_uri": "/etc"}, "/etc is no table of the policy"),
+        ({"table_uri": "{lake}/../other"}, "is no table of the policy"),
+        ({"options": {"allow_short_retention": True, "retention": "PT1H"}}, "shorten a retention"),
+        ({"options": {"no_other_writers": True}}, "may not shorten a retention"),
+        ({"options": {"inventory": "/etc/passwd"}}, "an inventory has an address outside"),
+    ],
+)
+def test_by_hand_addresses_and_short_retentions_take_a_right_of_their_own(
+    given: dict[str, Any],
+    said: str,
+    policy: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy({"pattern": f"{tmp_path}/lake/**"})
+
+    def asked(**arguments: Any) -> DeltaManualOperator:
+        uri = given.get("table_uri", "{lake}/t").format(lake=tmp_path / "lake")
+        options, operation = given.get("options"), "vacuum"
+        return DeltaManualOperator(
+            task_id="plan", operation=operation, table={"uri": uri}, options=options, **arguments
+        )
+
+    with pytest.raises(AirflowFailException, match=said):
+        asked().policy_work()
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ANY_ADDRESS", "True")
+    assert asked(short_retention=True).policy_work().policy.patterns
+
+
+def test_the_requester_of_a_run_cannot_approve_it(
+    airflow_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context: Any = {"dag_run": SimpleNamespace(triggering_user_name="ann", run_type="manual")}
+    ann, bob = {"id": "1", "name": "ann"}, {"id": "2", "name": "bob"}
+    require_other_person(context, ann)
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__SEPARATE_APPROVER", "True")
+    require_other_person(context, bob)
+    for user in (ann, {"id": "ann", "name": "Ann"}, None):
+        with pytest.raises(AirflowException, match="triggered by ann"):
+            require_other_person(context, user)
+    context["dag_run"].triggering_user_name = None
+    with pytest.raises(AirflowException, match="whose name is unknown"):
+        require_other_person(context, bob)
+    context["dag_run"].run_type = "scheduled"
+    require_other_person(context, ann)

@@ -24,6 +24,7 @@ def delta_maintenance_dags(
     limits: RunLimits | None = None,
     on_commit: str | None = "delta_on_commit",
     manual: str | None = "delta_manual",
+    short_retention: str | None = None,
 ) -> dict[str, DAG]:
     """Makes the Dags that maintain the tables of a policy. Call it in a file of the Dags folder.
 
@@ -42,6 +43,8 @@ def delta_maintenance_dags(
     :param on_commit: the ID of the Dag that commits to the tables wake; None for none.
     :param manual: the ID of the Dag that runs one operation by hand; None for none. The health
         page looks for `delta_manual`.
+    :param short_retention: the ID of a second Dag for manual runs, whose options may shorten a
+        retention; None for none. Give the right to trigger it to few people.
     """
     arguments = {**_DEFAULT_ARGS, **(default_args or {})}
     work = dict(work_args or {})
@@ -61,10 +64,16 @@ def delta_maintenance_dags(
         made[on_commit] = on_commit_dag(
             dag_id=on_commit, policy=policy, default_args=arguments, work_args=work
         )
-    if manual is not None:
+    for name, shortens in ((manual, False), (short_retention, True)):
+        if name is None:
+            continue
         from delta_maintenance_airflow.dags.manual import manual_dag
 
-        made[manual] = manual_dag(
-            dag_id=manual, policy=policy, default_args=arguments, work_args=work
+        made[name] = manual_dag(
+            dag_id=name,
+            policy=policy,
+            default_args=arguments,
+            work_args=work,
+            short_retention=shortens,
         )
     return made

@@ -24,8 +24,9 @@ table on its own:
 3. **run** plans anew, and carries out what was approved; where the table has moved in a way that
    changes the plan, it fails and changes nothing.
 
-Retentions are those of the table, or longer; nothing here makes one shorter without the operation's
-own two flags.
+Retentions are those of the table, or longer. The two flags that make one shorter are refused, but
+for the Dag that `delta_maintenance_dags(short_retention=...)` adds. The tables are those of the
+policy, unless `[delta_maintenance] any_address` is set.
 
 Two operations need options, for no policy asks for them: `{"feature": "deletionVectors"}` says
 which feature is to be dropped, and `{"name": "positive", "expression": "quantity > 0"}` what is to
@@ -53,6 +54,7 @@ def manual_dag(
     policy: str | None,
     default_args: Mapping[str, Any],
     work_args: Mapping[str, Any],
+    short_retention: bool = False,
 ) -> DAG:
     """The Dag; see `delta_maintenance_dags`."""
     with DAG(
@@ -123,6 +125,7 @@ def manual_dag(
                 "operation": "{{ params.operation }}",
                 "options": "{{ params.options }}",
                 "policy": policy,
+                "short_retention": short_retention,
             }
             plan = DeltaManualOperator(
                 task_id="plan",

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow.sdk import DAG, Param
 
-from delta_maintenance_airflow.notifications import MaintenanceSummaryNotifier
+from delta_maintenance_airflow.notifications import ApprovalNotifier, MaintenanceSummaryNotifier
+from delta_maintenance_airflow.operators.approvals import (
+    DeltaApprovalsOperator,
+    DeltaApprovedRunOperator,
+    DeltaPendingPlansOperator,
+)
 from delta_maintenance_airflow.operators.policy import DeltaAssessOperator, DeltaPolicyRunOperator
 from delta_maintenance_airflow.operators.select_tables import (
     DeltaFindTablesOperator,
@@ -28,7 +33,13 @@ _DOCUMENTATION = """### Maintenance of all Delta tables of a policy
    first. What is more than one run takes waits for the next run, where it comes first;
 4. **run** does what is due, one task for each table with work, in order, within the hours and the
    limits of the policy;
-5. **summary** says what was done, what waits for the next run, and what needs somebody.
+5. **summary** says what was done, what waits for the next run, and what needs somebody;
+6. **pending_plans** collects the plans for which the policy wants an approval. Plans that change
+   nothing are not among them, and without any plan the next two tasks are skipped;
+7. **approve** shows all of them in one question, and waits for an answer under *Required Actions*:
+   choose plans, and approve, reject or snooze them. Later runs go on meanwhile; they do not ask
+   again before this question is answered;
+8. **run_approved** carries out what was approved, exactly as it was shown, one task for each table.
 
 A table that fails holds up no other; its task fails, and so does the summary. A table that another
 Dag is at work on is skipped until the next run. Nothing due is a normal answer: then nothing is
@@ -48,6 +59,10 @@ class RunLimits:
     """How many tables with work one run takes; Airflow's `[core] max_map_length` is a limit too."""
     tables_at_once: int = 8
     """How many tasks of a kind run at a time."""
+    plans_per_approval: int = 100
+    """How many plans one question shows."""
+    approval_timeout: timedelta = timedelta(hours=24)
+    """How long a question stays open. The next run after that asks again."""
 
 
 def scheduled_dag(
@@ -68,7 +83,8 @@ def scheduled_dag(
         schedule=schedule,
         start_date=START,
         catchup=False,
-        max_active_runs=1,
+        # One that is at work, and one that waits for its approvals.
+        max_active_runs=2,
         default_args=dict(default_args),
         # Parameters keep their types on the way into the tasks.
         render_template_as_native_obj=True,
@@ -128,4 +144,30 @@ def scheduled_dag(
             on_failure_callback=MaintenanceSummaryNotifier(),
         )
         run >> summary
+        pending = DeltaPendingPlansOperator(
+            task_id="pending_plans",
+            assess_task="assess",
+            run_task="run",
+            approve_task="approve",
+            most=limits.plans_per_approval,
+            # A table that failed holds up the approvals of no other.
+            trigger_rule="all_done",
+        )
+        # An answer that comes before Airflow 3.3 has seen the end of the asking process fails the
+        # try, and the next one asks again.
+        approve = DeltaApprovalsOperator(
+            task_id="approve",
+            plans=pending.output,  # type: ignore[arg-type]
+            response_timeout=limits.approval_timeout,
+            notifiers=[ApprovalNotifier()],
+            retries=5,
+            retry_delay=timedelta(seconds=5),
+        )
+        run_approved = DeltaApprovedRunOperator.partial(
+            task_id="run_approved",
+            policy=policy,
+            map_index_template="{{ task.table['name'] }}",
+            **at_once,
+        ).expand_kwargs(approve.output)
+        run >> pending >> approve >> run_approved
     return dag

@@ -28,8 +28,6 @@ from delta_maintenance_airflow.template_values import as_flag
 from delta_maintenance_airflow.xcom import flat
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from airflow.sdk import Context
 
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
@@ -48,8 +46,9 @@ class DeltaAssessOperator(BaseOperator):
     """Looks what is due on tables of a policy, and keeps what it finds for the health page.
 
     Returns, of every table on which something is due or which cannot be looked at, `name`, `uri`,
-    `status`, `due` (the operations, in order), `problem`, and `last_run_at`, when its last run
-    ended. A table that is broken ends as one of these, and not as a failure of the task. Where
+    `status`, `due` (the operations that a run begins or plans, in order), `waits` (those whose
+    plans wait for an approval), `problem`, and `last_run_at`, when its last run ended. A table that
+    is broken ends as one of these, and not as a failure of the task. Where
     another look may help, for the store is down, there is one after all other tables.
 
     :param tables: what to look at: objects with `name` and `uri`. (templated)
@@ -86,7 +85,7 @@ class DeltaAssessOperator(BaseOperator):
         return [
             {key: value for key, value in row.items() if key != "retryable"}
             for row in found.values()
-            if row["status"] in ("due", "failed")
+            if row["due"] or row["waits"] or row["status"] == "failed"
         ]
 
     def _assess_all(
@@ -99,13 +98,16 @@ class DeltaAssessOperator(BaseOperator):
         """What is found of each table, by its address."""
 
         def look(table: Mapping[str, str]) -> dict[str, Any]:
-            assessment, last_run_at = _assessed(work, table, store, link)
+            assessment, known = _assessed(work, table, store, link)
             self.log.info("%s", _told(assessment))
+            due, waits = _divided(assessment, known)
+            last_run_at = known.run.ended_at if known is not None and known.run else None
             return {
                 "name": assessment.name,
                 "uri": assessment.uri,
                 "status": assessment.status,
-                "due": [each.operation for each in assessment.due],
+                "due": due,
+                "waits": waits,
                 "problem": assessment.problem,
                 "last_run_at": last_run_at.isoformat() if last_run_at is not None else None,
                 "retryable": assessment.status == "failed" and assessment.retryable,
@@ -184,14 +186,21 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
         self, table: PolicyTable, context: Context, known: AssessmentEntry | None
     ) -> RunResult:
         """Does it."""
+        from delta_maintenance import clock
+        from delta_maintenance.policies.approval import Approvals
+        from delta_maintenance.policies.pending import still_asked
         from delta_maintenance.policies.run import run
 
+        plan_only, now = as_flag(self.plan_only), clock.now()
+        asked = still_asked(known.pending, known.put_off, now=now) if known is not None else ()
         return run(
             PolicyHook(table.rules.storage).open_table(table.uri),
             table,
             last_runs=known.last_runs if known is not None else (),
-            approved=frozenset(self.approved),
-            plan_only=as_flag(self.plan_only),
+            approvals=Approvals(
+                operations=frozenset(self.approved), asked=asked, plans_on_spark=not plan_only
+            ),
+            plan_only=plan_only,
             submit=submitter(context, task_key(self, context), self._submissions.append),
             progress=LoggedProgress(self.log),
         )
@@ -282,12 +291,25 @@ def _is_mapped(ti: Any) -> bool:
 
 def _assessed(
     work: PolicyWork, told: Mapping[str, str], store: AssessmentStore, link: str
-) -> tuple[Assessment, datetime | None]:
-    """The assessment, which is kept, and when the last run on the table ended."""
+) -> tuple[Assessment, AssessmentEntry | None]:
+    """The assessment, which is kept, and what was kept before."""
     known = entry_of(store, told.get("name") or told["uri"])
     assessment = _looked_at(work, told, known)
     store.save(assessment, link=link)
-    return assessment, known.run.ended_at if known is not None and known.run is not None else None
+    return assessment, known
+
+
+def _divided(assessment: Assessment, known: AssessmentEntry | None) -> tuple[list[str], list[str]]:
+    """What is due: the operations to begin or to plan, and those whose plans wait already."""
+    from delta_maintenance.policies.pending import put_off_operations, still_asked
+
+    pending, put_off = (known.pending, known.put_off) if known is not None else ((), ())
+    now = assessment.assessed_at
+    asked = still_asked(pending, put_off, now=now)
+    waiting = [e.operation for e in assessment.due if e.needs_approval and e.operation in asked]
+    later = put_off_operations(put_off, now=now)
+    due = [each.operation for each in assessment.due if each.operation not in waiting]
+    return due, [operation for operation in waiting if operation not in later]
 
 
 def _looked_at(

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.policies.models import Assessment, LastRun, RunResult
+from delta_maintenance.policies.pending import PendingPlan, PutOff, pending_of
 from delta_maintenance.storage import FileStatus, Store, open_store
 
 MAX_BYTES = 512 << 10
@@ -93,6 +94,10 @@ class AssessmentEntry(Record):
     """Where whoever assessed it tells more."""
     history: tuple[PastRun, ...] = ()
     """The last runs that did something or failed, newest first; `HISTORY` at most."""
+    pending: tuple[PendingPlan, ...] = ()
+    """Plans that wait for an approval."""
+    put_off: tuple[PutOff, ...] = ()
+    """Operations that are not asked about for a while; at most one of each."""
 
     @property
     def name(self) -> str:
@@ -139,8 +144,7 @@ class AssessmentStore:
 
         `link` leads to whoever made the run, or the assessment where there is none.
         """
-        found = self.load(assessment.name)
-        known = found if isinstance(found, AssessmentEntry) else None
+        known = self._entry(assessment.name)
         entry = AssessmentEntry(assessment=assessment) if known is None else known
         if run is not None:
             entry = replace(
@@ -148,6 +152,7 @@ class AssessmentStore:
                 run=replace(run, before=None, after=None),
                 last_runs=run.last_runs,
                 link=link,
+                pending=pending_of(run, entry.pending),
             )
             if run.outcomes or run.status == "failed":
                 entry = replace(entry, history=(PastRun.of(run, link), *entry.history)[:HISTORY])
@@ -158,8 +163,32 @@ class AssessmentStore:
             last_health=known.health if known is not None and assessment.health is None else None,
             failing_since=(entry.failing_since or assessment.assessed_at) if failing else None,
             assessed_link=link,
+            pending=_still_waiting(entry.pending, assessment),
+            put_off=tuple(e for e in entry.put_off if e.until > assessment.assessed_at),
         )
         self.store.put(_file_name(assessment.name), _bounded(entry))
+
+    def link_pending(self, name: str, operations: Collection[str], link: str | None) -> None:
+        """Notes where the question about pending plans is open; None where it is closed."""
+        entry = self._entry(name)
+        if entry is not None:
+            linked = tuple(
+                replace(each, link=link) if each.operation in operations else each
+                for each in entry.pending
+            )
+            self.store.put(_file_name(name), _bounded(replace(entry, pending=linked)))
+
+    def put_off(self, name: str, *answers: PutOff) -> None:
+        """Notes operations that nobody wants to be asked about for a while."""
+        entry = self._entry(name)
+        if entry is not None:
+            kept = {each.operation: each for each in (*entry.put_off, *answers)}
+            put_off = replace(entry, put_off=tuple(kept.values()))
+            self.store.put(_file_name(name), _bounded(put_off))
+
+    def _entry(self, name: str) -> AssessmentEntry | None:
+        found = self.load(name)
+        return found if isinstance(found, AssessmentEntry) else None
 
     def forget(self, name: str) -> None:
         """Removes what is kept under a name, if anything is."""
@@ -231,6 +260,19 @@ class AssessmentStore:
         if _file_name(entry.name) != status.path:
             return _unreadable(status, f"it holds another table, {entry.name!r}")
         return entry
+
+
+def _still_waiting(
+    pending: tuple[PendingPlan, ...], assessment: Assessment
+) -> tuple[PendingPlan, ...]:
+    if assessment.status == "failed":
+        return pending
+    waiting = {
+        each.operation
+        for each in assessment.operations
+        if each.needs_approval and each.status != "not-due"
+    }
+    return tuple(each for each in pending if each.operation in waiting)
 
 
 def _no_constant(name: str) -> None:
