@@ -163,6 +163,40 @@ def test_run_with_an_approval_and_a_state_leaves_nothing_due(
     assert again["status"] == "nothing-due" and len(again["last_runs"]) == 2
 
 
+def test_approved_plans_in_a_file_run_as_they_were_shown(
+    cli: Any, config: Path, lake: Path, tmp_path: Path
+) -> None:
+    words, file = (config, "--table", "orders", "--table", "raw/events"), tmp_path / "plans.json"
+    shown = cli("run", *words, "--dry-run", "--json").document
+    # Whoever approves removes what is not approved, here the plans of the second table.
+    file.write_text(json.dumps(shown[:1]))
+    ran = cli("run", *words, "--approve-from", file, "--json")
+    outcomes = {
+        each["name"]: {one["operation"]: one["status"] for one in each["outcomes"]}
+        for each in ran.document
+    }
+    assert ran.status == 0
+    assert outcomes["orders"]["vacuum"] == "done"
+    assert outcomes["raw/events"]["vacuum"] == "needs-approval"
+    assert not (lake / "orders/0.parquet").exists() and (lake / "raw/events/0.parquet").exists()
+
+    file.write_text(json.dumps(ran.document[1:]))
+    forgotten = lake / "raw/events/forgotten.parquet"
+    shutil.copy2(lake / "raw/events/0.parquet", forgotten)
+    moved = cli("run", *words, "--approve-from", file)
+    assert moved.status == 3 and "the table has moved" in moved.err and forgotten.exists()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"name": "orders"}]', "[" * 99_999])
+def test_a_file_without_plans_approves_nothing(
+    cli: Any, config: Path, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "plans.json").write_text(text)
+    outcome = cli("run", config, "--approve-from", tmp_path / "plans.json")
+    assert (outcome.status, outcome.err.count("\n")) == (2, 1)
+    assert "plans.json: no plans can be approved from this file" in outcome.err
+
+
 def test_a_vacuum_that_left_no_commit_is_remembered_by_the_state_alone(
     cli: Any, config: Path, lake: Path, tmp_path: Path
 ) -> None:

@@ -209,6 +209,7 @@ def _environment() -> Environment:
         instant=formats.instant,
         query=lambda values: urlencode({k: v for k, v in values.items() if v not in ("", None)}),
         within=_within,
+        status_name=formats.status_name,
         run_status=rows.run_status,
     )
     records = registry.policy_operations()

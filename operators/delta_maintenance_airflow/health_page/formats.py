@@ -69,3 +69,8 @@ def ago(instant: datetime, now: datetime) -> str:
 def instant(value: datetime) -> str:
     """`2026-11-21 06:40 UTC`."""
     return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def status_name(status: str) -> str:
+    """A status of a table or of a run for people."""
+    return "waits for you" if status == "needs-approval" else status.replace("-", " ")

@@ -86,13 +86,20 @@ class TableRow:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """The operations that are due once somebody agrees."""
-        return self._operations(lambda each: each.status == "due" and each.needs_approval)
+        """The operations that are due once somebody agrees, and that nobody put off."""
+        put_off = _put_off(self.entry)
+        return tuple(each for each in self._needing_approval if each not in put_off)
 
     @property
     def blocked(self) -> tuple[str, ...]:
-        """The operations that wait for a change or for the hour."""
-        return self._operations(lambda each: each.status == "blocked")
+        """The operations that wait for a change or for the hour, or that somebody put off."""
+        put_off = _put_off(self.entry)
+        later = tuple(each for each in self._needing_approval if each in put_off)
+        return (*self._operations(lambda each: each.status == "blocked"), *later)
+
+    @property
+    def _needing_approval(self) -> tuple[str, ...]:
+        return self._operations(lambda each: each.status == "due" and each.needs_approval)
 
     def _operations(self, chosen: Callable[[AssessedOperation], bool]) -> tuple[str, ...]:
         operations = self.assessment.operations if self.assessment else ()
@@ -221,8 +228,15 @@ def _status(entry: AssessmentEntry) -> Status:
     if any(not each.needs_approval for each in open_operations):
         return "due"
     if open_operations:
-        return "needs-approval"
+        put_off = _put_off(entry)
+        asked = any(each.operation not in put_off for each in open_operations)
+        return "needs-approval" if asked else "blocked"
     return assessment.status
+
+
+def _put_off(entry: AssessmentEntry | None) -> set[str]:
+    # Each assessment drops those whose time is over.
+    return {each.operation for each in entry.put_off} if entry is not None else set()
 
 
 def never_assessed(table: KnownTable) -> TableRow:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from delta_maintenance.policies.pending import PendingPlan
 from delta_maintenance_airflow.health_page.rows import TableRow
 
 LATELY = timedelta(days=7)
@@ -25,6 +26,8 @@ class Standing:
     """Patterns that cannot be listed."""
     waiting: tuple[TableRow, ...]
     """Tables on which something waits for an approval."""
+    plans: tuple[PendingPlan, ...]
+    """The plans that wait for an approval: the longest first."""
     blocked: int
     never_assessed: int
     last_assessed: datetime | None
@@ -54,6 +57,13 @@ def standing(rows: Sequence[TableRow], *, now: datetime) -> Standing:
         for run in row.entry.history
         if now - run.at <= LATELY
     ]
+    plans = [
+        plan
+        for row in tables
+        if row.entry is not None
+        for plan in row.entry.pending
+        if plan.operation in row.waiting
+    ]
     assessed = [row.assessment.assessed_at for row in rows if row.assessment is not None]
     last = max(assessed, default=None)
     return Standing(
@@ -61,6 +71,7 @@ def standing(rows: Sequence[TableRow], *, now: datetime) -> Standing:
         failed=tuple(sorted(failed, key=lambda row: (row.failing_since or now, row.name))),
         unlisted=tuple(row for row in rows if row.is_pattern),
         waiting=tuple(row for row in tables if row.waiting),
+        plans=tuple(sorted(plans, key=lambda plan: (plan.due_since, plan.name))),
         blocked=sum(row.status == "blocked" for row in tables),
         never_assessed=sum(row.status == "never-assessed" for row in tables),
         last_assessed=last,

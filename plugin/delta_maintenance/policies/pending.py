@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
+from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import find, known
 from delta_maintenance.policies.approval import ApprovedPlan
@@ -98,7 +99,11 @@ def _planned(run: RunResult, before: dict[str, PendingPlan]) -> Iterator[Pending
         if known(outcome.operation) is None:
             continue
         record = find(outcome.operation)
-        amounts = record.planned_amounts(record.plan.from_json(outcome.result))
+        try:
+            amounts = record.planned_amounts(record.plan.from_json(outcome.result))
+        except InvalidRequestError:
+            # Of another release: the next run plans it again.
+            continue
         earlier = before.get(outcome.operation)
         yield PendingPlan(
             name=run.name,

@@ -20,7 +20,9 @@ from assessed_tables import NOW, assessment, fill, health, run_result
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations.health.models import Refusal
+from delta_maintenance.operations.vacuum import VacuumOptions, VacuumPlan
 from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies.pending import PutOff
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile
 from delta_maintenance_airflow.plugin import URL_PREFIX, DeltaMaintenancePlugin, HealthPage
@@ -406,7 +408,7 @@ def test_the_first_screen_says_what_needs_somebody_worst_first(site: Site) -> No
     assert "the store turns us away" in text
     assert "1 table failed: orders (" in text
     assert "1 table waits for you: never (vacuum)" in text
-    assert "vacuum: needs approval" in text
+    assert "vacuum: waits for you" in text
     rows = page[page.index("<tbody>") :]
     assert rows.index("s3://lake/bronze/**</span>") < rows.index('name=orders"')
     assert '/dags/d/runs/r/tasks/assess/mapped/3" data-leave>task' in page
@@ -465,6 +467,49 @@ def test_an_approval_that_is_missing_has_one_name_everywhere(site: Site) -> None
         assert "needs-approval" in chips and not {"blocked", "due"} & set(chips), path
 
 
+def test_plans_that_wait_are_listed_with_the_question_that_is_open(site: Site) -> None:
+    waiting = replace(assessment().operations[0], operation="vacuum", needs_approval=True)
+    asked = assessment("orders", operations=(waiting,), status="due")
+    plan = {**_PLAN, "table": asked.uri}
+    outcome = replace(
+        run_result().outcomes[0], operation="vacuum", status="needs-approval", result=plan
+    )
+    site.store.save(asked, run_result(status="blocked", outcomes=(outcome,)))
+    page = site.get("/").text
+    assert "is asked about by the next run" in page
+    site.store.link_pending("orders", ["vacuum"], "/dags/d/runs/r/tasks/approve")
+    page = site.get("/").text
+    assert '/dags/d/runs/r/tasks/approve/required_actions" data-leave>Answer' in page
+    assert "12 files, 3 GiB 40%" in words(page)
+    site.store.link_pending("orders", ["vacuum"], "https://example.com/")
+    assert "https://example.com" not in site.get("/").text
+    snoozed = PutOff(operation="vacuum", answer="snoozed", until=NOW + timedelta(days=1), at=NOW)
+    site.store.put_off("orders", snoozed)
+    assert "Waits for you" not in site.get("/").text
+
+
+_PLAN = VacuumPlan(
+    table="",
+    version=3,
+    planned_at=NOW,
+    options=VacuumOptions(),
+    engine="local",
+    retention=timedelta(days=7),
+    delete_before=NOW,
+    files=12,
+    bytes=3 << 30,
+    groups=(),
+    kept=(),
+    listed=40,
+    live_files=18,
+    directories=0,
+    sample_directories=(),
+    large=None,
+    logs_commits=False,
+    reason="listed",
+).to_json()
+
+
 def test_an_unknown_table_is_not_found(site: Site) -> None:
     assert site.get("/table?name=nope").status_code == 404
     assert site.get("/run?name=nope").status_code == 404
@@ -483,7 +528,7 @@ def test_a_table_page_says_what_a_person_looks_for(site: Site) -> None:
         f"{known.tombstones:,}",
         "121 commits since the checkpoint of version 1000 are more than 100",
         "in 4 days",
-        "needs approval",
+        "waits for you",
         "wrote the checkpoint of version 1121",
         "delta.checkpointPolicy",
         "VACUUM END",
