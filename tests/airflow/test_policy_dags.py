@@ -420,7 +420,7 @@ def test_by_hand_a_constraint_is_looked_at_by_spark_and_approved(
     options = {"name": "not_negative", "expression": "id >= 0"}
     found = by_hand(run, **given, options=options)
     assert found["state"] == "success" and len(somebody.shown) == 2
-    assert "after: id >= 0" in somebody.shown[1]
+    assert "id >= 0" in somebody.shown[1]
     assert found["one_table.run[0]"].told["operations"] == ["add-constraint: done"]
     stated = {name: value for name, value in jobs[-1].items() if value is not None}
     assert stated == {**options, "other_writers": "spark"}
