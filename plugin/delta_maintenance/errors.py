@@ -114,6 +114,11 @@ class CorruptTableError(DeltaMaintenanceError):
     usual_remedy = "restore what is damaged from a backup"
 
 
+class OversizedFileError(CorruptTableError):
+    """A file of the log would take more memory than `limits.ReadLimits` allows. Raise the limit if
+    the file is sound."""
+
+
 class NotADeltaTableError(DeltaMaintenanceError):
     """There is no Delta log at this address. Correct the address."""
 

@@ -37,6 +37,7 @@ from delta_maintenance.protocol.ndjson.split import (
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.log_file import read_listed
 from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import CheckpointFiles, LogEntry, LogListing
 
@@ -142,9 +143,11 @@ class _Piece:
 
 def _pieces(store: Store, entries: Sequence[LogEntry], findings: Findings) -> Iterator[_Piece]:
     piece, lines, size = _Piece([], [], []), dict[LogEntry, FileLines](), 0
-    for entry, data in read_ahead(store, entries, lambda entry: store.read(entry.path)):
+    for entry, data in read_ahead(store, entries, lambda entry: _read(store, entry)):
         version = _version(entry)
         try:
+            if isinstance(data, CorruptTableError):
+                raise data
             text = split(entry.path, data)
             actions, beside = parse_other_lines(text, commit_info=True)
             found = FileLines.of(text, beside)
@@ -162,6 +165,14 @@ def _pieces(store: Store, entries: Sequence[LogEntry], findings: Findings) -> It
             piece, lines, size = _Piece([], [], []), {}, 0
     _parse(lines, piece, findings)
     yield piece
+
+
+def _read(store: Store, entry: LogEntry) -> bytes | CorruptTableError:
+    """A commit, or why it cannot be read: one of them keeps nobody from reading the others."""
+    try:
+        return read_listed(store, entry.status)
+    except CorruptTableError as error:
+        return error
 
 
 def _facts(version: int, text: CommitText, actions: SingleActions) -> CommitFacts:

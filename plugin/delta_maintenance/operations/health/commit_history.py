@@ -13,6 +13,7 @@ from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.history import adjusted_times
+from delta_maintenance.table.read.log_file import read_listed
 from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LogEntry, LogListing
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -125,7 +126,7 @@ def _info(store: Store, entry: LogEntry) -> CommitInfo | None:
 
 def _beginning(store: Store, entry: LogEntry) -> bytes:
     if 0 < entry.status.size <= _WHOLE:
-        return store.read(entry.path)
+        return read_listed(store, entry.status)
     with store.open(entry.path) as file:
         data = file.read(_HEAD)
     # The last line is cut off.

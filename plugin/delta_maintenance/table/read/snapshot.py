@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
+from delta_maintenance.limits import MOST_PARTITION_COLUMNS
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     REMOVE_TYPES,
@@ -290,6 +291,9 @@ class Snapshot:
     def physical_partition_columns(self) -> tuple[str, ...]:
         """The names under which partition values stand in file actions ("Column Mapping")."""
         columns = self.metadata.partition_columns
+        if len(columns) > MOST_PARTITION_COLUMNS:
+            # Each file has a value for each of them, be it null.
+            raise CorruptTableError(f"the table has {len(columns)} partition columns")
         mode = column_mapping_mode(self.protocol, self.metadata.configuration)
         if mode == "none" or not columns or self.metadata.schema_string is None:
             return columns
