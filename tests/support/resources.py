@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import pyarrow as pa
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
@@ -28,8 +25,6 @@ class Taken:
 @contextmanager
 def measured() -> Iterator[Taken]:
     """Measures the work of a block, that of all threads of this process together."""
-    gc.collect()
-    pa.default_memory_pool().release_unused()
     # 5: forget the highest memory so far.
     _CLEAR.write_text("5")
     before, begun = _kilobytes("VmRSS"), time.perf_counter()

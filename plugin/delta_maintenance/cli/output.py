@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
+from delta_maintenance.errors import shortened
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,8 +65,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def say(line: str) -> None:
-    """One line on stderr, under the name of the command."""
-    print(f"delta-maintenance: {printable(line)}", file=sys.stderr, flush=True)
+    """One line on stderr, under the name of the command, of about a kilobyte at most."""
+    line = shortened(printable(line))
+    print(f"delta-maintenance: {line}", file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:

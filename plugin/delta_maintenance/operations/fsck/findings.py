@@ -14,6 +14,8 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.errors import shortened
+
 Severity = Literal["corrupt", "warning", "note"]
 """`corrupt`: readers fail, or may read something else than was committed. `warning`: a rule is
 broken, or a reader is slower or may be misled. `note`: harmless, and good to know."""
@@ -80,8 +82,8 @@ class Findings:
                 kind=kind,
                 severity=rule.severity,
                 version=version,
-                path=path,
-                problem=problem,
+                path=path if path is None else shortened(path, _MOST_PATH),
+                problem=shortened(problem),
                 remedy=remedy or rule.remedy,
             )
         )
@@ -143,6 +145,7 @@ class Findings:
         self._single = []
 
 
+_MOST_PATH = 4096
 _RANK: Mapping[Severity, int] = {"corrupt": 0, "warning": 1, "note": 2}
 
 _RESTORE = "restore it from a backup"

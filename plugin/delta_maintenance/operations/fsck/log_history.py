@@ -26,6 +26,7 @@ from delta_maintenance.protocol.delta_log.file_history import (
     FileActions,
     FileHistory,
 )
+from delta_maintenance.protocol.delta_log.gaps import start_of_run
 from delta_maintenance.protocol.delta_log.replay import StateReplay
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import (
@@ -107,14 +108,14 @@ def read_history(
     facts: list[CommitFacts] = []
     tail: list[FileActions] = []
     entries = [entry for version, entry in sorted(listing.commits.items()) if version <= last]
-    broken = {version for version in range(last + 1) if version not in listing.commits}
+    # What lies before the newest gap is of no use; how wide the gaps are is of no matter.
+    first = start_of_run(listing.commits, last)
     for piece in _pieces(store, entries, findings):
-        broken.update(piece.damaged)
+        first = max([first, *(version + 1 for version in piece.damaged)])
         facts.extend(piece.facts)
         tail.extend(piece.files)
         if progress is not None:
             progress("commits", len(facts), len(entries))
-    first = max(broken, default=-1) + 1
     base, actions = _base(store, listing, first)
     if base is None and (first > 0 or last < 0):
         return None
