@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 
+from delta_maintenance import clock
 from delta_maintenance.clock import NewId, epoch_millis, new_id
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.operations.clean_log.compatible_checkpoint import (
@@ -279,8 +280,9 @@ class _Decision:
     def _note_oldest(self, times: Mapping[int, int]) -> None:
         if times:
             oldest = min(times)
+            time = _text(clock.instant(times[oldest]))
             self.notes.append(
-                f"the file of the oldest commit, {oldest}, is of {_text(_instant(times[oldest]))}; "
+                f"the file of the oldest commit, {oldest}, is of {time}; "
                 "the files of a copied table are as young as the copy"
             )
 
@@ -450,10 +452,6 @@ _STEERING = (
     "delta.enableInCommitTimestamps",
     "delta.inCommitTimestampEnablementVersion",
 )
-
-
-def _instant(epoch_ms: int) -> datetime:
-    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=epoch_ms)
 
 
 def _text(instant: datetime) -> str:

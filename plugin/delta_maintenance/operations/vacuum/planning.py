@@ -23,7 +23,12 @@ from delta_maintenance.operations.vacuum.options import (
     VacuumPlan,
 )
 from delta_maintenance.operations.vacuum.references import FileReferences
-from delta_maintenance.operations.vacuum.removed_in_log import LogWindow, removed_paths, window_to
+from delta_maintenance.operations.vacuum.removed_in_log import (
+    LogWindow,
+    removed_paths,
+    removed_since,
+    window_to,
+)
 from delta_maintenance.protocol.features.registry import Operation, require_supported
 from delta_maintenance.protocol.vacuum.visibility import VisibilityRules
 from delta_maintenance.storage.core.listing import EntryKind, tree_of
@@ -224,25 +229,25 @@ class _Surveying:
         return newest_commit_not_after(self.snapshot, listing, times, instant_ms=self.before_ms - 1)
 
     def _protect_removed_since(self, references: FileReferences) -> None:
-        """Checkpoints drop tombstones after the table's retention; only commits know longer."""
+        """Checkpoints drop tombstones, after the table's retention and by their writer's clock;
+        what commits still tell of a removal counts as well, whichever time of it is the latest."""
         listing = list_log(self.store)
-        last = self._newest_before(listing)
+        times = file_times(listing, now_ms=epoch_millis(self.now))
+        entries = [listing.commits[version] for version in sorted(listing.commits)]
+        removed, goes_back = removed_since(self.store, entries, times, instant_ms=self.before_ms)
         earliest = min(listing.commits, default=0)
-        if last is None and earliest > 0:
+        if self.retention > self.settings.retention and not goes_back and earliest > 0:
             raise _refused(
                 self.snapshot,
                 f"the log does not go back for {self.retention}, so that what was removed within "
                 "that time is not known",
                 "take a shorter retention, or keep the log for longer",
             )
-        since = -1 if last is None else last
-        entries = [listing.commits[v] for v in sorted(listing.commits) if v > since]
-        references.in_use.offer(pa.table({"path": removed_paths(self.store, entries)}))
+        references.in_use.offer(pa.table({"path": removed}))
 
     def _complete(self, references: FileReferences) -> Snapshot:
         """Protects what was committed while the folder was listed and the log was read."""
-        if self.retention > self.settings.retention:
-            self._protect_removed_since(references)
+        self._protect_removed_since(references)
         advanced = advance(self.snapshot)
         for commit in advanced.commits:
             references.in_use.offer(commit.adds)

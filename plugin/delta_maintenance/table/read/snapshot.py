@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from itertools import islice
 from typing import TypeVar
@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance import clock
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
 from delta_maintenance.limits import MOST_PARTITION_COLUMNS
 from delta_maintenance.protocol.actions.file_columns import (
@@ -155,7 +156,7 @@ class Snapshot:
         """When the version was committed: its in-commit timestamp, else its file's time, in UTC."""
         if self.timestamp_ms is None:
             return None
-        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self.timestamp_ms)
+        return clock.instant(self.timestamp_ms)
 
     @property
     def protocol(self) -> Protocol:
