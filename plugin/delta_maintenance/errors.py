@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from delta_maintenance.redaction import redact, redact_address
+
 MOST_BYTES = 1000
 """Of the line that an error is. What it quotes comes from tables, and can be of any length."""
 _MOST_QUOTED = 160
 _MOST_PROBLEM = 500
+_ENDS = 8192
+"""Characters of each end of a long problem that are looked at."""
 
 
 def shortened(text: str, most: int = MOST_BYTES) -> str:
@@ -29,10 +33,20 @@ def shortened(text: str, most: int = MOST_BYTES) -> str:
     return b"".join([data[:head], mark, data[len(data) - tail :]]).decode(errors="ignore")
 
 
+def message_line(text: str, most: int = MOST_BYTES) -> str:
+    """The text as `shortened` makes it, without credentials in addresses."""
+    if len(text) > 2 * _ENDS:
+        # Redaction takes more than linear time; of a long text only its ends are shown anyway.
+        text = text[:_ENDS] + text[-_ENDS:]
+    return shortened(redact(text), most)
+
+
 class DeltaMaintenanceError(Exception):
     """Base of all errors of this library.
 
-    `problem` is one clause without a full stop; `remedy` is one imperative clause.
+    `problem` is one clause without a full stop; `remedy` is one imperative clause. Credentials in
+    addresses that they quote, `table` and `file` included, are replaced by `***` at once, so that
+    no attribute, pickle or traceback of the error holds them.
     """
 
     exit_status: ClassVar[int] = 1
@@ -49,20 +63,20 @@ class DeltaMaintenanceError(Exception):
         file: str | None = None,
         remedy: str | None = None,
     ) -> None:
-        self.problem = shortened(problem, _MOST_PROBLEM)
-        self.table = table
+        self.problem = message_line(problem, _MOST_PROBLEM)
+        self.table = _shown(table)
         self.version = version
-        self.file = file
-        self.remedy = remedy if remedy is not None else self.usual_remedy
+        self.file = _shown(file)
+        self.remedy = redact(remedy) if remedy is not None else self.usual_remedy
         super().__init__(self.problem)
 
     def located(
         self, *, table: str | None = None, version: int | None = None, file: str | None = None
     ) -> DeltaMaintenanceError:
         """Fills in where it happened, keeping what an inner layer already knew."""
-        self.table = self.table if self.table is not None else table
+        self.table = self.table if self.table is not None else _shown(table)
         self.version = self.version if self.version is not None else version
-        self.file = self.file if self.file is not None else file
+        self.file = self.file if self.file is not None else _shown(file)
         return self
 
     def __str__(self) -> str:
@@ -85,6 +99,10 @@ class DeltaMaintenanceError(Exception):
         ]
         text = ": ".join([", ".join(where), self.problem] if where else [self.problem])
         return text if remedy is None else f"{text}; {remedy}"
+
+
+def _shown(address: str | None) -> str | None:
+    return None if address is None else redact_address(address)
 
 
 class InvalidRequestError(DeltaMaintenanceError):
@@ -130,6 +148,17 @@ class CommitUnknownError(DeltaMaintenanceError):
     """A write was sent and its outcome could not be found out. Look before running again."""
 
     exit_status = 4
+
+
+class IncompleteError(DeltaMaintenanceError):
+    """A part of the work is done. Run again: that goes on from there."""
+
+    retryable = True
+    usual_remedy = "run again"
+
+
+class PartialFailureError(DeltaMaintenanceError):
+    """A part of the work could not be done, and trying again does not help. See the Result."""
 
 
 class CorruptTableError(DeltaMaintenanceError):
