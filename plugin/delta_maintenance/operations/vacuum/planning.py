@@ -27,8 +27,8 @@ from delta_maintenance.operations.vacuum.options import (
 from delta_maintenance.operations.vacuum.references import FileReferences
 from delta_maintenance.operations.vacuum.removed_in_log import (
     LogWindow,
+    RemovedSince,
     removed_paths,
-    removed_since,
     window_to,
 )
 from delta_maintenance.protocol.features.registry import Operation, require_supported
@@ -229,21 +229,31 @@ class _Surveying:
         return newest_commit_not_after(self.snapshot, listing, times, instant_ms=self.before_ms - 1)
 
     def _protect_removed_since(self, references: FileReferences) -> None:
-        """Checkpoints drop tombstones, after the table's retention and by their writer's clock;
-        what commits still tell of a removal counts as well, whichever time of it is the latest."""
+        """Protects what the retained commits removed recently, by any time that is known.
+
+        Checkpoints drop tombstones after the table's retention, and by the clocks of their writers.
+        """
         listing = list_log(self.store)
         times = file_times(listing, now_ms=epoch_millis(self.now))
         entries = [listing.commits[version] for version in sorted(listing.commits)]
-        removed, goes_back = removed_since(self.store, entries, times, instant_ms=self.before_ms)
-        earliest = min(listing.commits, default=0)
-        if self.retention > self.settings.retention and not goes_back and earliest > 0:
+        removed = RemovedSince(self.store, entries, times, since_ms=self.before_ms)
+        for actions in removed.actions():
+            references.in_use.offer(actions)
+        longer = self.retention > self.settings.retention
+        if removed.unreadable:
+            if longer:
+                raise removed.unreadable[0]
+            self.notes.append(
+                f"{len(removed.unreadable)} commits below a checkpoint cannot be read; of what "
+                "they removed, only the checkpoint tells the age"
+            )
+        if longer and not removed.goes_back and min(listing.commits, default=0) > 0:
             raise _refused(
                 self.snapshot,
                 f"the log does not go back for {self.retention}, so that what was removed within "
                 "that time is not known",
                 "take a shorter retention, or keep the log for longer",
             )
-        references.in_use.offer(pa.table({"path": removed}))
 
     def _complete(self, references: FileReferences) -> Snapshot:
         """Protects what was committed while the folder was listed and the log was read."""
@@ -319,7 +329,7 @@ class _Surveying:
             first_commit=window.first if window is not None and swept else None,
             last_commit=window.last if window is not None and swept else None,
             reason=self._reason(files, window),
-            notes=tuple(self.notes),
+            notes=tuple(dict.fromkeys(self.notes)),
         )
 
     def _reason(self, files: int, window: LogWindow | None) -> str:

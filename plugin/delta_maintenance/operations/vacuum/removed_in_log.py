@@ -1,28 +1,34 @@
 """The files that some commits took out of a table, read from the commits themselves.
 
-For a vacuum that lists no folders: what it can find is what the log still names.
+A vacuum that lists no folders finds its candidates here. Every vacuum finds here what commits tell
+of removals whose tombstones a checkpoint has dropped.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import RefusedError, StorageError
-from delta_maintenance.protocol.actions.model import CommitInfo
+from delta_maintenance.errors import CorruptTableError, RefusedError, StorageError
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, locations
 from delta_maintenance.protocol.delta_log.file_names import MAX_VERSION
-from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
-from delta_maintenance.protocol.ndjson.split import parse_other_lines
+from delta_maintenance.protocol.ndjson.parse import (
+    FileLines,
+    MapKeys,
+    ParsedFileActions,
+    parse_file_actions,
+)
+from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines, split
 from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_paths
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.log_age import told_time
-from delta_maintenance.table.read.log_file import read_hint
-from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.log_file import read_hint, read_listed
+from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing
 
 LAST_VACUUM = "_last_vacuum_info"
@@ -87,92 +93,128 @@ def removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
     """The data files, deletion vectors and change data files that commits removed or wrote.
 
     Relative to the root and decoded, each once; those that lie elsewhere or are no UTF-8 are left
-    out. `StorageError` where a commit is gone since it was listed.
+    out. `CorruptTableError` where a commit cannot be read, `StorageError` where one is gone since
+    it was listed.
     """
-    return _removed(store, entries, lambda entry, info: None)
-
-
-def removed_since(
-    store: Store, entries: Sequence[LogEntry], times: Mapping[int, int], *, instant_ms: int
-) -> tuple[pa.StringArray, bool]:
-    """Those of `removed_paths` of which any time that is known is not before an instant.
-
-    Known are the times of the commit's file (`times`, by version), what the commit tells itself,
-    and the `deletionTimestamp` of the removal, in milliseconds since 1970-01-01 UTC. The second
-    value tells whether any commit is before the instant by all its times.
-    """
-    old = False
-
-    def deleted_from(entry: LogEntry, info: CommitInfo | None) -> int | None:
-        nonlocal old
-        time = max(times[entry.file.version or 0], told_time(info) or 0)
-        old |= time < instant_ms
-        return None if time >= instant_ms else instant_ms
-
-    return _removed(store, entries, deleted_from), old
-
-
-def _removed(
-    store: Store,
-    entries: Sequence[LogEntry],
-    deleted_from: Callable[[LogEntry, CommitInfo | None], int | None],
-) -> pa.StringArray:
-    """What commits removed or wrote; `deleted_from` says of a commit from which instant on its
-    removals count, None for all that it did."""
-    found = _Found(store.addresses)
-    try:
-        for entry, text in LogTail(store, entries).texts():
-            actions, beside = parse_other_lines(text, commit_info=True)
-            lines = FileLines.of(text, beside)
-            instant_ms = deleted_from(entry, actions.commit_info)
-            if lines.runs:
-                found.take(lines, instant_ms)
-    except FileNotFoundError as error:
-        raise StorageError(
-            "a commit is gone since it was listed", file=error.filename, remedy="run again"
-        ) from None
-    places = pc.unique(pa.chunked_array(found.places(), pa.binary()))
+    found: list[pa.BinaryArray] = []
+    everything = ((_readable(content)[0], True) for _, content in _commits(store, entries))
+    for sources, _ in _batches(everything):
+        found += _places(_parsed(sources), store.addresses)
+    places = pc.unique(pa.chunked_array(found, pa.binary()))
     try:
         return places.cast(pa.string())
     except pa.ArrowInvalid:
         return pa.array([text for text in map(_text, places.to_pylist()) if text], pa.string())
 
 
-class _Found:
-    """The places that lines of file actions name, parsed some lines at a time."""
+@dataclass(slots=True)
+class RemovedSince:
+    """What commits removed, or wrote as change data, where any time known of it is late.
 
-    def __init__(self, roots: Sequence[str]) -> None:
-        self._roots = roots
-        self._keys = MapKeys(partition_columns=frozenset())
-        self._waiting: dict[int | None, list[FileLines]] = {}
-        self._size = 0
-        self._places: list[pa.BinaryArray] = []
+    Known are the time of the commit's file, the times that the commit tells itself, and the
+    `deletionTimestamp` of each removal. All are in milliseconds since 1970-01-01 UTC.
+    """
 
-    def take(self, lines: FileLines, instant_ms: int | None) -> None:
-        self._waiting.setdefault(instant_ms, []).append(lines)
-        self._size += lines.size
-        if self._size >= _BYTES_PER_BATCH:
-            self._parse()
+    store: Store
+    entries: Sequence[LogEntry]
+    times: Mapping[int, int]
+    """Of the commits' files, by version."""
+    since_ms: int
+    """Times from this one on are late."""
+    goes_back: bool = False
+    """Whether any commit was met that is not late."""
+    unreadable: list[CorruptTableError] = field(default_factory=list)
+    """Why some commits tell nothing."""
 
-    def places(self) -> list[pa.BinaryArray]:
-        self._parse()
-        return self._places
+    def actions(self) -> Iterator[pa.Table]:
+        """The actions some at a time: their `path`, and their `deletionVector` if any has one.
 
-    def _parse(self) -> None:
-        for instant_ms, sources in self._waiting.items():
-            self._places += _named(sources, self._keys, self._roots, instant_ms)
-        self._waiting, self._size = {}, 0
+        `StorageError` where a commit is gone since it was listed.
+        """
+        for sources, late in _batches(self._lines()):
+            for parsed in self._parsed(sources):
+                removes = parsed.removes
+                if late:
+                    yield pa.table({"path": parsed.cdc_paths})
+                else:
+                    is_late = pc.greater_equal(removes["deletionTimestamp"], self.since_ms)
+                    removes = removes.filter(pc.fill_null(is_late, False))
+                yield removes
+
+    def _lines(self) -> Iterator[tuple[FileLines, bool]]:
+        for entry, content in _commits(self.store, self.entries):
+            try:
+                lines, told_ms = _readable(content)
+            except CorruptTableError as error:
+                self.unreadable.append(error)
+                continue
+            late = max(self.times[entry.file.version or 0], told_ms or 0) >= self.since_ms
+            self.goes_back |= not late
+            yield lines, late
+
+    def _parsed(self, sources: list[FileLines]) -> Iterator[ParsedFileActions]:
+        try:
+            yield _parsed(sources)
+        except CorruptTableError as error:
+            if len(sources) == 1:
+                self.unreadable.append(error)
+                return
+            for source in sources:
+                yield from self._parsed([source])
 
 
-def _named(
-    sources: list[FileLines], keys: MapKeys, roots: Sequence[str], instant_ms: int | None
-) -> list[pa.BinaryArray]:
-    parsed = parse_file_actions(sources, keys=keys, fields=_FIELDS)
-    removes, cdc_paths = parsed.removes, parsed.cdc_paths.chunks
-    if instant_ms is not None:
-        late = pc.greater_equal(removes["deletionTimestamp"], instant_ms)
-        removes, cdc_paths = removes.filter(pc.fill_null(late, False)), []
-    paths = [*removes["path"].chunks, *cdc_paths]
+_Content = CommitText | CorruptTableError
+"""Of a commit, or why it cannot be read."""
+
+
+def _commits(store: Store, entries: Sequence[LogEntry]) -> Iterator[tuple[LogEntry, _Content]]:
+    try:
+        yield from read_ahead(store, entries, partial(_content, store))
+    except FileNotFoundError as error:
+        raise StorageError(
+            "a commit is gone since it was listed", file=error.filename, remedy="run again"
+        ) from None
+
+
+def _content(store: Store, entry: LogEntry) -> _Content:
+    try:
+        return split(entry.path, read_listed(store, entry.status))
+    except CorruptTableError as error:
+        return error
+
+
+def _readable(content: _Content) -> tuple[FileLines, int | None]:
+    """The file actions of a commit, and the time that it tells."""
+    if isinstance(content, CorruptTableError):
+        raise content
+    actions, beside = parse_other_lines(content, commit_info=True)
+    return FileLines.of(content, beside), told_time(actions.commit_info)
+
+
+def _batches(
+    commits: Iterable[tuple[FileLines, bool]],
+) -> Iterator[tuple[list[FileLines], bool]]:
+    """The commits some at a time, those with the flag apart from the others."""
+    waiting: dict[bool, list[FileLines]] = {True: [], False: []}
+    sizes = {True: 0, False: 0}
+    for lines, flag in commits:
+        if lines.runs:
+            waiting[flag].append(lines)
+            sizes[flag] += lines.size
+        if sizes[flag] >= _BYTES_PER_BATCH:
+            yield waiting[flag], flag
+            waiting[flag], sizes[flag] = [], 0
+    yield from ((lines, flag) for flag, lines in waiting.items() if lines)
+
+
+def _parsed(sources: Sequence[FileLines]) -> ParsedFileActions:
+    keys = MapKeys(partition_columns=frozenset())
+    return parse_file_actions(sources, keys=keys, fields=_FIELDS)
+
+
+def _places(actions: ParsedFileActions, roots: Sequence[str]) -> list[pa.BinaryArray]:
+    removes = actions.removes
+    paths = [*removes["path"].chunks, *actions.cdc_paths.chunks]
     vectors: list[pa.StringArray] = []
     if "deletionVector" in removes.column_names:
         for chunk in removes["deletionVector"].chunks:
