@@ -1,5 +1,5 @@
-"""The nightly run: `python -m fuzz --cases 10000`, in processes of their own, so that one that dies
-is a finding like any other."""
+"""The nightly run, `make fuzz`, in processes of their own: one that dies is a finding like any
+other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main() -> int:
     seed, end = arguments.first, arguments.first + arguments.cases
     while seed < end:
         count = min(_CHUNK, end - seed)
-        words = [sys.executable, "-m", "fuzz", "--only", "--verbs", str(arguments.verbs)]
+        words = [sys.executable, "-m", "tests.fuzz", "--only", "--verbs", str(arguments.verbs)]
         words += ["--first", str(seed), "--cases", str(count)]
         ran = subprocess.run(
             words, stdout=subprocess.PIPE, text=True, timeout=_CHUNK_SECONDS, env=os.environ
@@ -56,8 +56,8 @@ def main() -> int:
 def _play(arguments: argparse.Namespace) -> int:
     import resource
 
-    from fuzz.cases import play
-    from fuzz.tables import tables
+    from tests.fuzz.cases import play
+    from tests.fuzz.tables import tables
 
     # What goes wrong must not take the machine with it.
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))

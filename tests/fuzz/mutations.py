@@ -17,7 +17,7 @@ from bombs import BOMBS
 
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import LOG
-from fuzz.tables import Files
+from tests.fuzz.tables import Files
 
 Mutated = dict[str, bytes]
 """The files of a table by their paths, to be changed in place."""

@@ -1,4 +1,5 @@
-"""What a piece of work takes: the most memory at any moment, and the time."""
+"""What a piece of work takes: the most memory at any moment, and the time of processors, which
+depends less than that of clocks on what else the machine does."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ def measured() -> Iterator[Taken]:
     """Measures the work of a block, that of all threads of this process together."""
     # 5: forget the highest memory so far.
     _CLEAR.write_text("5")
-    before, begun = _kilobytes("VmRSS"), time.perf_counter()
+    before, begun = _kilobytes("VmRSS"), time.process_time()
     taken = Taken()
     try:
         yield taken
     finally:
-        taken.seconds = time.perf_counter() - begun
+        taken.seconds = time.process_time() - begun
         taken.memory = max(0, _kilobytes("VmHWM") - before) << 10
 
 
