@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from bombs import BOMBS
+from tests.fuzz.tables import Files
 
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import LOG
-from tests.fuzz.tables import Files
 
 Mutated = dict[str, bytes]
 """The files of a table by their paths, to be changed in place."""
