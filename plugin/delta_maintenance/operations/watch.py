@@ -109,7 +109,8 @@ class CommitCount:
         self._accepts = accepts
         self._properties = dict(properties or {})
         self._newest: int | None = None
-        self._unread: list[int] = []
+        # Ranges, since a stray name may make any number of versions of it.
+        self._unread: list[range] = []
 
     def count(self, watch: LogWatch, *, newest: int, enough: int) -> bool:
         """Takes in the commits up to `newest`, as far as `enough` asks for. Whether that is all.
@@ -118,20 +119,22 @@ class CommitCount:
         """
         if self._newest is None or newest > self._newest:
             first = self.version + 1 if self._newest is None else self._newest + 1
-            self._unread += range(first, newest + 1)
+            self._unread += [range(first, newest + 1)] if first <= newest else []
             self._newest = newest
         if self._accepts.takes_all:
-            self.counted += len(self._unread)
+            self.counted += sum(map(len, self._unread))
             self._unread.clear()
         # The newest is most likely in the store's mind, and to be one that counts. Values are told
         # apart from what they were before, and so in order.
         at = 0 if self._accepts.properties else -1
         while self._unread and self.counted < enough:
+            versions = self._unread[at]
             try:
-                self.counted += self._counts(watch, self._unread[at])
+                self.counted += self._counts(watch, versions[at])
             except PollSpentError:
                 return False
-            del self._unread[at]
+            left = versions[1:] if at == 0 else versions[:-1]
+            self._unread[at : at + 1 or None] = [left] if left else []
         self.version = newest
         self._unread.clear()
         return True

@@ -73,6 +73,7 @@ def test_interval_is_read(text: str, expected: timedelta) -> None:
         f"{'9' * 5000} days",
         "٧ days",
         "interval interval 1 day",
+        "interval " + "1 day " * 200_000,
     ],
 )
 def test_interval_without_fixed_length_is_refused(text: str) -> None:

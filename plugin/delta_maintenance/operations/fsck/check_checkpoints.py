@@ -41,6 +41,7 @@ from delta_maintenance.table.read.checkpoint_reader import (
     FileActionBatch,
     UnusableCheckpointError,
 )
+from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.log_inventory import LogInventory
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles
 
@@ -97,7 +98,7 @@ def check_hint(store: Store, inventory: LogInventory, findings: Findings) -> Non
     """`_last_checkpoint`: readable, and about a checkpoint that is there."""
     path = f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"
     try:
-        hint = parse_hint(store.read(path))
+        hint = parse_hint(read_hint(store, path))
     except FileNotFoundError:
         return
     if hint is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.errors import InvalidRequestError, shortened
 
 CheckpointPolicy = Literal["classic", "v2"]
 
@@ -88,8 +88,10 @@ def parse_interval(text: str) -> timedelta:
 
     The word `interval` may be missing, case does not matter. Units go from weeks to microseconds;
     only seconds take a fraction. `InvalidRequestError` for anything else: months and years, which
-    have no fixed length, and a total below zero.
+    have no fixed length, a total below zero, and texts of more than 1,000 characters.
     """
+    if len(text) > _LONGEST_INTERVAL:
+        raise _invalid_interval(text)
     words = _INTERVAL.fullmatch(" ".join(text.lower().split()))
     if words is None:
         raise _invalid_interval(text)
@@ -109,6 +111,9 @@ def parse_interval(text: str) -> timedelta:
     return total
 
 
+_MOST_QUOTED = 80
+_LONGEST_INTERVAL = 1000
+"""Characters: matching takes more than linear time."""
 _UNITS = {
     "week": timedelta(weeks=1),
     "day": timedelta(days=1),
@@ -127,7 +132,7 @@ _INTERVAL = re.compile(rf"(?:interval )?(?P<terms>{_TERM.pattern}(?: {_TERM.patt
 
 def _invalid_interval(text: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{text!r} is no interval of fixed, non-negative length",
+        f"{shortened(text, _MOST_QUOTED)!r} is no interval of fixed, non-negative length",
         remedy="write it like 'interval 7 days', in weeks to microseconds",
     )
 

@@ -39,6 +39,7 @@ from delta_maintenance.table.read.history import (
     read_commit_info,
     version_at,
 )
+from delta_maintenance.table.read.log_file import read_listed
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.segment import (
     LOG_DIRECTORY,
@@ -192,7 +193,7 @@ class Table:
             if entry.file.end_version is None:
                 continue
             try:
-                problem = _compaction_problem(self.store.read(entry.path), entry.path)
+                problem = _compaction_problem(read_listed(self.store, entry.status), entry.path)
             except FileNotFoundError:
                 problem = "it is gone"
             except CorruptTableError as error:

@@ -19,6 +19,7 @@ from delta_maintenance.protocol.ndjson.line_buffers import LogTexts, Room, TextL
 from delta_maintenance.protocol.ndjson.line_prefixes import PADDING
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
+from delta_maintenance.table.read.log_file import read_listed
 from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry
 from delta_maintenance.table.write.staging import require_whole
@@ -226,7 +227,7 @@ def _piece(buffer: bytearray, end: int, path: str) -> LogTexts:
 def _filled(store: Store, commits: Sequence[LogEntry], rooms: list[Room]) -> Iterator[Room]:
     """Rooms full of commits: those given, new ones where all are in use."""
     room = Room(_BATCH_BYTES)
-    for entry, data in read_ahead(store, commits, lambda entry: store.read(entry.path)):
+    for entry, data in read_ahead(store, commits, lambda entry: read_listed(store, entry.status)):
         if not room.add(entry.path, data):
             yield room
             room = rooms.pop() if rooms else Room(_BATCH_BYTES)
