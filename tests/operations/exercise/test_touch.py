@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -195,17 +194,6 @@ def test_spark_specification(installed: dict[str, str]) -> None:
     asked = ["--report", "s3://lake-reports/1.json", "--options", '{"note": "later"}']
     request = run(installed, "spark-spec", "touch", *where, *asked)
     assert '\\"operation\\": \\"touch\\"' in request
-
-
-@pytest.mark.spark
-@pytest.mark.skipif(
-    shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="NO JAVA"
-)
-def test_spark_job(installed: dict[str, str], table: str) -> None:
-    done = json.loads(run(installed, "touch", table, "--engine", "spark", "--json"))
-    assert done["status"] == "touched"
-    ((_, by),) = history(table)
-    assert by.startswith("Spark ") and by.endswith(", 1 row")
 
 
 def test_documents(installed: dict[str, str]) -> None:
