@@ -71,7 +71,6 @@ def test_the_schemes_of_s3_mean_the_same(s3_server: S3Server, s3_bucket: str, sc
 @pytest.mark.parametrize(
     "address",
     [
-        "s3://bucket/t::file:///x",
         "dbfs:/t",
         "nothing://host/t",
         "s3://bucket/t?versionId=1",
