@@ -59,6 +59,10 @@ check: venv ## Lint, formatting, types, import contracts, conformance document, 
 docs: venv ## Build the documentation site in build/docs/site; warnings are errors
 	$(PY) tools/build_docs.py
 
+.PHONY: fuzz
+fuzz: venv ## Every verb on 10,000 damaged tables; FUZZ="--first N --cases N" plays some of them
+	PYTHONPATH=.:tests/support $(PY) -m tests.fuzz $(FUZZ)
+
 .PHONY: conformance
 conformance: venv ## Write docs/conformance.md anew from the marks on the tests
 	$(PY) -m pytest -qq --conformance=write

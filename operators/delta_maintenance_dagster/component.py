@@ -221,7 +221,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         storage = Reference(self.storage).here()
         found = discover(
             self._policy(), storage_options=lambda rule, _: storage.storage_options(rule)
-        )
+        ).complete()
         state_path.write_text(json.dumps([table.to_json() for table in found]))
 
     def build_defs_from_state(

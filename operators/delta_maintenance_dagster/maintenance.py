@@ -143,6 +143,7 @@ class _Maintenance:
     def run(self, config: MaintenanceConfig) -> "RunResult":
         """Does what the configuration says. `Failure` where it makes no sense."""
         # Loads pyarrow, which the loading of definitions must not wait for.
+        from delta_maintenance.policies.approval import Approvals
         from delta_maintenance.policies.run import run
 
         for name in config.approve:
@@ -163,7 +164,9 @@ class _Maintenance:
                 opened,
                 self.table.policy,
                 last_runs=last_runs,
-                approved=[name for name in _BY_POLICY if name in config.approve],
+                approvals=Approvals(
+                    operations=[name for name in _BY_POLICY if name in config.approve]
+                ),
                 plan_only=config.plan_only,
                 submit=self._submit,
                 progress=LoggedProgress(self.context.log),
