@@ -56,7 +56,7 @@ def age(root: Path) -> None:
 def test_no_real_table_loses_a_file_of_its_newest_version(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count_cases: Any
 ) -> None:
-    monkeypatch.setattr(vacuum.operation, "require_same_clock", lambda *_, **__: None)
+    monkeypatch.setattr(f"{vacuum.__name__}.operation.require_same_clock", lambda *_, **__: None)
     vacuumed = refused = deleted = 0
     for source in corpus_tables(corpus):
         root = tmp_path / source.name
@@ -91,7 +91,7 @@ def test_no_real_table_loses_a_file_of_its_newest_version(
 def test_every_version_that_is_kept_keeps_its_files(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vacuum.operation, "require_same_clock", lambda *_, **__: None)
+    monkeypatch.setattr(f"{vacuum.__name__}.operation.require_same_clock", lambda *_, **__: None)
     checked = 0
     for source in corpus_tables(corpus):
         root = tmp_path / source.name

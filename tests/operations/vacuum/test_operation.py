@@ -346,7 +346,7 @@ def test_the_retention_is_exact_to_the_millisecond(younger_ms: int, goes: bool) 
     table = Folder()
     instant = epoch_millis(NOW) - WEEK_MS - younger_ms
     table.log(add("removed.parquet"))
-    table.log(remove("removed.parquet", deletionTimestamp=instant), days=1)
+    table.commit([remove("removed.parquet", deletionTimestamp=instant)], at_ms=instant)
     table.file("removed.parquet")
     table.at(instant, "young.parquet")
     assert table.going() == ({"removed.parquet", "young.parquet"} if goes else set())
@@ -640,7 +640,7 @@ def test_a_directory_that_has_just_changed_stays(tmp_path: Path) -> None:
 def _apply(table: Folder, planned: vacuum.Survey) -> VacuumResult:
     """On a disk, whose clock is the real one: only the clock of the check is set."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vacuum.operation, "require_same_clock", lambda *_, **__: None)
+        patch.setattr(f"{vacuum.__name__}.operation.require_same_clock", lambda *_, **__: None)
         return vacuum.apply(table.open(), planned.plan, now=table.now, surveyed=planned)
 
 

@@ -91,10 +91,10 @@ def test_a_clock_that_is_ten_minutes_ahead_hides_nothing() -> None:
     [
         (40, 100, {}),
         (40, 70, {}),
-        (40, 68, {"open": 2}),
-        (40, 55, {"open": 15}),
-        (60, 61, {"list_from": 1, "open": 9}),
-        (None, 61, {"open": 9}),
+        (40, 68, {"read": 2}),
+        (40, 55, {"read": 15}),
+        (60, 61, {"list_from": 1, "read": 9}),
+        (None, 61, {"read": 9}),
     ],
 )
 def test_a_task_that_has_just_begun_pays_for_what_came_since(
@@ -111,18 +111,18 @@ def test_a_plan_that_is_carried_out_at_once_pays_nothing() -> None:
     assert commit_after(snapshot, ["task"], 59) is None
     assert store.trace == []
     assert commit_after(snapshot, ["task"], 57) is None
-    assert requests(store) == {"open": 2}
+    assert requests(store) == {"read": 2}
     assert commit_after(snapshot, ["task"], 37) is None
-    assert requests(store) == {"open": 2 + 22, "list_from": 1}
+    assert requests(store) == {"read": 2 + 22, "list_from": 1}
 
 
-def test_of_a_large_commit_only_the_head_is_read() -> None:
+def test_of_a_large_commit_only_the_head_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     table = built(versions=2)
     table.commit([log.commit_info("WRITE", operationId="task"), log.add("big" * 100_000)])
     table.commit([log.commit_info("WRITE")])
     snapshot, store = opened(table)
+    monkeypatch.setattr(type(store), "read", lambda *_: pytest.fail("a commit was read whole"))
     assert commit_since(snapshot, ["task"], None) == found(2)
-    assert "read" not in requests(store)
 
 
 def test_a_first_line_of_any_length_is_read_to_its_end() -> None:
