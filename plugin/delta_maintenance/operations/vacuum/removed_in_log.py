@@ -1,7 +1,7 @@
-"""The files that some commits took out of a table, read from the commits themselves.
+"""Files that a range of commits removed from a table, read from the commits.
 
-A vacuum that lists no folders finds its candidates here. Every vacuum finds here what commits tell
-of removals whose tombstones a checkpoint has dropped.
+A vacuum that lists no folders takes its candidates from here. Every vacuum uses them to protect
+files whose tombstones a checkpoint has dropped too early.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BYTES_PER_BATCH = 12 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogWindow:
-    """The commits that a vacuum by the log goes through."""
+    """The commits that a `lite` vacuum reads."""
 
     first: int
     last: int
@@ -56,9 +56,10 @@ class LogWindow:
 
 
 def window_to(store: Store, listing: LogListing, last: int) -> LogWindow:
-    """The commits up to `last` that no vacuum by the log has gone through.
+    """The commits up to `last` that no `lite` vacuum has read.
 
-    `RefusedError` where some of them are gone: what they removed would be left for ever.
+    Raises `RefusedError` if some of them were deleted: files that they removed would never be
+    found.
     """
     earliest = min(listing.commits, default=last + 1)
     done = last_vacuumed(store)
@@ -73,7 +74,7 @@ def window_to(store: Store, listing: LogListing, last: int) -> LogWindow:
 
 
 def last_vacuumed(store: Store) -> int | None:
-    """The last commit that a vacuum by the log went through, if one says so."""
+    """The last commit that a `lite` vacuum has read, if it is recorded."""
     try:
         value = json.loads(read_hint(store, f"{LOG_DIRECTORY}/{LAST_VACUUM}"))
     except (FileNotFoundError, ValueError, RecursionError):
@@ -85,7 +86,7 @@ def last_vacuumed(store: Store) -> int | None:
 
 
 def record_vacuumed(store: Store, version: int) -> None:
-    """Says that everything which commits up to a version removed has been deleted."""
+    """Records that all files removed by commits up to a version have been deleted."""
     store.put(f"{LOG_DIRECTORY}/{LAST_VACUUM}", json.dumps({_KEY: version}).encode())
 
 
