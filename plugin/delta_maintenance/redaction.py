@@ -99,7 +99,7 @@ _PARAMETER = re.compile(
     r"(?:\b|%3f|%26)(?:sig|x-(?:amz|goog)-(?:signature|credential|security-token)|awsaccesskeyid"
     r"|accountkey|sharedaccess(?:key|signature))"
     # A partition may have one of these names.
-    r"|(?:[?&;#]|%3f|%26)(?:[a-z_-]*(?:token|secret|passw(?:or)?d|signature|access_?key|credential))"
+    r"|(?:[?&;#]|%3f|%26)(?:delegation|[a-z_-]*(?:token|secret|passw(?:or)?d|signature|access_?key|credential))"
     r")(?:=|%3d))"
     r"[^&;\s\"'<>`]+",
     re.IGNORECASE,

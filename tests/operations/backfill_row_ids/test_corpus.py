@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from corpus_tables import TABLES
 from deltalake import DeltaTable, write_deltalake
 from row_ids import check, commits, state
 
@@ -24,10 +24,6 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
-CORPUS = Path(
-    os.environ.get("DELTA_MAINTENANCE_CORPUS", Path(__file__).parents[4] / "shared" / "tables")
-)
-TABLES = sorted(path.stem for path in (CORPUS / "expected").glob("*.json"))
 NOW = datetime.now(UTC)
 GIVEN = ("baseRowId", "defaultRowCommitVersion", "dataChange", "stats", "stats_parsed")
 

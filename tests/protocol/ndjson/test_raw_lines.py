@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite.play import examples
 from tests.properties.test_routes import PATHS, VECTORS, files
 
 from delta_maintenance.errors import CorruptTableError
@@ -116,9 +117,9 @@ def lines(draw: st.DrawFn) -> list[tuple[Action, str]]:
 
 
 @pytest.mark.conformance("COMP-02", "FILE-11")
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(lines(), st.integers(0, 3), st.lists(st.tuples(st.integers(0, 9), other_lines), max_size=3))
-def test_actions_keep_their_fields_and_get_keys(
+def test_every_action_keeps_its_fields_and_gets_its_key(
     made: list[tuple[Action, str]], cut: int, others: list[tuple[int, str]]
 ) -> None:
     texts = [line for _, line in made]
@@ -133,7 +134,7 @@ def test_actions_keep_their_fields_and_get_keys(
     assert found == expected
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.data())
 def test_plain_lines_have_one_action_and_a_simple_path(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(PLAIN)))

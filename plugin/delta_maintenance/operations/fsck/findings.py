@@ -170,6 +170,10 @@ KINDS: Mapping[str, FindingKind] = {
     "unreadable-checkpoint": FindingKind("corrupt", _CHECKPOINT),
     "missing-sidecar": FindingKind("corrupt", _CHECKPOINT),
     "sidecar-size": FindingKind("warning", _CHECKPOINT),
+    "sidecar-summary": FindingKind(
+        "warning",
+        "write a checkpoint with incremental never: one that takes the sidecar over goes by it",
+    ),
     "orphan-sidecar": FindingKind("note", "clean-log deletes it when it is old enough"),
     "checkpoint-differs": FindingKind(
         "corrupt", f"{_CHECKPOINT}; find out first which of the two is right"

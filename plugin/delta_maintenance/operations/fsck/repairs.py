@@ -104,7 +104,10 @@ class Repairing:
             return _outcome(repair, "already-done", reason="the checkpoint is not what it was")
         snapshot = self._without_bad_checkpoints(files.version)
         require_supported(snapshot.protocol, Operation.CLEAN_LOG, table=self.table.uri)
-        options = CheckpointOptions(kind=_kind(files, snapshot), engine="local")
+        # What is repaired must not rest on what may be damaged, too.
+        options = CheckpointOptions(
+            kind=_kind(files, snapshot), engine="local", incremental="never"
+        )
         plan = checkpoint.plan(snapshot, options, now=self.now)
         if files.kind is LogFileKind.CLASSIC_CHECKPOINT:
             # It is in the way of the new one. Until that is there, readers go by the log before it.

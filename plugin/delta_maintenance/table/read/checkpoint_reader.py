@@ -32,9 +32,11 @@ from delta_maintenance.protocol.actions.file_columns import (
 )
 from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import locations
+from delta_maintenance.protocol.delta_log.checkpoint_tags import stated_actions
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, LogFileKind
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import SingleActions, parse_other_lines, split
+from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
 from delta_maintenance.table.read.guarded_parquet import guarded_batches, open_footer
@@ -55,6 +57,8 @@ _SINGLES = (
     "checkpointMetadata",
     "sidecar",
 )
+_PLAIN_NAME = "[0-9A-Za-z_-][0-9A-Za-z._-]*"
+"""Bare names that are spelt the same with and without URI encoding."""
 _PARALLEL_FOOTERS = 8
 
 
@@ -85,7 +89,9 @@ class Checkpoint:
 
     Opening reads the footers of every Parquet file involved, so a truncated part or sidecar is
     found before anything is built on it. Without `open_sidecars` it tells which sidecars it refers
-    to, whatever has become of them, and nothing of the file actions in them.
+    to, whatever has become of them, and nothing of the file actions in them. With `trust_tags` the
+    footers of sidecars are read when they are needed, provided that the tags of the checkpoint tell
+    how many actions the sidecars hold.
     """
 
     def __init__(
@@ -95,6 +101,7 @@ class Checkpoint:
         *,
         sidecar_store: Store | None = None,
         open_sidecars: bool = True,
+        trust_tags: bool = False,
     ) -> None:
         self._store = store
         # A staged top-level file refers to sidecars that are published already.
@@ -111,7 +118,7 @@ class Checkpoint:
             self.sidecar_paths = tuple(_sidecar_path(sidecar, root) for sidecar in self.sidecars)
             """Where the sidecars lie, relative to the table root."""
             if open_sidecars:
-                self._open_sidecars()
+                self._open_sidecars(at_once=not trust_tags or self._stated_actions is None)
         except UnusableCheckpointError as error:
             raise error.located(
                 version=files.version, file=f"{LOG_DIRECTORY}/{files.name}"
@@ -140,39 +147,60 @@ class Checkpoint:
         return self._parquet[-1].schema if self._parquet else None
 
     def file_actions(
-        self, *, keys: MapKeys, fields: Mapping[str, Collection[str]] | None = None
+        self,
+        *,
+        keys: MapKeys,
+        fields: Mapping[str, Collection[str]] | None = None,
+        only: Collection[str] | None = None,
     ) -> Iterator[FileActionBatch]:
         """The adds and removes, with every field or only the named ones of each action.
 
         Parsed statistics and partition values come only when all fields are asked for, or by name.
+        `only` names the sidecars to read, by their `sidecar_paths`.
         """
         try:
             if self._inline is not None:
                 parsed = parse_file_actions([self._inline], keys=keys, fields=fields)
                 yield FileActionBatch(parsed.adds, parsed.removes)
             for parquet in self._parquet:
-                yield from parquet.file_actions(keys, fields)
+                if only is None or parquet.path in only:
+                    yield from parquet.file_actions(keys, fields)
         except Exception as error:
             raise self._damaged(error) from error
 
-    def parts(self, max_bytes: int) -> list[CheckpointPart]:
+    def sidecar_schema(self, path: str) -> pa.Schema:
+        """The Parquet schema of a sidecar, by its path."""
+        try:
+            return next(file.schema for file in self._parquet if file.path == path)
+        except Exception as error:
+            raise self._damaged(error) from error
+
+    def parts(self, max_bytes: int, *, only: Collection[str] | None = None) -> list[CheckpointPart]:
         """The file actions in parts of about so many bytes, as they are in memory.
 
-        A row group is never divided.
+        A row group is never divided. `only` names the sidecars to read, by their `sidecar_paths`.
         """
         if self._inline is not None:
             return [CheckpointPart(self.files.entries[0].path, None)]
         return [
             CheckpointPart(parquet.path, groups)
             for parquet in self._parquet
+            if only is None or parquet.path in only
             for groups in parquet.row_groups_by_size(max_bytes)
         ]
 
     @property
     def row_count(self) -> int:
         """How many rows the files with the file actions have; a few are other actions."""
+        if self.sidecars and self._stated_actions is not None:
+            return self._stated_actions
         count: int = sum(parquet.metadata.num_rows for parquet in self._parquet)
         return count if self._inline is None else count + self._inline.count
+
+    @property
+    def _stated_actions(self) -> int | None:
+        metadata = self.singles.checkpoint_metadata
+        return stated_actions(metadata[0].tags) if metadata else None
 
     def _open_top_level(self) -> None:
         for entry in self.files.entries:
@@ -207,8 +235,14 @@ class Checkpoint:
     def _has_inline_files(self) -> bool:
         return self._inline is not None or any(file.has_file_actions() for file in self._parquet)
 
-    def _open_sidecars(self) -> None:
+    def _open_sidecars(self, *, at_once: bool) -> None:
         if not self.sidecar_paths:
+            return
+        if not at_once:
+            self._parquet = [
+                _ParquetFile(self._sidecar_store, path, at_once=False)
+                for path in self.sidecar_paths
+            ]
             return
         with ThreadPoolExecutor(_PARALLEL_FOOTERS) as pool:
             opened = pool.map(
@@ -282,13 +316,27 @@ class _ParquetFile:
     Keeps the footer, not the file: a snapshot may live long, and open files are few.
     """
 
-    def __init__(self, store: Store, path: str) -> None:
+    def __init__(self, store: Store, path: str, *, at_once: bool = True) -> None:
         self._store = store
         self._limits = ReadLimits.of(store)
         self.path = path
+        if at_once:
+            self._footer  # noqa: B018
+
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        return self._footer[0]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._footer[1]
+
+    @read_once
+    def _footer(self) -> tuple[pq.FileMetaData, pa.Schema]:
+        path = self.path
         try:
-            with store.open(path) as source:
-                self.metadata, self.schema = open_footer(source, self._limits)
+            with self._store.open(path) as source:
+                return open_footer(source, self._limits)
         except FileNotFoundError:
             raise UnusableCheckpointError(f"{path} is gone") from None
         except DeltaMaintenanceError as error:
@@ -402,6 +450,8 @@ def _all_null(group: pq.RowGroupMetaData, leaves: list[int]) -> bool:
 def _sidecar_path(sidecar: Sidecar, root: str) -> str:
     """Where a sidecar lies, relative to the table root: always in the table's own folder."""
     own = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
+    if re.fullmatch(_PLAIN_NAME, sidecar.path):
+        return f"{own}/{sidecar.path}"
     path = sidecar.path if re.search("[/:]", sidecar.path) else f"{own}/{sidecar.path}"
     place = locations(pa.array([path], pa.string()), root=root)[0].as_py()
     directory, _, name = place.decode(errors="surrogateescape").rpartition("/")

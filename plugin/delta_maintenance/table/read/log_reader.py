@@ -28,6 +28,8 @@ _BATCH_BYTES = 12 << 20
 # What is read to get at a few fields is soon gone again: smaller batches need less room for it.
 _NARROW_BATCH_BYTES = 4 << 20
 _THOROUGH_BYTES = 32 << 20
+_KEPT_BYTES = 4 << 20
+"""A tail of at most so many bytes is read once and kept as long as its snapshot lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +46,17 @@ class TailBatch:
 class LogTail:
     """The commits and compactions of a log segment, to be read from the newest to the oldest.
 
-    Reading them a second time is quicker: where the file actions lie is remembered.
+    Reading them a second time is quicker: a short tail is kept, and of a long one where the file
+    actions lie.
     """
 
     def __init__(self, store: Store, entries: Sequence[LogEntry]) -> None:
         self._store = store
         self.entries = tuple(entries)
-        self._thorough = sum(entry.status.size for entry in entries) <= _THOROUGH_BYTES
+        size = sum(entry.status.size for entry in entries)
+        self._thorough = size <= _THOROUGH_BYTES
+        self._keeps = size <= _KEPT_BYTES
+        self._kept: dict[str, CommitText] = {}
         self._blocks: dict[str, FileBlock] = {}
 
     def texts(self) -> Iterator[tuple[LogEntry, CommitText]]:
@@ -69,7 +75,13 @@ class LogTail:
     def _texts(
         self, read: Callable[[LogEntry], CommitText]
     ) -> Iterator[tuple[LogEntry, CommitText]]:
+        if self.entries and len(self._kept) == len(self.entries):
+            for entry in reversed(self.entries):
+                yield entry, self._kept[entry.path]
+            return
         for entry, text in read_ahead(self._store, self.entries, read):
+            if self._keeps and entry.status.size <= _PIECE_BYTES:
+                self._kept[entry.path] = text
             if text.block is not None:
                 self._blocks[entry.path] = text.block
             yield entry, text

@@ -152,7 +152,9 @@ class Table:
                 raise last_failure or error from None
             try:
                 checkpoint = (
-                    Checkpoint(self.store, segment.checkpoint) if segment.checkpoint else None
+                    Checkpoint(self.store, segment.checkpoint, trust_tags=True)
+                    if segment.checkpoint
+                    else None
                 )
             except UnusableCheckpointError as error:
                 warnings.append(_passed_over(error.file, error.problem))
