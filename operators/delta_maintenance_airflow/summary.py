@@ -1,4 +1,4 @@
-"""What a run over many tables came to."""
+"""The summary of a run over many tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the patterns of a policy to the tables that are there."""
+"""Finding the tables that match the patterns of a policy."""
 
 from __future__ import annotations
 
@@ -37,24 +37,25 @@ def discover(
     storage_options: OptionsAt = _environment_options_at,
     parallel: int = _PARALLEL,
 ) -> tuple[PolicyTable, ...]:
-    """Every table of the policy: those named, in its order, then those found, by pattern and path.
+    """All tables of the policy: first the named ones, in its order, then those found, by pattern
+    and path.
 
-    Lists the folders below each pattern's fixed beginning, level by level, and enters neither
-    tables nor links nor folders whose names begin with `.` or `_`. A listing that fails is an
-    error, for half a list would pass for the whole. `InvalidRequestError` where two tables come to
-    one name.
+    Lists the folders below each pattern's fixed prefix, level by level, without entering tables,
+    links, or folders whose names start with `.` or `_`. A failed listing is an error, because an
+    incomplete list would look complete. Raises `InvalidRequestError` if two tables have the same
+    name.
     """
     tables = {table.uri: table for table in policy.named_tables}
     for entry in policy.patterns:
         search = _Search(entry, parallel)
-        # A pattern's own rules say how to reach its root.
+        # The rules of a pattern contain the storage settings of its root.
         rule = policy.table_of(entry, search.root).rules.storage
         found = search.tables(storage_options(rule, search.root))
         if not found:
             _logger.warning("there is no table at %s", entry.pattern)
         for path in found:
             uri = search.uri(path)
-            # Of two patterns that find one table, the first is the one whose rules it has.
+            # If two patterns find the same table, the rules of the first pattern apply.
             if uri not in tables:
                 name = "/".join(part for part in (entry.name, path) if part)
                 tables[uri] = policy.table_at(uri, name=name or uri)

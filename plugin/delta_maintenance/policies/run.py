@@ -1,9 +1,9 @@
-"""Running what is due on a table, in order, until all is done or something says stop.
+"""Running the operations that are due on a table, in order, until done or stopped.
 
-Each operation is planned on the table as it is by then, held against the limits, and carried out by
-its own `apply`; in between the table is assessed anew, for one operation changes what the next has
-to do. What fails ends the run of its table. Whatever ends it, another run goes on from there, for
-what is due follows from the table.
+Each operation is planned on the current table, compared with the limits, and applied. Between
+operations, the table is assessed again, because one operation changes the work of the next. A
+failure ends the run on its table. Another run continues from there, because the due operations
+follow from the table.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def run(
     now: Callable[[], datetime] = clock.now,
     new_id: clock.NewId = clock.new_id,
 ) -> RunResult:
-    """Runs what is due on the table by its policy.
+    """Runs the operations that are due on the table according to its policy.
 
-    `approved` are the operations that somebody agreed to, of those that need it. With `plan_only`
-    nothing is changed, and each outcome has the operation's Plan for the table as it is now.
-    `submit` runs what is planned for Spark; without it that fails. The library's errors are in the
-    answer, and never raised.
+    `approved` names the approved operations among those that need an approval. With `plan_only`,
+    nothing is changed, and each outcome has the operation's Plan for the current table. `submit`
+    runs plans for Spark; without it, such plans fail. Errors of the library are returned, not
+    raised.
     """
     context = Context(
         table=table,
@@ -147,7 +147,7 @@ class _Run:
         blank = OperationOutcome(
             operation=due.operation,
             status="needs-approval",
-            reason=f"{due.reason}; approve it, for the policy asks for that",
+            reason=f"{due.reason}; approve it, as the policy requires",
             started_at=now,
             engine=due.engine,
         )
