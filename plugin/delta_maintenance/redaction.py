@@ -76,7 +76,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 LINK = r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::)|/)"
 """Where the next link of a chained address of fsspec begins."""
 _LINKS = re.compile(f"({LINK})")
-_QUOTED = re.compile(rf"(([A-Za-z][A-Za-z0-9+.-]*)://)((?:(?!{LINK})[^\s\"'<>`])+)")
+_QUOTED = re.compile(rf"(?<![A-Za-z0-9+.-])(([A-Za-z0-9+.-]+)://)((?:(?!{LINK})[^\s\"'<>`])+)")
 _BUCKETS = frozenset(("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "az", "wasb", "wasbs"))
 """Schemes in whose addresses a bucket stands, which has no port."""
 _CONTAINER = re.compile(r"[a-z0-9$-]+")

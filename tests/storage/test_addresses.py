@@ -185,6 +185,7 @@ def test_without_its_package_one_line_says_what_to_install(
     assert open_store("/t").root == "/t"
 
 
+@pytest.mark.process
 def test_opening_a_local_table_loads_no_client() -> None:
     program = (
         "import sys; from delta_maintenance.storage import open_store; open_store('/t')\n"

@@ -57,6 +57,7 @@ def test_a_local_table_needs_none(tmp_path: Any) -> None:
     assert open_store(tmp_path, clients=SharedClients()).stat("a") is None
 
 
+@pytest.mark.server
 def test_without_pauses_a_request_is_sent_once() -> None:
     with serve_s3() as server:
         store = open_store("s3://lake/t", server.storage_options, clients=SharedClients(pauses=()))

@@ -30,7 +30,7 @@ _BROKEN_PIPE = 141
 """What a shell reports of a program that a closed pipe ended. Not 0: the output is incomplete."""
 
 _LOOKING = ("inspect", "files", "history", "health")
-_TABLES = ("assess", "run", "spark-spec", "spark-stage")
+_TABLES = ("init", "assess", "run", "spark-spec", "spark-stage")
 _MODULES = {"spark-spec": "spark_spec", "spark-stage": "spark_spec"}
 """The verbs that are no operations, in the order of the help: before those and behind them. Each
 has a module in `verbs`, of its own name unless it stands here."""
