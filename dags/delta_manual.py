@@ -13,11 +13,9 @@ table on its own:
 Retentions are those of the table, or longer; nothing here makes one shorter without the operation's
 own two flags.
 
-Two operations need options, for no policy asks for them: `{"feature": "deletionVectors"}` says
-which feature is to be dropped, and `{"name": "positive", "expression": "quantity > 0"}` what is to
-be true of every row, which Spark finds out. With `"truncate_history": true` a feature may take a
-second run: the first one then ends well, as `incomplete`, and says from when on the other can drop
-it.
+With `"truncate_history": true`, dropping a feature may take a second run: the first one then ends
+well, as `incomplete`, and says from when on the other can drop it.
+
 """
 
 from __future__ import annotations
@@ -28,25 +26,15 @@ from typing import Any
 from airflow.sdk import DAG, Param, get_current_context, task, task_group
 
 from delta_maintenance_airflow.compat import AirflowFailException
+from delta_maintenance_airflow.manual_form import required_options, titles
 from delta_maintenance_airflow.operators.by_hand import DeltaApprovalOperator, DeltaManualOperator
 
-OPERATIONS = {
-    "checkpoint": "Write a checkpoint",
-    "compact-log": "Compact the log",
-    "clean-log": "Clean up the log (deletes)",
-    "vacuum": "Vacuum (deletes)",
-    "fsck": "Examine the table",
-    "backfill-row-ids": "Enable row tracking, with IDs for all rows",
-    "upgrade-protocol": "Upgrade the protocol",
-    "set-properties": "Set table properties",
-    "add-constraint": "Add a CHECK constraint (on Spark)",
-    "drop-feature": "Drop a table feature (may delete history)",
-}
+OPERATIONS = titles()
 
 with DAG(
     dag_id="delta_manual",
     description="Plans one operation on Delta tables, has it approved, and carries it out.",
-    doc_md=__doc__,
+    doc_md=f"{__doc__}{required_options()}",
     schedule=None,
     start_date=datetime(2026, 1, 1),
     default_args={"retries": 2, "retry_delay": timedelta(minutes=2)},
@@ -78,8 +66,7 @@ with DAG(
             type="object",
             title="Options",
             description="Fields of the operation's options, over what the policy says: "
-            '{"retention": "P30D"}. Dropping a feature needs {"feature": "deletionVectors"}, a '
-            'constraint {"name": "positive", "expression": "quantity > 0"}.',
+            f'{{"retention": "P30D"}}. {required_options()}',
         ),
         "plan_only": Param(
             False,

@@ -5,7 +5,9 @@ task to task, what a Spark job takes as its argument and what ends in a log line
 
 Pydantic reads and writes the JSON. Loading it takes longer than many an operation, so the fields of
 Options, Plans and Results say without it what they ask of a value (`AtLeast`, `Instant`), and only
-JSON loads it, or a value that is not what its field asks for.
+JSON loads it, or a value that is not what its field asks for. Measured in pairs on CPython 3.11,
+`compact-log --dry-run` of a small table takes 0.43 s of CPU this way, and 0.55 s where pydantic
+checks the Options.
 """
 
 from __future__ import annotations
