@@ -1,8 +1,7 @@
-"""Marks every test with what it starts, and fails a test that starts more than its marks say.
+"""Marks every test with what it starts, and fails a quick one that starts something all the same.
 
-The marks come from the folder of a test, from the fixtures it asks for, and from its module. What
-a test starts is watched while it runs, so that `pytest -m "not spark"` starts no JVM for certain.
-Any of the marks makes a test `slow`.
+The marks come from the folder of a test, from the fixtures it asks for, and from its module. Any
+of them makes a test `slow`. What the other tests start is watched in a run with `--quick`.
 """
 
 from __future__ import annotations
@@ -66,7 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, what in RESOURCES.items():
         config.addinivalue_line("markers", f"{name}: {what}")
     config.addinivalue_line("markers", f"slow: carries any of {', '.join(RESOURCES)}")
-    config.pluginmanager.register(_Watch())
+    if config.getoption("--quick"):
+        config.pluginmanager.register(_Watch())
 
 
 # Before -m takes tests away.
