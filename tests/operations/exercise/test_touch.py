@@ -21,6 +21,8 @@ import pytest
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
 
+pytestmark = pytest.mark.process
+
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
 
