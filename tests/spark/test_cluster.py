@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from emulators.s3_server import S3Server
-from processes.spark_processes import Cluster
+from servers.spark_processes import Cluster
 from sidecar_rows import sidecar_rows
 from vacuum_tables import Folder
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from processes.spark_processes import ConnectServer
+from servers.spark_processes import ConnectServer
 from sound_tables import DATA, SoundTable
 from vacuum_tables import Folder
 

@@ -32,6 +32,7 @@ FOLDERS = {
     "tests/oracle": "oracle",
     "tests/spark": "spark",
     "tests/stack": "airflow",
+    "tests/storage/hdfs": "server",
     "tests/simulation": "cases",
 }
 """Folders all of whose tests carry a mark."""
@@ -44,6 +45,7 @@ _FIXTURES = {
     "gcs_server": "server",
     "java": "spark",
     "running_s3_server": "server",
+    "web": "server",
 }
 _IMPLIED = {"oracle": {"spark"}}
 _ALLOWED = {
@@ -103,6 +105,9 @@ class _Watch:
         if resource is None or self._allowed is None or self._process != self._getpid():
             return
         if event == "socket.bind" and arguments[0].family == socket.AF_UNIX:
+            return
+        if event == "socket.bind" and arguments[1][:2] == ("::1", 0):
+            # When urllib3 is imported, it finds out whether the machine has IPv6.
             return
         if event == "subprocess.Popen" and os.path.basename(str(arguments[0])) in _UTILITIES:
             return
