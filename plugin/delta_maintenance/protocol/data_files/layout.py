@@ -127,9 +127,7 @@ class DataFileLayout:
         return replace(written, columns=self.columns) == self
 
     def _field(self, item: StructField) -> pa.Field:
-        nested = next(
-            (item.metadata[key] for key in NESTED_IDS if key in item.metadata), None
-        )
+        nested = next((item.metadata[key] for key in NESTED_IDS if key in item.metadata), None)
         ids = nested if self.nested_ids and isinstance(nested, Mapping) else {}
         kind = self._type(item.type, item.name, ids)
         return pa.field(item.name, kind, metadata=self._id(item.metadata.get(COLUMN_ID), item.name))
@@ -270,7 +268,5 @@ def _plain_type(kind: DeltaType) -> DeltaType:
         case ArrayType(element=element):
             return ArrayType(element=_plain_type(element), contains_null=True)
         case MapType(key=key, value=value):
-            return MapType(
-                key=_plain_type(key), value=_plain_type(value), value_contains_null=True
-            )
+            return MapType(key=_plain_type(key), value=_plain_type(value), value_contains_null=True)
     return kind

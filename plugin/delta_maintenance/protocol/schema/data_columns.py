@@ -28,7 +28,6 @@ from delta_maintenance.protocol.schema.types import (
     to_arrow_type,
 )
 
-
 VARIANT = pa.struct(
     [pa.field("metadata", pa.binary(), False), pa.field("value", pa.binary(), False)]
 )
@@ -50,9 +49,7 @@ def arrow_type(delta_type: DeltaType, *, variants: bool = False) -> pa.DataType:
         case ArrayType(element=element):
             return pa.list_(arrow_type(element, variants=variants))
         case MapType(key=key, value=value):
-            return pa.map_(
-                arrow_type(key, variants=variants), arrow_type(value, variants=variants)
-            )
+            return pa.map_(arrow_type(key, variants=variants), arrow_type(value, variants=variants))
         case PrimitiveType(name="variant") if variants:
             return VARIANT
     single = to_arrow_type(delta_type)
