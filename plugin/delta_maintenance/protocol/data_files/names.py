@@ -7,7 +7,10 @@ name looks like. The folder of a partition has escapes of its own, which are par
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from urllib.parse import quote
+
+from delta_maintenance.protocol.schema.types import ColumnMappingMode
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """The folder of a null partition value, and of an empty one."""
@@ -35,9 +38,43 @@ def partition_folder(values: Mapping[str, str | None], columns: Sequence[str]) -
     return "/".join(names)
 
 
-def random_prefix(identifier: str, length: int) -> str:
-    """A folder that spreads files over a store, drawn from a UUID."""
-    return identifier.replace("-", "")[:length]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileNaming:
+    """The folders of a table's new data files. Travels to executors."""
+
+    partition_columns: tuple[str, ...]
+    """Physical names."""
+    prefix_length: int | None = None
+    """Of the folders that spread files over a store; None for the folders of partitions."""
+
+    @classmethod
+    def of(
+        cls,
+        configuration: Mapping[str, str],
+        partition_columns: Sequence[str],
+        mode: ColumnMappingMode,
+    ) -> FileNaming:
+        """By `delta.randomizeFilePrefixes` and `delta.randomPrefixLength`; tables with column
+        mapping always spread their files, for their columns may be renamed."""
+        spread = configuration.get("delta.randomizeFilePrefixes", "").lower() == "true"
+        text = configuration.get("delta.randomPrefixLength", "")
+        length = int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 3 else 2
+        return cls(
+            partition_columns=tuple(partition_columns),
+            prefix_length=min(max(length, 1), 32) if spread or mode != "none" else None,
+        )
+
+    def name(
+        self, values: Mapping[str, str | None], number: int, identifier: str, codec: str
+    ) -> str:
+        """The name in the store of the data file of a partition. `identifier` is a new UUID."""
+        folder = None
+        if self.prefix_length is None:
+            folder = partition_folder(values, self.partition_columns)
+        if folder is None:
+            folder = identifier.replace("-", "")[: self.prefix_length or 2]
+        file = data_file_name(number, identifier, codec)
+        return f"{folder}/{file}" if folder else file
 
 
 def data_file_name(number: int, identifier: str, codec: str) -> str:

@@ -22,15 +22,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.columns.key_hash import Hashes, hash_between
+from delta_maintenance.protocol.columns.key_hash import Hashes
 
 VERSION = 1
 
 _ROWS = 1 << 15
 """Rows that are worked on at once: their hashes stay in the processor's cache."""
+_TEXTS = 1 << 12
+"""Texts that are worked on at once."""
+_BLOCK = 64
+"""Bytes of each text that are taken at once."""
 _MODULUS = 1 << 64
 _SHIFT = np.uint64(32)
 _LIST_POSITION = np.uint64(0x9E3779B97F4A7C15)
+_ONE = np.uint64(1)
+_ALL = np.uint64(_MODULUS - 1)
 _LIST_LENGTH = np.uint64(0xC2B2AE3D27D4EB4F)
 _FIRST = (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))
 _SECOND = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -151,7 +157,7 @@ class _Column:
             return self._from_dictionary(values)
         if pa.types.is_null(values.type) or not len(values):
             return np.full(len(values), self._null, np.uint64)
-        mixed = self.words(values) * self._first
+        mixed = np.multiply(self.words(values), self._first)
         mixed ^= mixed >> _SHIFT
         mixed *= self._second
         if values.null_count:
@@ -217,13 +223,17 @@ class _Bytes(_Column):
         width = np.dtype(np.int64 if _is_large(values.type) else np.int32)
         _, offsets, data = values.buffers()
         ends = np.frombuffer(offsets, width, len(values) + 1, values.offset * width.itemsize)
-        first, last = int(ends[0]), int(ends[-1])
-        # Words of eight bytes are read at every start, beyond the last value too.
-        padded = np.zeros(last - first + 8, np.uint8)
-        if data is not None:
-            padded[:-8] = np.frombuffer(data, np.uint8)[first:last]
-        starts = ends.astype(np.int64) - first
-        return hash_between(padded, starts[:-1], starts[1:])
+        found = np.empty(len(values), np.uint64)
+        for at in range(0, len(values), _TEXTS):
+            bounds = ends[at : at + _TEXTS + 1].astype(np.int64)
+            first, last = int(bounds[0]), int(bounds[-1])
+            # Whole blocks are read at every start, beyond the last value too.
+            padded = np.zeros(last - first + _BLOCK, np.uint8)
+            if last > first:
+                padded[:-_BLOCK] = np.frombuffer(data, np.uint8, last - first, first)
+            bounds -= first
+            found[at : at + _TEXTS] = _text_hashes(padded, bounds[:-1], np.diff(bounds))
+        return found
 
 
 class _Struct(_Column):
@@ -272,6 +282,45 @@ class _List(_Column):
         np.cumsum(elements, out=totals[1:])
         words = totals[ends[1:] - first] - totals[starts]
         return words + lengths.astype(np.uint64) * _LIST_LENGTH
+
+
+def _text_hashes(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> Hashes:
+    """Each text as words of eight bytes, the last one filled up with zeros: a sum over all words,
+    in which the place of a word is a part of its factors and a word of zeros comes to nothing."""
+    hashes = lengths.astype(np.uint64) * _LIST_LENGTH
+    longest, shortest = int(lengths.max()), int(lengths.min())
+    rows: npt.NDArray[np.int64] | None = None
+    for begin in range(0, longest, _BLOCK):
+        if begin and begin >= shortest:
+            rows = np.flatnonzero(lengths > begin)
+            starts_here, lengths_here = starts[rows] + begin, lengths[rows] - begin
+        else:
+            starts_here, lengths_here = starts + begin, lengths - begin
+        words = -(-min(_BLOCK, longest - begin) // 8)
+        # One copy of a block for each text is much quicker than one for each of its words.
+        block = np.dtype((np.void, 8 * words))
+        blocks: npt.NDArray[Any] = np.ndarray(
+            (len(data) - 8 * words + 1,), block, data, strides=(1,)
+        )
+        taken = blocks[starts_here].view(np.uint64).reshape(len(starts_here), words)
+        whole = min(int(lengths_here.min()) // 8, words)
+        for at in range(whole, words):
+            missing = np.clip(8 * (at + 1) - lengths_here, 0, 8).astype(np.uint64)
+            taken[:, at] &= _ALL >> (missing * np.uint64(8))
+        places = (np.arange(begin // 8, begin // 8 + words, dtype=np.uint64) << _ONE) + _ONE
+        taken *= places * _FIRST[0]
+        taken ^= taken >> _SHIFT
+        taken *= places * _SECOND[0]
+        total = taken[:, 0].copy()
+        for at in range(1, words):
+            total += taken[:, at]
+        if rows is None:
+            hashes += total
+        else:
+            hashes[rows] += total
+    return hashes
 
 
 def _column(path: tuple[str, ...], kind: pa.DataType) -> _Column:
