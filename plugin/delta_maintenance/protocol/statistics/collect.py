@@ -142,8 +142,10 @@ class _Leaf:
             # Readers differ in where NaN stands, and in how they read infinity.
             if math.isinf(value) or (self.has_nan and greatest):
                 return None
-            # The two zeros are equal and yet two values.
-            return pa.array([value if value else (0.0 if greatest else -0.0)], kind)
+            # The two zeros are equal and yet two values. All digits of a double: some readers
+            # compare floats as such, and fewer digits would not be this number then.
+            bound = value if value else (0.0 if greatest else -0.0)
+            return pa.array([bound], pa.float64())
         if pa.types.is_string(kind):
             return _text_bound(value, greatest)
         if pa.types.is_date(kind):
