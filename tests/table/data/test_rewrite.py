@@ -1,4 +1,4 @@
-"""Bins of data files, rewritten: the same rows in the same order, with everything that is theirs."""
+"""Bins of data files, rewritten: the same rows in the same order, with their row IDs."""
 
 from __future__ import annotations
 
