@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.operations.rewriting.choice import Choice, ChoiceRules, choose, limited
-from delta_maintenance.operations.rewriting.live_columns import LiveColumns
+from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Replaced
 
 TARGET = 1000
 RULES = ChoiceRules(target_bytes=TARGET, small_bytes=750)
@@ -39,6 +39,7 @@ def live(*files: dict[str, Any], partitions: int = 1) -> LiveColumns:
         vector=pa.chunked_array([pa.nulls(len(whole), pa.string())]),
         partitions={"p": pa.array([str(at) for at in range(partitions)])},
         last_write=np.zeros(partitions, np.int64),
+        replaced=Replaced(*(np.zeros(0, kind) for kind in (np.int64, np.int64, np.bool_))),
         **{name: column(name) for name in plain},
     )
 

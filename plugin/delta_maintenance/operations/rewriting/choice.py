@@ -16,7 +16,7 @@ Everything is pure and works on columns.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Num
 Mask = npt.NDArray[np.bool_]
 
 SMALL, DELETED_ROWS = "small", "deleted-rows"
+CLUSTERED, HOT, OFTEN = "clustered", "written-lately", "rewritten-often"
 _TIER = 4
 """A file of an earlier rewrite is joined by new ones that come to this fraction of it."""
 
@@ -98,15 +99,18 @@ def choose(
     *,
     partitions: Mask | None = None,
     hot: Mask | None = None,
+    taken: Mask | None = None,
     footers: Mapping[str, Mask] | None = None,
 ) -> Choice:
     """The bins for these files.
 
     `partitions` are those that were asked for, `hot` those to be left alone because writers are at
-    work there. `footers` are reasons that the footers of the files gave.
+    work there, `taken` files that need no choice any more. `footers` are reasons that the footers of the files gave.
     """
     count = files.count
     asked = np.ones(count, np.bool_) if partitions is None else partitions[files.partition]
+    if taken is not None:
+        asked &= ~taken
     ratio = _ratio(files)
     size = np.ceil(files.live_bytes * ratio).astype(np.int64)
     deleted = _deleted(files, rules)
@@ -167,12 +171,37 @@ def limited(
     return choice.kept(kept)
 
 
+def not_too_often(files: LiveColumns, choice: Choice, *, budget: float) -> Choice:
+    """The choice without bins that would rewrite too many bytes of earlier rewrites once more.
+
+    `budget` is how many may be; bins that take fewest come first. Files with a reason of their own
+    do not count.
+    """
+    own = np.ones(files.count, np.bool_)
+    for name, mask in choice.reasons.items():
+        if name != SMALL:
+            own &= ~mask
+    again = files.size * ((files.target > 0) & own)
+    if not choice.bin_count or not again[choice.rows].any():
+        return choice
+    per_bin = np.bincount(choice.bins, again[choice.rows], choice.bin_count)
+    order = np.argsort(per_bin, kind="stable")
+    kept = np.zeros(choice.bin_count, np.bool_)
+    kept[order] = (np.cumsum(per_bin[order]) <= budget) | (per_bin[order] == 0)
+    if kept.all():
+        return choice
+    late = np.zeros(files.count, np.bool_)
+    late[choice.rows[~kept[choice.bins]]] = True
+    fewer = choice.kept(kept)
+    return replace(fewer, left={**fewer.left, OFTEN: late})
+
+
 def _left_alone(files: LiveColumns, rules: ChoiceRules, hot: Mask | None) -> list[tuple[str, Mask]]:
     reasons = []
     if not rules.full:
-        reasons.append(("clustered", files.clustered))
+        reasons.append((CLUSTERED, files.clustered))
     if hot is not None:
-        reasons.append(("written-lately", hot[files.partition]))
+        reasons.append((HOT, hot[files.partition]))
     return reasons
 
 

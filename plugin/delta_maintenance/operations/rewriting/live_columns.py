@@ -48,8 +48,20 @@ _REMOVE_FIELDS = (
     "deletionTimestamp",
     "partitionValues",
     "dataChange",
+    "size",
     "tags",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Bytes of tombstones whose rows a rewrite put elsewhere, each with its instant."""
+
+    at: Numbers
+    """Milliseconds since 1970-01-01 UTC."""
+    size: Numbers
+    made: npt.NDArray[np.bool_]
+    """Whether a rewrite had made the file that was replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +91,9 @@ class LiveColumns:
     """For each partition: when a writer last added or removed rows, as far as the log tells, in
     milliseconds since 1970-01-01 UTC; rewrites do not count."""
 
+    replaced: Replaced
+    """What rewrites took out of the table lately."""
+
     @property
     def count(self) -> int:
         """How many files there are."""
@@ -96,8 +111,8 @@ class LiveColumns:
         return {name: texts[partition].as_py() for name, texts in self.partitions.items()}
 
 
-def live_columns(snapshot: Snapshot, *, writes: bool) -> LiveColumns:
-    """The live files of a snapshot. With `writes` the tombstones tell when rows were removed.
+def live_columns(snapshot: Snapshot) -> LiveColumns:
+    """The live files of a snapshot, and what its tombstones tell of writers.
 
     `RefusedError` where one file is live twice or written in two spellings: whoever rewrites it
     would decide which of them counts. A checkpoint that turns out to be damaged is passed over.
@@ -105,7 +120,7 @@ def live_columns(snapshot: Snapshot, *, writes: bool) -> LiveColumns:
     while True:
         audit = PathAudit(snapshot.table)
         names = snapshot.physical_partition_columns
-        fields = {"add": _ADD_FIELDS, "remove": _REMOVE_FIELDS if writes else _REMOVE_FIELDS[:2]}
+        fields = {"add": _ADD_FIELDS, "remove": _REMOVE_FIELDS}
 
         def offered(batch: StandingFiles, audit: PathAudit = audit) -> StandingFiles:
             audit.offer(batch.adds, batch.tombstones)
@@ -114,7 +129,7 @@ def live_columns(snapshot: Snapshot, *, writes: bool) -> LiveColumns:
         try:
             parts = list(
                 in_parallel(
-                    lambda batch: _part(batch, names, writes=writes),  # noqa: B023  one stream
+                    lambda batch: _part(batch, names),  # noqa: B023  one stream
                     map(offered, snapshot.scan(fields=fields)),
                 )
             )
@@ -143,9 +158,10 @@ class _Part:
     """Those of the removes that took rows away."""
     removed_at: Numbers
     """When each of these did, in milliseconds."""
+    replaced: Replaced
 
 
-def _part(batch: StandingFiles, names: Sequence[str], *, writes: bool) -> _Part:
+def _part(batch: StandingFiles, names: Sequence[str]) -> _Part:
     adds = batch.adds
     cardinality = pa.nulls(adds.num_rows, pa.int64())
     if "deletionVector" in adds.column_names:
@@ -162,24 +178,30 @@ def _part(batch: StandingFiles, names: Sequence[str], *, writes: bool) -> _Part:
         "target": pa.array(target_sizes(_column(adds, "tags"))),
         "clustered": pc.is_valid(_column(adds, "clusteringProvider")),
     }
-    removes = _by_writers(batch.tombstones) if writes else batch.tombstones.slice(0, 0)
-    instants = pc.fill_null(_column(removes, "deletionTimestamp"), 0)
+    moved = _moved(batch.tombstones)
+    removes = batch.tombstones.filter(pc.invert(moved))
+    elsewhere = batch.tombstones.filter(moved)
     return _Part(
         files=pa.table(columns),
         partitions=_partition_values(adds, names),
         removed=_partition_values(removes, names),
-        removed_at=instants.to_numpy(),
+        removed_at=pc.fill_null(_column(removes, "deletionTimestamp"), 0).to_numpy(),
+        replaced=Replaced(
+            at=pc.fill_null(_column(elsewhere, "deletionTimestamp"), 0).to_numpy(),
+            size=pc.fill_null(_column(elsewhere, "size"), 0).to_numpy(),
+            made=target_sizes(_column(elsewhere, "tags")) > 0,
+        ),
     )
 
 
-def _by_writers(removes: pa.Table) -> pa.Table:
-    """The removes that took rows away, as far as the log tells."""
+def _moved(removes: pa.Table) -> pa.ChunkedArray:
+    """Which removes put the rows elsewhere rather than taking them away, as far as they tell."""
     moved = pc.is_valid(pc.map_lookup(_column(removes, "tags"), COMPACTED_INTO, "first"))
     if COMMIT_VERSION in removes.column_names:
         # Only of commits: checkpoints say of every remove that it changed no data.
         kept = pc.equal(_column(removes, "dataChange"), False)
         moved = pc.or_(moved, pc.fill_null(kept, False))
-    return removes.filter(pc.invert(moved))
+    return moved
 
 
 def _partition_values(batch: pa.Table, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
@@ -211,6 +233,12 @@ def _together(parts: Sequence[_Part], names: Sequence[str]) -> LiveColumns:
         partition=own,
         partitions=partitions,
         last_write=last,
+        replaced=Replaced(
+            *(
+                np.concatenate([np.zeros(0, kind), *(getattr(p.replaced, name) for p in parts)])
+                for name, kind in (("at", np.int64), ("size", np.int64), ("made", np.bool_))
+            )
+        ),
     )
 
 
