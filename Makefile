@@ -25,13 +25,18 @@ test: check ## The whole test suite, after the checks
 	$(WITH_JAVA) $(PY) -m pytest -n 2 --dist loadfile
 
 .PHONY: check
-check: venv ## Lint, formatting, types, import contracts, conformance document
+check: venv ## Lint, formatting, types, import contracts, conformance document, documentation site
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
 	$(PY) -m mypy tools
 	$(VENV)/bin/lint-imports --no-logo
 	$(PY) -m pytest -qq --conformance=check
+	$(PY) tools/build_docs.py
+
+.PHONY: docs
+docs: venv ## Build the documentation site in build/docs/site; warnings are errors
+	$(PY) tools/build_docs.py
 
 .PHONY: conformance
 conformance: venv ## Write docs/conformance.md anew from the marks on the tests
@@ -49,7 +54,7 @@ constraints: python ## Resolve the newest versions that fit pyproject.toml into 
 .PHONY: clean
 clean: ## Remove everything that these commands made, .venv included
 	rm -rf $(VENV) .java-home .demo dist build constraints.new
-	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf spark-warehouse metastore_db derby.log
 	find plugin operators dags tests tools benchmarks demo -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 

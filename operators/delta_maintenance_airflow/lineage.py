@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+
+from delta_maintenance.address import Address, StoreKind
+from delta_maintenance.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     # Comes with a provider that is not among the dependencies.
@@ -58,29 +59,25 @@ def dataset_name(table_uri: str) -> tuple[str, str] | None:
     None for what has no name there: tables in memory, `az:` addresses, which leave the account
     open, and malformed ones, which may hold a secret.
     """
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", table_uri)
-    if scheme is None:
-        return "file", os.path.abspath(table_uri)
-    kind = scheme[1].lower()
-    if kind == "file":
-        return "file", str(Path(unquote(urlsplit(table_uri).path)))
-    if kind not in _SCHEMES:
+    try:
+        address = Address.parse(table_uri)
+    except InvalidRequestError:
         return None
-    # Literal from the bucket on, as the store takes it.
-    place, _, path = table_uri[scheme.end() :].lstrip("/").partition("/")
-    if _SCHEMES[kind] == "abfss":
+    if address.is_local:
+        return "file", os.path.abspath(address.path)
+    scheme = _SCHEMES.get(address.kind)
+    if scheme is None:
+        return None
+    place = address.authority
+    if address.kind is StoreKind.AZURE:
         # Both names of a host lead to the same files.
         place = place.replace(".blob.", ".dfs.", 1)
-    if not _PLACES[_SCHEMES[kind]].fullmatch(place) or set("?#") & set(path):
+    if not _PLACES[scheme].fullmatch(place):
         return None
-    return f"{_SCHEMES[kind]}://{place}", path.strip("/") or "/"
+    return f"{scheme}://{place}", address.path.strip("/") or "/"
 
 
-_SCHEMES = {
-    **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
-    **dict.fromkeys(("gs", "gcs"), "gs"),
-    **dict.fromkeys(("abfss", "abfs"), "abfss"),
-}
+_SCHEMES = {StoreKind.S3: "s3", StoreKind.GCS: "gs", StoreKind.AZURE: "abfss"}
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 _PLACES = {"s3": _BUCKET, "gs": _BUCKET, "abfss": re.compile(r"[a-z0-9$-]+@[a-z0-9.-]+")}
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
+
+from delta_maintenance.address import Address
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
@@ -32,6 +32,5 @@ def tell_outlets(
 
 def asset_uri(address: str) -> str:
     """The table as its producers name it: a path of this machine as a `file` URI."""
-    if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", address):
-        return address
-    return Path(os.path.abspath(address)).as_uri()
+    parsed = Address.parse(address)
+    return address if parsed.scheme else Path(str(parsed.absolute())).as_uri()

@@ -86,7 +86,8 @@ def submitter(
         table: PolicyTable, due: AssessedOperation, *, plan_only: bool = False
     ) -> Mapping[str, Any]:
         hook, spark = PolicyHook(table.rules.storage), table.rules.spark
-        asked = json.dumps([*key, table.uri, due.operation, plan_only, due.options], sort_keys=True)
+        options = due.options.to_json() if due.options is not None else {}
+        asked = json.dumps([*key, table.uri, due.operation, plan_only, options], sort_keys=True)
         submission = SparkSubmission(
             spark_conn_id=spark.connection or hook.spark_conn_id or "spark_default",
             spark_conf=spark.conf,
@@ -100,7 +101,7 @@ def submitter(
         return submission.run(
             due.operation,
             table.uri,
-            due.options,
+            options,
             plan_only=plan_only,
             settles=lambda result: not _unfinished(result),
         )

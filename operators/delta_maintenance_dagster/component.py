@@ -15,7 +15,7 @@ from dagster.components.utils.defs_state import (
     DefsStateConfigArgs,
     ResolvedDefsStateConfig,
 )
-from pydantic import Field
+from pydantic import BaseModel, Field
 from typing_extensions import TypeAliasType
 
 from delta_maintenance.errors import InvalidRequestError
@@ -183,6 +183,15 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
     checks: bool = Field(default=True, description="Whether tables have health checks.")
     thresholds: HealthThresholds = HealthThresholds()
     defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()
+
+    @classmethod
+    def model(cls) -> type[BaseModel]:
+        """The model of the YAML, whose errors don't repeat values: those may be secrets."""
+        model = super().model()
+        if not model.model_config.get("hide_input_in_errors"):
+            model.model_config["hide_input_in_errors"] = True
+            model.model_rebuild(force=True)
+        return model
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:

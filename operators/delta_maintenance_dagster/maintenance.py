@@ -13,7 +13,7 @@ import dagster as dg
 from pydantic import Field
 
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.policies.definition.rules import BY_HAND, OPERATIONS
+from delta_maintenance.operations.core import registry
 from delta_maintenance_dagster import memory, metadata, pools
 from delta_maintenance_dagster.health_checks import HealthThresholds, judge
 from delta_maintenance_dagster.progress import LoggedProgress
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.definition.policy import PolicyTable
     from delta_maintenance.policies.models import AssessedOperation, Assessment, LastRun, RunResult
 
-_ASKED_FOR = (*OPERATIONS, *BY_HAND)
+_ASKED_FOR = registry.names()
+_BY_POLICY = tuple(record.name for record in registry.policy_operations())
 
 RETRY_POLICY = dg.RetryPolicy(
     max_retries=2, delay=60, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
@@ -144,7 +145,7 @@ class _Maintenance:
         from delta_maintenance.policies.run import run
 
         for name in config.approve:
-            _require_one_of(OPERATIONS, name, "is no operation that a policy asks for")
+            _require_one_of(_BY_POLICY, name, "is no operation that a policy asks for")
         if config.operation is not None:
             _require_one_of(_ASKED_FOR, config.operation, "is no operation")
         last_runs = memory.recall(self.context.instance, self.table)
@@ -161,7 +162,7 @@ class _Maintenance:
                 opened,
                 self.table.policy,
                 last_runs=last_runs,
-                approved=[name for name in OPERATIONS if name in config.approve],
+                approved=[name for name in _BY_POLICY if name in config.approve],
                 plan_only=config.plan_only,
                 submit=self._submit,
                 progress=LoggedProgress(self.context.log),
@@ -193,7 +194,7 @@ class _Maintenance:
         return run_operation(
             opened,
             self.table.policy,
-            next(name for name in _ASKED_FOR if name == config.operation),
+            config.operation,
             options=config.options,
             last_runs=last_runs,
             plan_only=config.plan_only,
@@ -207,12 +208,13 @@ class _Maintenance:
         from delta_maintenance.submission.job_spec import JobSpec
 
         rules = policy_table.rules
+        options = due.options.to_json() if due.options is not None else {}
         spec = JobSpec.from_json(
             {
                 "operation": due.operation,
                 "table": policy_table.uri,
                 "storage_options": self.storage.storage_options(rules.storage),
-                "options": {**due.options, "engine": "spark"},
+                "options": options,
                 "plan_only": plan_only,
             }
         )

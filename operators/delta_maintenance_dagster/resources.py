@@ -41,7 +41,7 @@ class DeltaStorageResource(dg.ConfigurableResource[Any]):
     def storage_options(self, rule: "StorageRule") -> dict[str, str]:
         """The options for a store: these, and over them those of the policy."""
         from delta_maintenance.policies.storage import resolved_options
-        from delta_maintenance.storage.addresses import options_over
+        from delta_maintenance.storage.options import options_over
 
         own = rule.model_copy(update={"options": self.options})
         return options_over(resolved_options(own), resolved_options(rule))

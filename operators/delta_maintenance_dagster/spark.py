@@ -141,13 +141,14 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
             file = scratch / "report.json"
             return os.fspath(file), lambda: read_report(file)
 
+        from delta_maintenance.address import Address
         from delta_maintenance.storage import open_store
 
-        folder = self.report_folder.rstrip("/")
+        folder = Address.parse(self.report_folder)
         # A new name for each try: the report of an earlier one must not answer for this one.
         name = f"{clock.new_id()}.json"
-        store = open_store(folder, spec.storage_options if "://" in folder else None)
-        return f"{folder}/{name}", lambda: JobReport.from_json(json.loads(store.read(name)))
+        store = open_store(str(folder), None if folder.is_local else spec.storage_options)
+        return str(folder.join(name)), lambda: JobReport.from_json(json.loads(store.read(name)))
 
     @contextmanager
     def _piped(self, context: dg.AssetExecutionContext) -> Iterator[Mapping[str, str]]:
@@ -180,7 +181,7 @@ class _Submission:
 
     @classmethod
     def of(cls, resource: DeltaSparkResource, rule: "SparkRule") -> "_Submission":
-        from delta_maintenance.policies.definition.values import resolve
+        from delta_maintenance.operations.core.policy_values import resolve
         from delta_maintenance.submission.configuration import require_no_secrets
         from delta_maintenance.submission.job_spec import APPLICATION
 
@@ -222,7 +223,7 @@ class _Submission:
             return spec.write(scratch / "spec.json")
         from dataclasses import replace
 
-        from delta_maintenance.storage.addresses import parse_options
+        from delta_maintenance.storage.options import parse_options
         from delta_maintenance.submission.job_spec import require_no_credentials
 
         options = parse_options(spec.table, spec.storage_options)

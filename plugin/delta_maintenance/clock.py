@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+Clock = Callable[[], datetime]
+"""Tells the current instant, with its time zone, on every call."""
 NewId = Callable[[], str]
 """Gives a fresh UUID, as 36 lower-case characters, on every call."""
 
@@ -26,3 +28,8 @@ def epoch_millis(instant: datetime) -> int:
         raise ValueError("an instant needs a time zone")
     delta = instant - datetime(1970, 1, 1, tzinfo=UTC)
     return (delta.days * 86_400_000) + delta.seconds * 1000 + delta.microseconds // 1000
+
+
+def as_clock(now: datetime | Clock) -> Clock:
+    """A clock from a clock, or from the one instant that it is to show."""
+    return (lambda: now) if isinstance(now, datetime) else now

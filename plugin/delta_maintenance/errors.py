@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from delta_maintenance.redaction import redact, redact_address
+
 
 class DeltaMaintenanceError(Exception):
     """Base of all errors of this library.
 
-    `problem` is one clause without a full stop; `remedy` is one imperative clause.
+    `problem` is one clause without a full stop; `remedy` is one imperative clause. Credentials in
+    addresses that they quote, `table` and `file` included, are replaced by `***` at once, so that
+    no attribute, pickle or traceback of the error holds them.
     """
 
     exit_status: ClassVar[int] = 1
@@ -30,20 +34,20 @@ class DeltaMaintenanceError(Exception):
         file: str | None = None,
         remedy: str | None = None,
     ) -> None:
-        self.problem = problem
-        self.table = table
+        self.problem = redact(problem)
+        self.table = _shown(table)
         self.version = version
-        self.file = file
-        self.remedy = remedy if remedy is not None else self.usual_remedy
-        super().__init__(problem)
+        self.file = _shown(file)
+        self.remedy = redact(remedy) if remedy is not None else self.usual_remedy
+        super().__init__(self.problem)
 
     def located(
         self, *, table: str | None = None, version: int | None = None, file: str | None = None
     ) -> DeltaMaintenanceError:
         """Fills in where it happened, keeping what an inner layer already knew."""
-        self.table = self.table if self.table is not None else table
+        self.table = self.table if self.table is not None else _shown(table)
         self.version = self.version if self.version is not None else version
-        self.file = self.file if self.file is not None else file
+        self.file = self.file if self.file is not None else _shown(file)
         return self
 
     def __str__(self) -> str:
@@ -60,6 +64,10 @@ class DeltaMaintenanceError(Exception):
         if self.remedy is not None:
             text = f"{text}; {self.remedy}"
         return " ".join(text.split())
+
+
+def _shown(address: str | None) -> str | None:
+    return None if address is None else redact_address(address)
 
 
 class InvalidRequestError(DeltaMaintenanceError):
@@ -105,6 +113,17 @@ class CommitUnknownError(DeltaMaintenanceError):
     """A write was sent and its outcome could not be found out. Look before running again."""
 
     exit_status = 4
+
+
+class IncompleteError(DeltaMaintenanceError):
+    """A part of the work is done. Run again: that goes on from there."""
+
+    retryable = True
+    usual_remedy = "run again"
+
+
+class PartialFailureError(DeltaMaintenanceError):
+    """A part of the work could not be done, and trying again does not help. See the Result."""
 
 
 class CorruptTableError(DeltaMaintenanceError):

@@ -24,14 +24,16 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from emulators.s3_server import S3Server, serve_s3
 from watching import State, eventually, run, running
 
-from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.watch import WaitCondition
 from delta_maintenance.storage import open_store
 from delta_maintenance.testing.actions import add, features, metadata, remove
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.hooks import DeltaHook
+from delta_maintenance_airflow.lineage import dataset_name
 from delta_maintenance_airflow.operators import DeltaCheckpointOperator, DeltaFsckOperator
+from delta_maintenance_airflow.outlets import asset_uri
 from delta_maintenance_airflow.sensors import DeltaCommitSensor
 from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger, DeltaCommitTrigger
 
@@ -194,6 +196,51 @@ def test_an_operator_tells_nobody(
     written += [store_text(open_store(report, server.storage_options), "")]
     assert len(written[1]) > 100
     assert not sings(*written)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"s3://AKIA1:{CANARIES[0]}@{BUCKET}/t",
+        f"s3:AKIA1:{CANARIES[0]}@{BUCKET}/t",
+        f"abfss://user:{CANARIES[1]}@acct.dfs.core.windows.net/t",
+        f"az://data/t?sv=1&sig={CANARIES[4]}",
+        f"file://user:{CANARIES[1]}@host/t",
+        f"simplecache::s3://AKIA1:{CANARIES[0]}@{BUCKET}/t",
+    ],
+)
+def test_an_address_with_credentials_is_refused_and_told_to_nobody(
+    connections: None,
+    monkeypatch: pytest.MonkeyPatch,
+    task_context: dict[str, Any],
+    printed: Printed,
+    address: str,
+) -> None:
+    tested = {"conn_type": "delta", "extra": {"test_address": address}}
+    monkeypatch.setenv("AIRFLOW_CONN_TESTED", json.dumps(tested))
+    where = {"table_uri": address, "delta_conn_id": "own"}
+    raised: list[str] = [DeltaHook("tested").test_connection()[1]]
+    for task in (
+        DeltaCheckpointOperator(task_id="t", engine="local", **where),
+        DeltaFsckOperator(task_id="f", engine="local", **where),
+        DeltaCommitSensor(task_id="s", version=99, **where),
+        DeltaCommitSensor(task_id="d", version=99, deferrable=True, **where),
+    ):
+        with pytest.raises(AirflowFailException) as failure:
+            task.execute(task_context)
+        raised += every(failure.value)
+    made: list[Callable[[], object]] = [
+        lambda: DeltaCommitTrigger(condition={"version": 99}, **where),
+        lambda: DeltaCommitEventTrigger(**where),
+        lambda: asset_uri(address),
+        lambda: DeltaHook("own").storage_options(address),
+    ]
+    for make in made:
+        with pytest.raises(InvalidRequestError) as refused:
+            make()
+        raised += every(refused.value)
+    assert dataset_name(address) is None
+    assert not sings(*raised, printed(), task_context["ti"].mock_calls)
 
 
 def store_text(store: Any, folder: str) -> str:

@@ -19,8 +19,8 @@ from worn_tables import FEATURE, fingerprint, worn_table
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import add_constraint
+from delta_maintenance.operations.core import registry
 from delta_maintenance.policies.assessments import AssessmentEntry
-from delta_maintenance.policies.definition.rules import BY_HAND, OPERATIONS
 from delta_maintenance.policies.leases import Leases
 from delta_maintenance.testing.actions import add, features, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -234,7 +234,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         found = add_constraint.CheckedRows(
             files=1, rows=9, violations=violations, violating_files=violations
         )
-        return add_constraint.apply(table, plan, check=lambda *_, **__: found).to_json()
+        return add_constraint.apply(table, plan, engine=lambda *_, **__: found).to_json()
 
     monkeypatch.setattr(SparkSubmission, "run", run)
     return submitted
@@ -360,7 +360,7 @@ def test_by_hand_what_lacks_an_option_fails_at_once_and_says_which(
 def test_the_form_has_every_operation_that_there_is_by_hand(airflow_db: None) -> None:
     bag = DagBag(dag_folder=str(DAGS / "delta_manual.py"))
     schema = bag.dags["delta_manual"].params.get_param("operation").schema
-    assert set(schema["enum"]) == {*OPERATIONS, *BY_HAND} == set(schema["values_display"])
+    assert set(schema["enum"]) == set(registry.names()) == set(schema["values_display"])
 
 
 def test_without_a_table_the_form_is_refused(

@@ -107,7 +107,9 @@ def test_a_dag_file_loads_nothing_heavy_that_airflow_does_not_load() -> None:
     assert {name for name in ours if name.startswith("delta_maintenance.")} == {
         "delta_maintenance.clock",
         "delta_maintenance.errors",
+        "delta_maintenance.address",
         "delta_maintenance.lazy",
+        "delta_maintenance.redaction",
         "delta_maintenance.renamed_modules",
     }
 

@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import Connection
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.storage.addresses import parse_options
+from delta_maintenance.storage.options import parse_options
 from delta_maintenance_airflow.hooks.storage_options import (
     own_options,
     referred_options,

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from vacuum_tables import Folder, days_ago
 
-from delta_maintenance.cli.verbs import run as run_verb
 from delta_maintenance.errors import StorageAccessError
+from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.health import TableHealth
 from delta_maintenance.policies import assess as assess_module
 from delta_maintenance.policies import run as run_module
 from delta_maintenance.policies.assessments import AssessmentStore
-from delta_maintenance.policies.definition.rules import OPERATIONS
 from delta_maintenance.policies.models import Assessment, RunResult
 from delta_maintenance.testing.actions import add, commit_info, remove
 
@@ -215,8 +214,11 @@ def test_a_connection_needs_an_orchestrator_or_storage_options(cli: Any, config:
     assert "no storage option 'AWS_REGION'" in given.err, "it went to the store, which has none"
 
 
-def test_every_operation_can_be_approved() -> None:
-    assert run_verb.APPROVABLE == OPERATIONS
+def test_every_operation_of_a_policy_can_be_approved_and_no_other(cli: Any, config: Path) -> None:
+    names = [record.name for record in policy_operations()]
+    approvals = [word for name in names for word in ("--approve", name)]
+    assert cli("run", config, *approvals, "--dry-run").status != 2
+    assert cli("run", config, "--approve", "drop-feature", "--dry-run").status == 2
 
 
 def test_health_for_people_and_as_json(cli: Any, lake: Path) -> None:

@@ -21,8 +21,8 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
 from delta_maintenance.operations.fsck import FindingCount, FsckOptions, FsckResult
-from delta_maintenance.storage.addresses import parse_options
 from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.options import parse_options
 from delta_maintenance.submission.job_spec import APPLICATION, JobSpec
 from delta_maintenance.submission.spark_submit import find_spark_home
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import dagster as dg
 import pytest
+from canaries import SECRET
 from dagster.components.core.package_entry import get_package_objects_in_module
 from dagster.components.resolved.errors import ResolutionException
 from dagster.components.testing.utils import create_defs_folder_sandbox
@@ -19,9 +21,11 @@ from pydantic import ValidationError
 import delta_maintenance_dagster
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.policies.definition.rules import Rules
+from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import (
     DeltaMaintenanceComponent,
+    DeltaSparkResource,
     DeltaStorageResource,
     DeltaTableEntry,
 )
@@ -249,3 +253,33 @@ def test_everything_that_is_exported_is_there_and_listed() -> None:
 def test_dg_lists_the_component_and_nothing_else() -> None:
     found = dict(get_package_objects_in_module(delta_maintenance_dagster))
     assert found == {"DeltaMaintenanceComponent": DeltaMaintenanceComponent}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"s3://AKIA1:{SECRET}@lake/t",
+        f"s3:AKIA1:{SECRET}@lake/t",
+        f"az://data/t?sv=1&sig={SECRET}",
+        f"file://user:{SECRET}@host/t",
+    ],
+)
+def test_an_address_with_credentials_is_refused_without_repeating_it(
+    address: str, tmp_path: Path, load: Load
+) -> None:
+    policy = tmp_path / "policy.yml"
+    job = JobSpec(operation="checkpoint", table="s3://lake/t")
+    resource = DeltaSparkResource(report_folder=address)
+    tries: list[Callable[[], object]] = [
+        lambda: load(policy=str(policy)),
+        lambda: load(tables=[{"uri": address}]),
+        lambda: load(tables=[{"pattern": f"{address}/*"}]),
+        lambda: DeltaTableEntry(uri=address),
+        lambda: resource._report(tmp_path, job, None),  # type: ignore[arg-type]
+    ]
+    for key in ("uri", "pattern"):
+        policy.write_text(json.dumps({"version": 1, "tables": [{key: address}]}))
+        for attempt in tries:
+            with pytest.raises((InvalidRequestError, ValidationError, ResolutionException)) as got:
+                attempt()
+            assert SECRET not in "".join(traceback.format_exception(got.value))

@@ -69,7 +69,7 @@ CASES = {
         add_constraint.AddConstraintOptions,
         log.protocol(1, 3),
         log.protocol(1, 3),
-        applied={"check": satisfied},
+        applied={"engine": satisfied},
     ),
     "drop-feature": Case(
         drop_feature,

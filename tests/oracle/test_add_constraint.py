@@ -71,7 +71,7 @@ def add_ours(path: Path, name: str = "Positive") -> AddConstraintResult:
     table = open_table(str(path))
     options = AddConstraintOptions(name=name, expression=EXPRESSION)
     plan = add_constraint.plan(table.snapshot(), options, now=clock.now())
-    return add_constraint.apply(table, plan, check=check)
+    return add_constraint.apply(table, plan, engine=check)
 
 
 def add_theirs(spark: DeltaSpark, path: Path) -> None:

@@ -13,16 +13,16 @@ import pytest
 from worn_tables import fingerprint, worn_table
 
 from delta_maintenance import clock, open_table
+from delta_maintenance.operations import vacuum
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-from delta_maintenance.policies.definition.rules import OperationName
 from delta_maintenance.policies.models import RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.testing.actions import add, remove
 from delta_maintenance.testing.table_builder import TableBuilder
 
 
-def run(folder: Path, operation: OperationName, **options: Any) -> RunResult:
+def run(folder: Path, operation: str, **options: Any) -> RunResult:
     return run_operation(open_table(str(folder)), policy(folder), operation, **options)
 
 
@@ -30,7 +30,7 @@ def policy(folder: Path) -> PolicyTable:
     return Policy(version=1).table_at(str(folder))
 
 
-def approved(folder: Path, operation: OperationName, **options: Any) -> ApprovedPlan:
+def approved(folder: Path, operation: str, **options: Any) -> ApprovedPlan:
     outcome = run(folder, operation, plan_only=True, options=options).outcomes[0]
     assert outcome.result is not None
     plan = ApprovedPlan.of(operation, outcome.result, planned_at=outcome.started_at)
@@ -39,7 +39,7 @@ def approved(folder: Path, operation: OperationName, **options: Any) -> Approved
 
 @pytest.mark.parametrize("operation", ["vacuum", "clean-log", "backfill-row-ids"])
 def test_a_plan_that_is_approved_later_is_carried_out_though_others_commit(
-    operation: OperationName, tmp_path: Path
+    operation: str, tmp_path: Path
 ) -> None:
     table = worn_table(tmp_path / "t")
     plan = approved(tmp_path / "t", operation)
@@ -89,12 +89,13 @@ def test_on_spark_too_the_job_plans_anew_before_it_runs(moved: bool, tmp_path: P
     asked: list[tuple[bool, Any]] = []
 
     def submit(table: PolicyTable, due: Any, *, plan_only: bool = False) -> Mapping[str, Any]:
-        asked.append((plan_only, due.options.get("as_of")))
+        asked.append((plan_only, due.options.as_of))
         if not plan_only:
-            return {"status": "vacuumed", "version": 1}
-        return {"table": table.uri, "version": 1, "files": 3 + (moved and len(asked) > 1)}
+            return {"table": table.uri, "status": "vacuumed", "version": 1}
+        return {**shown_plan, "files": 3 + (moved and len(asked) > 1)}
 
     table = policy(tmp_path / "t")
+    shown_plan = vacuum.plan(open_table(table.uri).snapshot(), now=clock.now()).to_json()
     options = {"engine": "spark"}
     given = {"options": options, "submit": submit}
     shown = run_operation(open_table(table.uri), table, "vacuum", plan_only=True, **given)
@@ -103,7 +104,7 @@ def test_on_spark_too_the_job_plans_anew_before_it_runs(moved: bool, tmp_path: P
     plan = ApprovedPlan.of("vacuum", outcome.result, planned_at=outcome.started_at)
     result = run_operation(open_table(table.uri), table, "vacuum", approved=plan, **given)
     assert result.status == ("failed" if moved else "done")
-    then = outcome.started_at.isoformat()
+    then = outcome.started_at
     assert asked == [(True, None), (True, then), *([] if moved else [(False, then)])]
 
 

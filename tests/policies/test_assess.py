@@ -11,11 +11,10 @@ from policy_tables import asked, assessed, only
 from vacuum_tables import NOW, Folder, days_ago
 
 from delta_maintenance.errors import StorageError
-from delta_maintenance.operations import checkpoint, clean_log, compact_log, fsck, vacuum
-from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.core.outcome import Outcome
+from delta_maintenance.operations.core.registry import find, policy_operations
 from delta_maintenance.operations.vacuum.removed_in_log import record_vacuumed
 from delta_maintenance.policies.assess import assess, assess_table
-from delta_maintenance.policies.definition.rules import OPERATIONS, OperationName
 from delta_maintenance.policies.models import Assessment, LastRun
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
@@ -24,8 +23,10 @@ from delta_maintenance.testing.actions import add, commit_info, features, metada
 DAY = timedelta(days=1)
 
 
-def ran(operation: OperationName, days: float, status: str = "done", version: int = 0) -> LastRun:
-    """A run of so many days ago."""
+def ran(operation: str, days: float, status: str | None = None, version: int = 0) -> LastRun:
+    """A run of so many days ago, by default one that did its work."""
+    outcomes = find(operation).outcomes
+    status = status or next(name for name, outcome in outcomes.items() if outcome is Outcome.DONE)
     return LastRun(operation=operation, at=NOW - days * DAY, version=version, status=status)
 
 
@@ -193,7 +194,7 @@ def test_a_vacuum_by_the_log_comes_before_the_history_goes_that_it_needs() -> No
     table.checkpoint()
     lite = assessed(table, vacuum={"mode": "lite"}, clean_log=True)
     assert [each.operation for each in lite.operations] == ["vacuum", "clean-log"]
-    assert lite.operations[0].options["mode"] == "lite"
+    assert lite.operations[0].options.mode == "lite"
     full = assessed(table, vacuum=True, clean_log=True)
     assert [each.operation for each in full.operations] == ["clean-log", "vacuum"]
 
@@ -208,7 +209,7 @@ def test_a_vacuum_by_the_log_is_one_of_the_folder_where_the_log_lacks_commits(
     if done is not None:
         record_vacuumed(table.store, done)
     seen = only(assessed(table, vacuum={"mode": "lite"}))
-    assert (seen.status, seen.options["mode"]) == ("due", mode)
+    assert (seen.status, seen.options.mode) == ("due", mode)
     assert ("in full" in seen.reason) is (mode == "full")
 
 
@@ -269,7 +270,7 @@ def test_row_tracking_is_enabled_disabled_or_left_alone() -> None:
     assert only(assessed(tracked(suspended=True), row_tracking=True)).status == "blocked"
     off = only(assessed(tracked(), row_tracking=False))
     assert (off.operation, off.status) == ("set-properties", "due")
-    assert off.options["properties"] == {"delta.enableRowTracking": "false"}
+    assert off.options.properties == {"delta.enableRowTracking": "false"}
     assert assessed(grown(1), row_tracking=False).operations == ()
     assert assessed(tracked()).operations == ()
 
@@ -313,18 +314,10 @@ def test_operations_come_in_the_order_in_which_they_run() -> None:
         protocol={"features": ["v2Checkpoint"], "properties": {"a": "b"}},
         approval=["vacuum"],
     )
-    assert tuple(each.operation for each in seen.operations) == OPERATIONS
+    order = [record.name for record in policy_operations()]
+    assert [each.operation for each in seen.operations] == order
     assert [e.operation for e in seen.operations if e.needs_approval] == ["vacuum"]
     assert Assessment.from_json(json.loads(json.dumps(seen.to_json()))) == seen
-
-
-_OPTIONS: dict[str, type[Record]] = {
-    "checkpoint": checkpoint.CheckpointOptions,
-    "compact-log": compact_log.CompactLogOptions,
-    "clean-log": clean_log.CleanLogOptions,
-    "vacuum": vacuum.VacuumOptions,
-    "fsck": fsck.FsckOptions,
-}
 
 
 def test_the_options_of_what_is_due_are_those_of_the_operation_with_what_the_policy_says() -> None:
@@ -337,8 +330,9 @@ def test_the_options_of_what_is_due_are_those_of_the_operation_with_what_the_pol
         "limits": {"max_deleted_share": 0.9},
     }
     due = {each.operation: each for each in assessed(grown(12), **rules).due}
-    options: dict[str, Any] = {
-        name: _OPTIONS[name].from_json(each.options) for name, each in due.items()
+    options: dict[str, Any] = {name: each.options for name, each in due.items()}
+    assert {name: type(given) for name, given in options.items()} == {
+        name: find(name).options for name in due
     }
     assert options["checkpoint"].kind == "classic"
     assert options["checkpoint"].auto_spark_bytes == options["vacuum"].auto_spark_bytes == 1 << 20
@@ -349,10 +343,10 @@ def test_the_options_of_what_is_due_are_those_of_the_operation_with_what_the_pol
     assert due["fsck"].engine == "spark", "twelve files are more than seven"
     engine = {"spark_log_bytes": "1 B"}
     large = only(assessed(grown(12), compact_log=True, engine=engine))
-    assert (large.engine, large.options["auto_spark_bytes"]) == ("spark", 1)
+    assert (large.engine, large.options.auto_spark_bytes) == ("spark", 1)
     assert only(assessed(grown(12), compact_log=True)).engine == "local"
     careful = only(assessed(grown(12), vacuum=True)).options
-    assert not careful["allow_large_delete"], "unless more than half may go"
+    assert not careful.allow_large_delete, "unless more than half may go"
     assert not options["vacuum"].allow_short_retention and not options["vacuum"].no_other_writers
 
 

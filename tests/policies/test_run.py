@@ -15,6 +15,7 @@ from vacuum_tables import NOW, Folder, days_ago
 
 from delta_maintenance.errors import CommitConflictError, StorageError
 from delta_maintenance.operations import checkpoint, clean_log, vacuum
+from delta_maintenance.operations.checkpoint import operation as checkpoint_code
 from delta_maintenance.policies import run as run_module
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.policies.definition.policy import PolicyTable
@@ -293,7 +294,7 @@ def test_a_failed_operation_ends_the_run_and_says_where(monkeypatch: pytest.Monk
     def conflicted(*_: Any, **__: Any) -> Any:
         raise CommitConflictError("another writer won", version=7, remedy="run again")
 
-    monkeypatch.setattr(checkpoint, "apply", conflicted)
+    monkeypatch.setattr(checkpoint_code, "apply", conflicted)
     result = run_on(worn(), asked(checkpoint={"max_commits": 1}, vacuum=True))
     assert statuses(result) == {"checkpoint": "failed"}
     assert (result.status, result.exit_status, result.retryable) == ("failed", 4, True)
@@ -359,7 +360,7 @@ def test_what_is_for_spark_is_submitted_with_its_options() -> None:
 
     policy_table = asked(vacuum=True, engine={"prefer": "spark"})
     result = run_on(worn(), policy_table, submit=submit)
-    assert [(t, o.operation, o.options["engine"]) for t, o in submitted] == [
+    assert [(t, o.operation, o.options.engine) for t, o in submitted] == [
         (policy_table, "vacuum", "spark")
     ]
     (outcome,) = result.outcomes
@@ -369,9 +370,9 @@ def test_what_is_for_spark_is_submitted_with_its_options() -> None:
 def test_what_only_its_plan_sends_to_spark_is_submitted_too() -> None:
     asked_for: list[Any] = []
 
-    def submit(_: PolicyTable, operation: AssessedOperation) -> Mapping[str, Any]:
-        asked_for.append(operation.options["engine"])
-        return {"version": 15, "status": "enabled", "num_commits": 3}
+    def submit(table: PolicyTable, operation: AssessedOperation) -> Mapping[str, Any]:
+        asked_for.append(operation.options.engine)
+        return {"table": table.uri, "version": 15, "status": "enabled", "num_commits": 3}
 
     table = Folder(first=[features(writer_only=("rowTracking", "domainMetadata")), metadata()])
     table.log(add("without-statistics.parquet"))
@@ -394,17 +395,19 @@ def test_what_spark_would_delete_is_held_against_limits_before(
     limits: dict[str, Any], jobs: list[bool], status: str
 ) -> None:
     planned: list[bool] = []
+    worn_table = worn()
+    plan = vacuum.plan(worn_table.open().snapshot(), now=NOW).to_json()
 
     def submit(
         table: PolicyTable, operation: AssessedOperation, *, plan_only: bool = False
     ) -> Mapping[str, Any]:
         planned.append(plan_only)
         if plan_only:
-            return {"table": table.uri, "version": 13, "files": 10, "bytes": 1000}
+            return {**plan, "files": 10, "bytes": 1000}
         return {"table": table.uri, "version": 13, "status": "vacuumed", "end_version": 13}
 
     policy_table = asked(vacuum=True, engine={"prefer": "spark"}, limits=limits)
-    result = run_on(worn(), policy_table, submit=submit)
+    result = run_on(worn_table, policy_table, submit=submit)
     assert planned == jobs
     assert result.outcomes[0].status == status and result.outcomes[0].engine == "spark"
 

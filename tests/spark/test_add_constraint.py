@@ -365,7 +365,7 @@ def test_rows_appended_after_the_look_are_looked_at_too(
     opened = open_table(str(table.root))
     options = AddConstraintOptions(name="positive", expression="id > 0")
     plan = add_constraint.plan(opened.snapshot(), options, now=datetime.now(UTC))
-    result = add_constraint.apply(opened, plan, check=check, new_id=clock.new_id)
+    result = add_constraint.apply(opened, plan, engine=check, new_id=clock.new_id)
     assert (result.status, result.checked.rows, result.looks) == (status, checked, 2)
     assert versions == [None, 0]
     present = opened.snapshot().metadata.configuration

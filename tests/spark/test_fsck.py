@@ -59,7 +59,7 @@ def test_executors_find_what_threads_would(spark: SparkSession, spoilt: SoundTab
         spoilt.open(),
         DEEP,
         now=NOW,
-        contents=contents,
+        engine=contents,
         progress=lambda what, done, total: told.append((what, done, total)),
     )
     local = fsck.survey(spoilt.open(), DEEP, now=NOW)

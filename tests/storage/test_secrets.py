@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import pickle
 import socket
@@ -11,63 +10,14 @@ from collections.abc import Callable
 from urllib.parse import unquote
 
 import pytest
+from canaries import OPTIONS, SECRET, echo, hang_up
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core import conditional_put, request_failure
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.shared_clients import SharedClients
-from delta_maintenance.testing.loopback import Hangup, Reply, Request, serve
-
-SECRET = "Y2FuYXJ5LWluLXRoZS1jb2FsLW1pbmU="
-ADDRESSES: dict[str, tuple[str, Callable[[str], dict[str, str]]]] = {
-    "s3": (
-        "s3://bucket/t",
-        lambda url: {"key": "K", "secret": SECRET, "token": SECRET, "endpoint_url": url},
-    ),
-    "gcs": (
-        "gs://bucket/t",
-        lambda url: {
-            "endpoint_url": url,
-            "token": json.dumps(
-                {
-                    "type": "authorized_user",
-                    "client_id": "me",
-                    "client_secret": SECRET,
-                    "refresh_token": SECRET,
-                }
-            ),
-        },
-    ),
-    "azure-key": (
-        "az://data/t",
-        lambda url: {"account_name": "a", "account_key": SECRET, "endpoint": url},
-    ),
-    "azure-signature": (
-        "az://data/t",
-        lambda url: {"account_name": "a", "sas_token": f"sv=1&sig={SECRET}", "endpoint": url},
-    ),
-    "azure-token": (
-        "az://data/t",
-        lambda url: {"account_name": "a", "bearer_token": SECRET, "endpoint": url},
-    ),
-}
-
-
-def echo(request: Request) -> Reply:
-    """What a badly made proxy answers: the request. Google gets its token first."""
-    if (request.method, request.target) == ("POST", "/"):
-        token = {"access_token": SECRET, "expires_in": 3600, "token_type": "Bearer"}
-        headers = {"Content-Type": "application/json"}
-        return Reply(status=200, headers=headers, body=json.dumps(token).encode())
-    said = f"{request.headers.get('Authorization')} {request.target} {request.headers.items()}"
-    body = json.dumps({"error": {"message": said, "errors": [{"reason": "forbidden"}]}})
-    xml = f"<Error><Code>AccessDenied</Code><Message>{said}</Message></Error>"
-    return Reply(status=403, body=(xml if "xml" in request.target else body + xml).encode())
-
-
-def hang_up(request: Request) -> Reply:
-    raise Hangup
+from delta_maintenance.testing.loopback import Reply, Request, serve
 
 
 @pytest.fixture
@@ -77,7 +27,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "PAUSES", ())
 
 
-@pytest.mark.parametrize("kind", ADDRESSES)
+@pytest.mark.parametrize("kind", OPTIONS)
 @pytest.mark.parametrize("server", [echo, hang_up, None])
 def test_a_secret_stays_in_no_error_text_representation_or_log(
     kind: str,
@@ -86,7 +36,7 @@ def test_a_secret_stays_in_no_error_text_representation_or_log(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    address, options = ADDRESSES[kind]
+    address, options = OPTIONS[kind]
     caplog.set_level(logging.DEBUG)
     # Only this library's own clients: SDKs that log what they sign are not turned on by us.
     logging.getLogger("botocore").setLevel(logging.INFO)

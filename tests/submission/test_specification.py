@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.registry import spark_operations
 from delta_maintenance.submission.configuration import (
     checked_conf,
     checked_environment,
     require_no_secrets,
 )
 from delta_maintenance.submission.job_report import interface_of
-from delta_maintenance.submission.job_spec import OPERATIONS, JobSpec
+from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.submission.library import library_zip
 from delta_maintenance.submission.spark_submit import driver_environment
 from delta_maintenance.submission.specification import Code, Resources, Submission
@@ -152,12 +153,12 @@ def test_harmless_storage_options_travel_along() -> None:
     assert told == spec
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", [*(each.name for each in spark_operations()), "clean-log"])
 def test_the_options_of_every_operation_are_looked_at(operation: str) -> None:
-    JobSpec.from_json({**SPEC.to_json(), "operation": "fsck"}).require_sound_options()
+    JobSpec.from_json({**SPEC.to_json(), "operation": "fsck"}).read_options()
     wrong = {**SPEC.to_json(), "operation": operation, "options": {"no_such_option": 1}}
     with pytest.raises(InvalidRequestError):
-        JobSpec.from_json(wrong).require_sound_options()
+        JobSpec.from_json(wrong).read_options()
 
 
 def test_sizes_python_and_environment_become_properties() -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
+from delta_maintenance.operations.checkpoint import CheckpointOptions
 from delta_maintenance.operations.health.models import (
     CommitPoint,
     LogFiles,
@@ -150,7 +151,7 @@ def assessment(name: str = "orders", *, seed: int = 0, **changes: Any) -> Assess
                 commits_to_replay_after=0,
                 bytes_to_read=1_234_567,
                 requests=130,
-                options={"kind": "auto"},
+                options=CheckpointOptions(kind="auto"),
             ),
             AssessedOperation(
                 operation="vacuum",

@@ -6,7 +6,7 @@ is the same on a machine without Spark, without the corpus and without a network
 unknown id, or without any, fails every run of pytest.
 
 docs/conformance-ids.toml names the requirements. docs/conformance-notes.toml says what a test
-can't: why an id is held only in part (`[except]`), or why it is not held yet (`[not-yet]`).
+cannot: why an id is covered only in part (`[except]`), or not covered yet (`[not-yet]`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import pytest
 HEADER = """\
 # Conformance
 
-What the Delta protocol asks of a maintenance tool, one id per requirement, and the tests that hold
-each one up. This file is made by `make conformance`; the texts come from `conformance-ids.toml` and
-`conformance-notes.toml` beside it, the tests from their marks.
+The requirements of the Delta protocol for a maintenance tool, one ID per requirement, and the tests
+that cover each of them. `make conformance` generates this file: the texts come from
+`conformance-ids.toml` and `conformance-notes.toml` in the same folder, the tests from their marks.
 
-- **held**: at least one test carries the id, and nothing is known to be missing.
-- **held except**: tests carry it, and the part that follows is not held.
-- **not yet**: nothing carries it.
+- **covered**: at least one test has the ID, and no gap is known.
+- **covered except**: tests have the ID; the part that follows is not covered.
+- **not yet**: no test has the ID.
 
-Duties of engines that write rows (evaluating constraints, producing change data, assigning identity
-values and the like) are no business of a maintenance tool and have no ids here.
+Requirements for engines that write rows (evaluating constraints, producing change data, assigning
+identity values and the like) do not concern a maintenance tool and have no IDs here.
 """
 
 
@@ -51,7 +51,7 @@ class Area:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """Why an id is held in part only, or not yet: id to reason."""
+    """Why an id is covered only in part, or not yet: id to reason."""
 
     exceptions: Mapping[str, str]
     not_yet: Mapping[str, str]
@@ -81,17 +81,17 @@ def render(areas: Sequence[Area], notes: Notes, tests: Mapping[str, Iterable[str
     def state(requirement: str) -> str:
         if requirement not in tests:
             return "not yet"
-        return "held except" if requirement in notes.exceptions else "held"
+        return "covered except" if requirement in notes.exceptions else "covered"
 
     lines = [HEADER]
-    for due, heading in [(True, "Due now: reading and checkpoints"), (False, "Later milestones")]:
+    for due, heading in [(True, "Requirements of today's operations"), (False, "Later milestones")]:
         group = [area for area in areas if area.due is due]
         lines += [f"## {heading}", ""]
-        lines += ["| area | held | held except | not yet |", "|---|---|---|---|"]
+        lines += ["| area | covered | covered except | not yet |", "|---|---|---|---|"]
         for area in group:
             count = Counter(map(state, area.ids))
             cells = [f"{area.name}: {area.title}"]
-            cells += [str(count[name]) for name in ("held", "held except", "not yet")]
+            cells += [str(count[name]) for name in ("covered", "covered except", "not yet")]
             lines.append(f"| {' | '.join(cells)} |")
         for area in group:
             lines += ["", f"### {area.name}: {area.title}", ""]
@@ -99,8 +99,8 @@ def render(areas: Sequence[Area], notes: Notes, tests: Mapping[str, Iterable[str
             for requirement, title in area.ids.items():
                 why = notes.exceptions.get(requirement) or notes.not_yet.get(requirement)
                 answer = f"{state(requirement)}: {why}" if why else state(requirement)
-                held_by = "<br>".join(f"`{test}`" for test in sorted(tests.get(requirement, ())))
-                lines.append(f"| {requirement} | {title} | {answer} | {held_by} |")
+                covered_by = "<br>".join(f"`{test}`" for test in sorted(tests.get(requirement, ())))
+                lines.append(f"| {requirement} | {title} | {answer} | {covered_by} |")
         lines.append("")
     return "\n".join(lines)
 

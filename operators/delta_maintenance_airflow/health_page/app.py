@@ -24,8 +24,8 @@ from starlette.exceptions import HTTPException
 
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations.core import registry
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
-from delta_maintenance.policies.definition.rules import BY_HAND, DELETING, MAY_DELETE, OPERATIONS
 from delta_maintenance_airflow import __version__, settings
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.health_page import formats, rows
@@ -117,14 +117,15 @@ class Pages:
     def run(self, request: Request, name: str, operation: str = "") -> Response:
         """The form that starts the manual Dag, filled in for one table."""
         row = self._row(name)
-        given = operation if operation in (*OPERATIONS, *BY_HAND) else None
+        record = registry.known(operation) if operation else None
+        given = record.name if record is not None else None
         values = {"table_uri": row.uri, "operation": given}
         return self._page(
             request,
             "run.html",
             row=row,
             operation=given,
-            deletes=given in MAY_DELETE,
+            deletes=record is not None and record.effects.deletes,
             values=json.dumps({key: value for key, value in values.items() if value is not None}),
         )
 
@@ -225,8 +226,12 @@ def _environment() -> Environment:
         query=lambda values: urlencode({k: v for k, v in values.items() if v not in ("", None)}),
         within=_within,
     )
+    records = registry.policy_operations()
     environment.globals.update(
-        release=__version__, statuses=rows.STATUSES, operations=OPERATIONS, deleting=DELETING
+        release=__version__,
+        statuses=rows.STATUSES,
+        operations=[record.name for record in records],
+        deleting=[record.name for record in records if record.effects.deletes],
     )
     return environment
 

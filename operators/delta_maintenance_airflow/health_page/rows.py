@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, get_args
 
+from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.policies.assessments import AssessmentEntry, UnreadableEntry
-from delta_maintenance.policies.definition.rules import OPERATIONS
 from delta_maintenance.policies.models import Assessment, RunResult
 from delta_maintenance_airflow.health_page.known_tables import KnownTable, KnownTables
 
@@ -165,7 +165,10 @@ def select(rows: Sequence[TableRow], query: Query) -> Page:
         number=number,
         pages=pages,
         counts={status: sum(row.status == status for row in rows) for status in STATUSES},
-        operations={name: sum(name in each for each in pending) for name in OPERATIONS},
+        operations={
+            record.name: sum(record.name in each for each in pending)
+            for record in policy_operations()
+        },
     )
 
 

@@ -29,7 +29,7 @@ class PolicyHook(DeltaHook):
         self, address: str | None = None, *, credentials: bool = True
     ) -> dict[str, str]:
         # Loads pyarrow, which the parsing of Dags must not wait for.
-        from delta_maintenance.storage.addresses import options_over
+        from delta_maintenance.storage.options import options_over
 
         own = self._own_options()
         for secret in secrets_in(own):
@@ -42,7 +42,7 @@ class PolicyHook(DeltaHook):
         own = await asyncio.to_thread(self._own_options)
         for secret in secrets_in(own):
             await mask_async(secret)
-        from delta_maintenance.storage.addresses import options_over
+        from delta_maintenance.storage.options import options_over
 
         return options_over(await super().astorage_options(address), own)
 

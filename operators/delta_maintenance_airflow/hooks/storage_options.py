@@ -12,21 +12,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 
 NOT_FOR_STORES = frozenset({"storage_conn_id", "spark_conn_id", "other_writers", "test_address"})
 """Fields of the form that are no storage options."""
 
-_STORES = {
-    "s3": "s3",
-    "s3a": "s3",
-    "s3n": "s3",
-    "gs": "gcs",
-    "gcs": "gcs",
-    "abfs": "azure",
-    "abfss": "azure",
-    "az": "azure",
-}
+_STORES = (StoreKind.S3, StoreKind.GCS, StoreKind.AZURE)
 _FIELDS: Mapping[str, Mapping[str, str]] = {
     "login": {"s3": "AWS_ACCESS_KEY_ID"},
     "password": {"s3": "AWS_SECRET_ACCESS_KEY"},
@@ -86,8 +78,8 @@ _UNMASKED = _HARMLESS | {
 
 def store_of(address: str) -> str | None:
     """`s3`, `gcs` or `azure`; None for tables on disk."""
-    scheme, colon, _ = address.partition(":")
-    return _STORES.get(scheme.lower()) if colon else None
+    kind = Address.parse(address).kind
+    return kind.value if kind in _STORES else None
 
 
 def extra_of(connection: Any) -> dict[str, Any]:

@@ -106,7 +106,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         return run_operation(
             PolicyHook(table.rules.storage).open_table(table.uri),
             table,
-            self.operation,  # type: ignore[arg-type]
+            self.operation,
             options=given,
             last_runs=known.last_runs if known is not None else (),
             plan_only=self.plans,
@@ -146,12 +146,12 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         return told
 
     def _needs_approval(self, result: RunResult) -> bool:
+        from delta_maintenance.operations.core.registry import find
         from delta_maintenance.policies.approval import asks_for_approval
-        from delta_maintenance.policies.definition.rules import DELETING
 
         outcome = result.outcomes[-1]
         if outcome.operation in self._table.rules.approval or outcome.result is None:
-            return outcome.result is not None or outcome.operation in DELETING
+            return outcome.result is not None or find(outcome.operation).effects.deletes
         return asks_for_approval(outcome.operation, outcome.result)
 
 

@@ -158,7 +158,7 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
             PolicyHook(table.rules.storage).open_table(table.uri),
             table,
             last_runs=known.last_runs if known is not None else (),
-            approved=frozenset(self.approved),  # type: ignore[arg-type]
+            approved=frozenset(self.approved),
             plan_only=as_flag(self.plan_only),
             submit=submitter(context, task_key(self, context), self._submissions.append),
             progress=LoggedProgress(self.log),

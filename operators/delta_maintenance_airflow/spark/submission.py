@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow.sdk import BaseHook
 
 from delta_maintenance import clock
+from delta_maintenance.address import Address
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.links import SparkUILink
 from delta_maintenance_airflow.spark.folder import JobFolder
@@ -288,7 +289,7 @@ class _Reports:
 
     def new_address(self, folder: str) -> str:
         """Where a new job shall report."""
-        return f"{folder.rstrip('/')}/{self._key}.{clock.new_id()}.json"
+        return str(Address.parse(folder).join(f"{self._key}.{clock.new_id()}.json"))
 
     def unread(self) -> Iterator[JobReport]:
         """Those that were not there when it was last asked, the newest first."""

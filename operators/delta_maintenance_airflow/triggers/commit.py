@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.hooks.delta import DeltaHook
@@ -37,6 +38,8 @@ class DeltaCommitTrigger(BaseTrigger):
         poll_interval: float = 60.0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        # Airflow keeps it in its database, which is no place for an address with credentials.
+        Address.parse(table_uri)
         self.table_uri = table_uri
         self.condition = dict(condition)
         self.delta_conn_id = delta_conn_id

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import StorageError
 from delta_maintenance_airflow.compat import asset_states
 from delta_maintenance_airflow.hooks.delta import DeltaHook
@@ -75,6 +76,8 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
             raise ValueError("give delta_conn_id or policy, which names the connection itself")
         if poll_interval <= 0 or min_commits < 1:
             raise ValueError("poll_interval must be above 0 and min_commits 1 or more")
+        # Airflow keeps it in its database, which is no place for an address with credentials.
+        Address.parse(table_uri)
         self.table_uri = table_uri
         self.delta_conn_id = delta_conn_id
         self.poll_interval = float(poll_interval)

@@ -9,6 +9,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from delta_maintenance.redaction import redact
+
 if TYPE_CHECKING:
     from delta_maintenance.table.read.snapshot import Snapshot
     from delta_maintenance.table.read.table import Table
@@ -19,8 +21,6 @@ an option of the table's store, such as AWS_ENDPOINT_URL=http://localhost:9000; 
 need not stand here, where other users of the machine can read them: S3 takes AWS_ACCESS_KEY_ID,
 AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE and AWS_REGION from the environment, and
 ~/.aws and instance roles as usual; Google and Azure likewise take theirs"""
-
-ENGINES = ("auto", "local", "spark")
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -36,7 +36,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         # Whatever the user typed stays on one line.
-        line = " ".join(message.split())
+        line = redact(" ".join(message.split()))
         self.exit(2, f"delta-maintenance: {line}; see '{self.prog} --help'\n")
 
 
@@ -109,17 +109,6 @@ def add_time_travel(parser: ArgumentParser) -> None:
         help="the version that was current at T: ISO 8601 with a zone, such as "
         "2026-01-31T12:00:00Z, or milliseconds since 1970-01-01 UTC",
     )
-
-
-def add_engine(parser: ArgumentParser) -> None:
-    """`--engine`, and how to reach Spark."""
-    parser.add_argument(
-        "--engine",
-        choices=ENGINES,
-        help="local works in this process, spark in a PySpark job; auto, the default, goes by the "
-        "size of the log, and --dry-run says which and why",
-    )
-    add_spark(parser)
 
 
 def add_spark(parser: ArgumentParser) -> None:

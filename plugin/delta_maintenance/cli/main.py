@@ -16,37 +16,24 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from delta_maintenance import __version__
-from delta_maintenance.cli.arguments import ArgumentParser
+from delta_maintenance.cli import operation_verb
+from delta_maintenance.cli.arguments import ArgumentParser, Verbs
 from delta_maintenance.cli.output import logging_to_stderr, say
 from delta_maintenance.cli.process import own_the_process
 from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations.core.registry import BUILT_IN, find, names, operations
+from delta_maintenance.redaction import redact
 
 _FAILED = 1
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 """What a shell reports of a program that a closed pipe ended. Not 0: the output is incomplete."""
 
-_VERBS = {
-    "inspect": "inspect",
-    "files": "files",
-    "history": "history",
-    "health": "health",
-    "checkpoint": "checkpoint",
-    "compact-log": "compact_log",
-    "clean-log": "clean_log",
-    "vacuum": "vacuum",
-    "fsck": "fsck",
-    "backfill-row-ids": "backfill_row_ids",
-    "upgrade-protocol": "upgrade_protocol",
-    "set-properties": "set_properties",
-    "add-constraint": "add_constraint",
-    "drop-feature": "drop_feature",
-    "assess": "assess",
-    "run": "run",
-    "spark-spec": "spark_spec",
-    "spark-stage": "spark_spec",
-}
-"""Each with its module in this package, in the order of the help."""
+_LOOKING = ("inspect", "files", "history", "health")
+_TABLES = ("assess", "run", "spark-spec", "spark-stage")
+_MODULES = {"spark-spec": "spark_spec", "spark-stage": "spark_spec"}
+"""The verbs that are no operations, in the order of the help: before those and behind them. Each
+has a module in `verbs`, of its own name unless it stands here."""
 
 _EXIT_STATUSES = """\
 exit status:
@@ -58,6 +45,11 @@ exit status:
   5  the table is corrupt or not a Delta table
 
 stdout carries the result alone; warnings, progress and errors go to stderr."""
+
+
+def verbs() -> tuple[str, ...]:
+    """The names of all verbs, in the order of the help."""
+    return (*_LOOKING, *names(), *_TABLES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,7 +92,8 @@ def _run(arguments: argparse.Namespace) -> int:
 def _failed(error: Exception, line: str, arguments: argparse.Namespace) -> int:
     _settle_stdout()
     if arguments.verbose:
-        traceback.print_exception(error)
+        # Errors below ours may quote the address as it was given.
+        sys.stderr.write(redact("".join(traceback.format_exception(error))))
     say(line)
     return error.exit_status if isinstance(error, DeltaMaintenanceError) else _FAILED
 
@@ -121,9 +114,20 @@ def _parser(words: Sequence[str]) -> ArgumentParser:
         epilog=_EXIT_STATUSES,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    asked = words[0] if words else None
-    modules = [_VERBS[asked]] if asked in _VERBS else dict.fromkeys(_VERBS.values())
-    for module in modules:
-        import_module(f"delta_maintenance.cli.verbs.{module}").add_parser(verbs)
+    subparsers = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    asked = words[0] if words else ""
+    if asked in (*_LOOKING, *_TABLES):
+        _add_verbs(subparsers, (asked,))
+    elif asked in BUILT_IN:
+        operation_verb.add_parser(subparsers, find(asked))
+    else:
+        _add_verbs(subparsers, _LOOKING)
+        for record in operations():
+            operation_verb.add_parser(subparsers, record)
+        _add_verbs(subparsers, _TABLES)
     return parser
+
+
+def _add_verbs(subparsers: Verbs, asked: Sequence[str]) -> None:
+    for module in dict.fromkeys(_MODULES.get(name, name) for name in asked):
+        import_module(f"delta_maintenance.cli.verbs.{module}").add_parser(subparsers)

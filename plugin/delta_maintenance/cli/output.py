@@ -14,10 +14,34 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
+from delta_maintenance.operations.core.facts import (
+    Facts,
+    Grid,
+    count_text,
+    fact_text,
+    shown,
+    size_text,
+)
+from delta_maintenance.redaction import redact
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
+
+__all__ = [
+    "Progress",
+    "count_text",
+    "instant_text",
+    "logging_to_stderr",
+    "print_facts",
+    "print_fields",
+    "print_json",
+    "print_table",
+    "printable",
+    "say",
+    "size_text",
+    "warn",
+]
 
 _PIPED_WIDTH = 160
 """Columns where stdout is no terminal that could tell."""
@@ -50,6 +74,15 @@ def print_fields(title: str, fields: Mapping[str, object]) -> None:
     print("\n".join(lines))
 
 
+def print_facts(title: str, facts: Facts) -> None:
+    """Facts about a Plan or a Result, for people; grids come after everything else."""
+    told = dict(shown(facts))
+    grids = [value for value in told.values() if isinstance(value, Grid)]
+    print_fields(title, {k: v for k, v in told.items() if not isinstance(v, Grid)})
+    for grid in grids:
+        print_table(grid.columns, grid.rows)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table with a header, for people."""
     from rich.box import SIMPLE_HEAD
@@ -64,8 +97,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def say(line: str) -> None:
-    """One line on stderr, under the name of the command."""
-    print(f"delta-maintenance: {printable(line)}", file=sys.stderr, flush=True)
+    """One line on stderr, under the name of the command, without credentials in addresses."""
+    print(f"delta-maintenance: {printable(redact(line))}", file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:
@@ -77,18 +110,6 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(text.split())
     )
-
-
-def count_text(count: int, thing: str) -> str:
-    """`1 file`, `2 files`."""
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
-
-
-def size_text(size: int) -> str:
-    """Bytes for people: `3.4 MB`."""
-    from rich.filesize import decimal
-
-    return decimal(size)
 
 
 def instant_text(milliseconds: int | None) -> str:
@@ -212,10 +233,4 @@ def _cell(value: object) -> str:
         return "\n".join(_cell(item) for item in value)
     if isinstance(value, Mapping):
         return "\n".join(f"{printable(str(key))}={_cell(item)}" for key, item in value.items())
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    if isinstance(value, int):
-        return f"{value:,}"
-    return "" if value is None else printable(str(value))
+    return printable(fact_text(value))

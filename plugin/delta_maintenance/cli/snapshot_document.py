@@ -14,7 +14,7 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 
 def describe(snapshot: Snapshot) -> dict[str, Any]:
-    """What `docs/cli.md` says of it; every key is always there."""
+    """The document that docs/reference/cli/inspect.md describes; every key is always present."""
     protocol, metadata, counts = snapshot.protocol, snapshot.metadata, snapshot.counts
     return {
         "version": snapshot.version,

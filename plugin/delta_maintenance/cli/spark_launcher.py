@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from delta_maintenance.address import Address
 from delta_maintenance.cli.output import say
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 
@@ -36,7 +37,10 @@ def run_spark_job(
     without a report; `InvalidRequestError` where there is no Spark to submit to.
     """
     # Loads pydantic, which `--help` must not wait for.
-    from delta_maintenance.submission.configuration import require_no_secrets
+    from delta_maintenance.submission.configuration import (
+        require_no_credentials_in_addresses,
+        require_no_secrets,
+    )
     from delta_maintenance.submission.job_spec import JobSpec
     from delta_maintenance.submission.spark_submit import (
         connect_command,
@@ -57,6 +61,7 @@ def run_spark_job(
         }
     )
     remote = _remote(arguments.master)
+    require_no_credentials_in_addresses({"the master": arguments.master})
     environment = driver_environment(os.environ, secrets=secrets, remote=remote)
     with tempfile.TemporaryDirectory(prefix="delta-maintenance-") as directory:
         spec_file, report_file = Path(directory, "spec.json"), Path(directory, "report.json")
@@ -109,7 +114,7 @@ def _py_files(directory: Path, master: str | None) -> list[str]:
 
 def absolute(address: str) -> str:
     """An address that means the same in every process of Spark's, wherever it runs."""
-    return address if ":" in address.split("/", 1)[0] else os.path.abspath(address)
+    return str(Address.parse(address).absolute())
 
 
 def split_secrets(
@@ -122,7 +127,7 @@ def split_secrets(
     if not given:
         return {}, {}
     # Loads what speaks to object stores, which only a table on one needs.
-    from delta_maintenance.storage.addresses import parse_options
+    from delta_maintenance.storage.options import parse_options
 
     options = parse_options(table, given)
     return (options.public(), options.secrets()) if options is not None else (dict(given), {})

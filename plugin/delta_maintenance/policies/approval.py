@@ -10,35 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
 
 from delta_maintenance.errors import RefusedError
+from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.record import Instant, Record
-from delta_maintenance.policies.definition.rules import MAY_DELETE, AnyOperation
+from delta_maintenance.operations.core.registry import find
 
-_CHANGE = (
-    "table_id",
-    "changes",
-    "protocol_before",
-    "protocol_after",
-    "added_features",
-    "converted_domains",
-)
-_DECISIVE: Mapping[AnyOperation, tuple[str, ...]] = {
-    "upgrade-protocol": _CHANGE,
-    "set-properties": (*_CHANGE, "maps_columns"),
-    "backfill-row-ids": ("state", "changes_support"),
-    "fsck": ("repairs",),
-    "checkpoint": ("kind",),
-    "compact-log": (),
-    "clean-log": ("cut_off_instant", "oldest_version", "groups"),
-    "vacuum": ("delete_before", "files", "bytes", "groups"),
-    # Not its steps: of those a try that was interrupted leaves fewer.
-    "drop-feature": ("ends", "protocol_before", "protocol_after", "oldest_version", "groups"),
-    "add-constraint": _CHANGE,
-}
 _EXAMPLES = ("samples",)
 """Of the groups of a plan: which files are shown is chance."""
 
@@ -47,7 +27,7 @@ _EXAMPLES = ("samples",)
 class ApprovedPlan(Record):
     """What there is to agree to, or was agreed to."""
 
-    operation: AnyOperation
+    operation: str
     table: str
     planned_at: Instant
     comes_to: str
@@ -55,7 +35,7 @@ class ApprovedPlan(Record):
     is has no part in it, such as the version."""
 
     @classmethod
-    def of(cls, operation: AnyOperation, plan: Mapping[str, Any], *, planned_at: datetime) -> Self:
+    def of(cls, operation: str, plan: Mapping[str, Any], *, planned_at: datetime) -> Self:
         """From a Plan as JSON."""
         return cls(
             operation=operation,
@@ -64,11 +44,11 @@ class ApprovedPlan(Record):
             comes_to=_digest(operation, plan),
         )
 
-    def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    def options(self, options: Record) -> Record:
         """Options by which a later plan deletes nothing that was not old enough for this one."""
-        if self.operation not in MAY_DELETE:
-            return dict(options)
-        return {**options, "as_of": self.planned_at.isoformat()}
+        if not has_field(options, "as_of"):
+            return options
+        return replace(options, as_of=self.planned_at)  # type: ignore[call-arg]
 
     def require(self, plan: Mapping[str, Any]) -> None:
         """`RefusedError` unless a later plan, as JSON, comes to the same."""
@@ -83,28 +63,15 @@ class ApprovedPlan(Record):
             )
 
 
-def asks_for_approval(operation: AnyOperation, plan: Mapping[str, Any]) -> bool:
+def asks_for_approval(operation: str, plan: Mapping[str, Any]) -> bool:
     """Whether a plan, as JSON, deletes something, raises the protocol, takes a feature out of it or
     repairs the table."""
-    match operation:
-        case "vacuum":
-            return bool(plan["files"] or plan["directories"])
-        case "clean-log":
-            return bool(plan["groups"])
-        case "upgrade-protocol" | "set-properties" | "add-constraint":
-            return not plan["is_noop"] and plan["protocol_before"] != plan["protocol_after"]
-        case "backfill-row-ids":
-            return not plan["is_noop"] and bool(plan["changes_support"])
-        case "fsck":
-            return bool(plan["repairs"])
-        case "drop-feature":
-            return bool(plan["ends"] != "nothing-to-do")
-        case _:
-            return False
+    record = find(operation)
+    return record.asks_for_approval(record.plan.from_json(plan))
 
 
-def _digest(operation: AnyOperation, plan: Mapping[str, Any]) -> str:
-    decisive = {name: _essence(plan.get(name)) for name in _DECISIVE[operation]}
+def _digest(operation: str, plan: Mapping[str, Any]) -> str:
+    decisive = {name: _essence(plan.get(name)) for name in find(operation).decisive}
     text = json.dumps([operation, decisive], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

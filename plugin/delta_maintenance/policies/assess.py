@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations.clean_log.policy import CleanLogRule
 from delta_maintenance.operations.health import TableHealth, measure
+from delta_maintenance.operations.vacuum.policy import VacuumRule
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.due import assessed_operations
-from delta_maintenance.policies.evaluation import Look
 from delta_maintenance.policies.models import AssessedOperation, Assessment, LastRun
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -74,17 +75,17 @@ def assess(
     `previous` is the health in an older assessment: what it knows is not read again.
     """
     runs = {run.operation: run for run in last_runs}
-    vacuumed = runs.get("vacuum")
-    rules = table.rules
+    vacuumed, rules = runs.get("vacuum"), table.rules
+    clean_log, vacuum = rules.value("clean_log"), rules.value("vacuum")
     health = measure(
         snapshot,
         now=now,
-        log_retention=rules.clean_log.retention if rules.clean_log is not None else None,
-        vacuum_retention=rules.vacuum.retention if rules.vacuum is not None else None,
+        log_retention=clean_log.retention if isinstance(clean_log, CleanLogRule) else None,
+        vacuum_retention=vacuum.retention if isinstance(vacuum, VacuumRule) else None,
         vacuumed_at=vacuumed.at if vacuumed is not None and vacuumed.succeeded else None,
         previous=previous,
     )
-    operations = tuple(assessed_operations(Look(snapshot, health, rules, now, runs)))
+    operations = tuple(assessed_operations(snapshot, health, rules, now=now, last_runs=runs))
     statuses = {each.status for each in operations}
     return Assessment(
         name=table.name,

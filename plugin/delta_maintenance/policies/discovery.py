@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.policies.definition.patterns import Pattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable, TableEntry
@@ -72,7 +73,7 @@ class _Search:
         self.root = self._pattern.root
 
     def uri(self, path: str) -> str:
-        return f"{self.root.rstrip('/')}/{path}" if path else self.root
+        return str(Address.parse(self.root).join(path)) if path else self.root
 
     def tables(self, storage_options: Mapping[str, str]) -> list[str]:
         """The paths of its tables, relative to the root, in their order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delta_maintenance.policies.definition.rules import Limits
+from delta_maintenance.operations.core.rules import Limits
 
 _MANY = 1000
 """Files of which a share says something."""

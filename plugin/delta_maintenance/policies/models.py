@@ -2,61 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.health.models import TableHealth
-from delta_maintenance.policies.definition.rules import AnyOperation
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastRun(Record):
-    """When an operation was last run, which no log tells of those that leave no commit.
-
-    Whoever runs operations keeps these: `RunResult.last_runs` has them brought up to date.
-    """
-
-    operation: AnyOperation
-    at: Instant
-    """When it began."""
-    version: int
-    """Of the table afterwards."""
-    status: str
-    """Of the operation's Result; `failed` where there is none."""
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether it did what it was to do, so that it need not be done again at once."""
-        return self.status not in ("failed", "partly", "incomplete", "conflict", "corrupt")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssessedOperation(Record):
-    """One operation that the policy, or somebody, asks for."""
-
-    operation: AnyOperation
-    status: Literal["due", "not-due", "blocked"]
-    """`blocked`: due but for something that somebody has to change, or for the hour."""
-    reason: str
-    """One sentence."""
-    due_at: Instant | None = None
-    """When it will be due, or may run, as far as time alone decides."""
-    engine: Literal["local", "spark"] = "local"
-    options: dict[str, Any] = field(default_factory=dict)
-    """Of the operation, as JSON: what its Options are made from."""
-    needs_approval: bool = False
-    commits_to_replay: int | None = None
-    """Files of commits that a reader opens now, compactions for one; None where the operation makes
-    no difference."""
-    commits_to_replay_after: int | None = None
-    bytes_to_read: int = 0
-    """What it costs, about, as far as the log tells."""
-    requests: int = 0
-    """To the store, likewise."""
-    reclaims_files: int = 0
-    """What it brings, as far as the log tells; it may be more."""
-    reclaims_bytes: int = 0
+__all__ = ["AssessedOperation", "Assessment", "LastRun", "OperationOutcome", "RunResult"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +44,7 @@ class Assessment(Record):
 class OperationOutcome(Record):
     """What became of one operation."""
 
-    operation: AnyOperation
+    operation: str
     status: Literal[
         "done", "nothing-to-do", "planned", "incomplete", "failed", "stopped", "needs-approval"
     ]

@@ -1,41 +1,27 @@
 """One operation because somebody asks for it, whether or not it is due.
 
 It is set up as the policy sets it up, with the options of whoever asks laid over that. The limits
-of the policy hold; its hours, and its wish for an approval, do not: somebody is there. Two
-operations have no rule in any policy, `drop-feature` and `add-constraint`: whoever asks says all.
+of the policy hold; its hours, and its wish for an approval, do not: somebody is there. Operations
+that no policy has a rule for run only by this way: whoever asks says all.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from delta_maintenance import clock
-from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
+from delta_maintenance.operations.core.flags import flag_fields
+from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.definition.rules import (
-    CHANGING,
-    OPERATIONS,
-    AnyOperation,
-    CheckpointRule,
-    CleanLogRule,
-    CompactLogRule,
-    FsckRule,
-    Rules,
-    VacuumRule,
-)
 from delta_maintenance.policies.execute import Context, SubmitToSpark, carry_out
-from delta_maintenance.policies.models import (
-    AssessedOperation,
-    Assessment,
-    LastRun,
-    OperationOutcome,
-    RunResult,
-)
+from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
 from delta_maintenance.policies.run import RunStatus
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
@@ -54,7 +40,7 @@ _STATUSES: Mapping[str, RunStatus] = {
 def run_operation(
     table: Table,
     policy_table: PolicyTable,
-    operation: AnyOperation,
+    operation: str,
     *,
     options: Mapping[str, Any] | None = None,
     last_runs: Sequence[LastRun] = (),
@@ -71,7 +57,7 @@ def run_operation(
     `approved` it runs only where its plan comes to what was approved. The library's errors are in
     the answer, and never raised.
     """
-    started = now()
+    started, record = now(), find(operation)
 
     def assess(rules: PolicyTable, runs: Sequence[LastRun], known: Assessment | None) -> Assessment:
         previous = known.health if known is not None else None
@@ -95,12 +81,8 @@ def run_operation(
             exit_status=before.exit_status,
             retryable=before.retryable,
         )
-    asked = _asked(
-        policy_table,
-        operation,
-        assess(_forced(policy_table, operation), (), before),
-        options or {},
-    )
+    at_once = policy_table.model_copy(update={"rules": policy_table.rules.asking_for(record.name)})
+    forced = assess(at_once, (), before)
     context = Context(
         table=table,
         policy_table=policy_table,
@@ -110,10 +92,16 @@ def run_operation(
         new_id=new_id,
         plans_on_spark=submit is not None,
     )
-    outcome = _outcome(context, asked, plan_only=plan_only, approved=approved)
+    outcome = _outcome(
+        context,
+        record,
+        lambda: _asked(policy_table, record, forced, options or {}),
+        plan_only=plan_only,
+        approved=approved,
+    )
     runs = tuple(last_runs)
     # The others are never due, however long ago they ran.
-    if operation in OPERATIONS and outcome.status not in ("planned", "stopped"):
+    if record.policy is not None and outcome.status not in ("planned", "stopped"):
         runs = (*(run for run in runs if run.operation != operation), _last_run(outcome))
     after = None if plan_only else assess(policy_table, runs, before)
     good = outcome.status in ("done", "nothing-to-do", "planned")
@@ -132,21 +120,23 @@ def run_operation(
 
 def _outcome(
     context: Context,
-    asked: AssessedOperation,
+    record: AnyOperation,
+    ask: Callable[[], AssessedOperation],
     *,
     plan_only: bool,
     approved: ApprovedPlan | None,
 ) -> OperationOutcome:
-    started = context.now()
+    started, asked = context.now(), None
     try:
+        asked = ask()
         outcome = carry_out(context, asked, commits_made=0, plan_only=plan_only, approved=approved)
     except DeltaMaintenanceError as error:
         outcome = OperationOutcome(
-            operation=asked.operation,
+            operation=record.name,
             status="failed",
             reason=str(error.located(table=context.table.uri)),
             started_at=started,
-            engine=asked.engine,
+            engine=asked.engine if asked is not None else "local",
             exit_status=error.exit_status,
             retryable=error.retryable,
         )
@@ -155,50 +145,47 @@ def _outcome(
 
 def _asked(
     table: PolicyTable,
-    operation: AnyOperation,
+    record: AnyOperation,
     assessment: Assessment,
-    options: Mapping[str, Any],
+    given: Mapping[str, Any],
 ) -> AssessedOperation:
-    """The operation as the policy would have it if it were due, and over that what was asked."""
-    found = next((each for each in assessment.operations if each.operation == operation), None)
-    by_policy = found.options if found is not None else {}
+    """The operation as the policy would have it if it were due, and over that what was asked.
+
+    `InvalidRequestError` for options that the operation does not have, or that are missing.
+    """
+    found = next((each for each in assessment.operations if each.operation == record.name), None)
+    by_policy = found.options.to_json() if found is not None and found.options is not None else {}
     writers = table.rules.other_writers
-    if operation in CHANGING and writers is not None:
+    if record.effects.changes_table and writers is not None:
         by_policy = {"other_writers": writers, **by_policy}
-    engine = found.engine if found is not None else "local"
-    # Those without a rule have no such option: their plans are made here, and refuse it.
-    named = options.get("engine") if operation in OPERATIONS else None
+    options = {**by_policy, **given}
+    _require_subjects(record, options)
+    asked = record.options.from_json(options)
+    engine: Literal["local", "spark"] = found.engine if found is not None else "local"
+    if "engine" in given and asked.engine != "auto":
+        engine = asked.engine
     return AssessedOperation(
-        operation=operation,
+        operation=record.name,
         status="due",
         reason=_REASON,
-        engine=named if named in ("local", "spark") else engine,
-        options={**by_policy, **options},
+        engine=engine,
+        options=asked,
     )
 
 
-def _forced(table: PolicyTable, operation: AnyOperation) -> PolicyTable:
-    """The policy as it would be if it asked for this operation at once, and for nothing else."""
-    rules, at_once = table.rules, {"every": timedelta()}
-    asked: dict[AnyOperation, dict[str, Any]] = {
-        "upgrade-protocol": {"protocol": rules.protocol},
-        "set-properties": {"protocol": rules.protocol},
-        "backfill-row-ids": {"row_tracking": True},
-        "fsck": {"fsck": (rules.fsck or FsckRule()).model_copy(update=at_once)},
-        "checkpoint": {
-            "checkpoint": (rules.checkpoint or CheckpointRule()).model_copy(
-                update={"max_commits": 1}
-            )
-        },
-        "compact-log": {"compact_log": rules.compact_log or CompactLogRule()},
-        "clean-log": {"clean_log": (rules.clean_log or CleanLogRule()).model_copy(update=at_once)},
-        "vacuum": {"vacuum": (rules.vacuum or VacuumRule()).model_copy(update=at_once)},
-    }
-    kept = {
-        name: getattr(rules, name)
-        for name in ("engine", "spark", "storage", "other_writers", "limits")
-    }
-    return table.model_copy(update={"rules": Rules(**kept, **asked.get(operation, {}))})
+def _require_subjects(record: AnyOperation, options: Mapping[str, Any]) -> None:
+    """No policy says what these are about, so that whoever asks has to."""
+    missing = [name for name in record.required if name not in options]
+    if missing:
+        example = {
+            field.name: field.flag.example
+            for field in flag_fields(record.options)
+            if field.is_required
+        }
+        raise InvalidRequestError(
+            f"{record.name} lacks the option {' and the option '.join(missing)}",
+            remedy=f"give options such as {json.dumps(example)}",
+        )
 
 
 def _last_run(outcome: OperationOutcome) -> LastRun:

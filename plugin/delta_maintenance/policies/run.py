@@ -17,7 +17,6 @@ from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.policies.assess import assess_table, failed_assessment
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.definition.rules import AnyOperation, OperationName
 from delta_maintenance.policies.execute import Context, SubmitToSpark, carry_out
 from delta_maintenance.policies.models import (
     AssessedOperation,
@@ -46,7 +45,7 @@ def run(
     policy_table: PolicyTable,
     *,
     last_runs: Sequence[LastRun] = (),
-    approved: Collection[OperationName] = (),
+    approved: Collection[str] = (),
     plan_only: bool = False,
     submit: SubmitToSpark | None = None,
     progress: Progress | None = None,
@@ -99,11 +98,11 @@ class _Run:
     """One run over one table."""
 
     context: Context
-    last_runs: dict[AnyOperation, LastRun]
-    approved: Collection[OperationName]
+    last_runs: dict[str, LastRun]
+    approved: Collection[str]
     plan_only: bool
     outcomes: list[OperationOutcome] = field(default_factory=list)
-    at_version: dict[AnyOperation, list[int]] = field(default_factory=dict)
+    at_version: dict[str, list[int]] = field(default_factory=dict)
     """The versions on which each operation has had its turns."""
 
     def run(self) -> RunResult:

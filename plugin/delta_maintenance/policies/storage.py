@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Mapping
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.policy_values import resolve
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import StorageRule
-from delta_maintenance.policies.definition.values import resolve
 from delta_maintenance.table.read.table import Table, open_table
 
 StorageOptions = Callable[[StorageRule], Mapping[str, str]]

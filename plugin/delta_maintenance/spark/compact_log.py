@@ -11,7 +11,7 @@ import math
 import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from pyspark.sql import SparkSession
 
@@ -27,6 +27,7 @@ from delta_maintenance.spark.log_parts import (
 )
 from delta_maintenance.spark.log_ranges import RangePiece, RangeReading, reconcile_shares, unpacked
 from delta_maintenance.spark.log_shares import TableAddress
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.share_writer import gravest
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.table.progress import Progress
@@ -56,6 +57,11 @@ class SparkRange:
         self._address = TableAddress(uri=table_uri, storage_options=options)
         self._progress = progress
         self._log_bytes_per_task = log_bytes_per_task
+
+    @classmethod
+    def of_job(cls, job: JobSession) -> Self:
+        """The engine of a job."""
+        return cls(job.spark, job.table_uri, job.storage_options, progress=job.progress)
 
     def write_range(self, commits: Sequence[LogEntry], file: BinaryIO) -> ReconciledRange:
         """See `RangeEngine`."""

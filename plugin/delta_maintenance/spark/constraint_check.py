@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
+from typing import Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
@@ -26,6 +27,7 @@ from delta_maintenance.operations.add_constraint import SHOWN_FILES, CheckedRows
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.schema.types import PrimitiveType, StructField
 from delta_maintenance.spark.constraint_expression import MARK, needed_columns, spark_schema
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
@@ -100,6 +102,11 @@ class SparkConstraintCheck:
         self._progress = progress
         self._files_per_job = files_per_job
         self._bytes_per_task = bytes_per_task
+
+    @classmethod
+    def of_job(cls, job: JobSession) -> Self:
+        """The engine of a job."""
+        return cls(job.spark, job.table_uri, job.storage_options, progress=job.progress)
 
     def __call__(
         self, snapshot: Snapshot, expression: str, *, added_after: int | None

@@ -10,12 +10,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.data.footers import RowCounts, count_rows
@@ -66,6 +68,11 @@ class SparkFooters:
         self._spark = spark
         self._reading = FooterReading(uri=table_uri, storage_options=options)
         self._files_per_task = files_per_task
+
+    @classmethod
+    def of_job(cls, job: JobSession) -> Self:
+        """The engine of a job."""
+        return cls(job.spark, job.table_uri, job.storage_options)
 
     def __call__(self, paths: pa.StringArray) -> RowCounts:
         """See `RowCounter`."""

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +24,7 @@ from delta_maintenance.operations.fsck.check_contents import (
 )
 from delta_maintenance.operations.fsck.findings import FINDINGS, Findings
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.progress import Progress
@@ -97,6 +99,11 @@ class SparkContents:
         self._options = executor_options(table_uri, storage_options, os.environ)
         self._files_per_round = files_per_round
         self._files_per_task = files_per_task
+
+    @classmethod
+    def of_job(cls, job: JobSession) -> Self:
+        """The engine of a job."""
+        return cls(job.spark, job.table_uri, job.storage_options)
 
     def __call__(
         self,

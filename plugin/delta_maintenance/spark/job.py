@@ -14,33 +14,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from delta_maintenance import clock, open_table
+from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations import (
-    add_constraint,
-    backfill_row_ids,
-    checkpoint,
-    compact_log,
-    fsck,
-    vacuum,
-)
-from delta_maintenance.operations.vacuum.report import write_report
-from delta_maintenance.spark.compact_log import SparkRange
+from delta_maintenance.operations.core.execution import Execution, options_for
+from delta_maintenance.operations.core.operation import load
+from delta_maintenance.operations.core.registry import find
+from delta_maintenance.redaction import redact
 from delta_maintenance.spark.connect import is_connected, ship_library
-from delta_maintenance.spark.constraint_check import SparkConstraintCheck
-from delta_maintenance.spark.footers import SparkFooters
-from delta_maintenance.spark.fsck import SparkContents
-from delta_maintenance.spark.sidecars import SparkSidecars
-from delta_maintenance.spark.vacuum import SparkVacuum
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.storage import open_store
 from delta_maintenance.submission.job_report import (
     APPLICATION_LINE,
@@ -66,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Nobody else is there to tell: an orchestrator sees the report or nothing.
         report = JobReport.of_error(error)
         if not isinstance(error, DeltaMaintenanceError):
-            traceback.print_exc()
+            print(redact("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)
     text = json.dumps(report.to_json(), ensure_ascii=False)
     if parsed.report is not None:
         _write(parsed.report, text.encode(), storage_options)
@@ -89,134 +80,40 @@ def read_spec(text: str) -> JobSpec:
         raise InvalidRequestError(
             f"the specification is no JSON ({error})", remedy="give JSON, or @ and a path"
         ) from None
-    return JobSpec.from_json(value)
+    spec = JobSpec.from_json(value)
+    # Before Spark starts, whose log shows its arguments.
+    Address.parse(spec.table)
+    return spec
 
 
 def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
-    """Runs the operation in a session and returns its Result as JSON."""
-    # Executors have working directories of their own.
-    address = spec.table if ":" in spec.table.split("/", 1)[0] else os.path.abspath(spec.table)
-    return _OPERATIONS[spec.operation](spec, address, spark)
-
-
-def _checkpoint(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
-    options = checkpoint.CheckpointOptions.from_json({"engine": "spark", **spec.options})
-    table = open_table(address, spec.storage_options)
-    snapshot = table.snapshot(version=spec.version)
-    plan = checkpoint.plan(snapshot, options, now=clock.now())
-    _say(f"{plan.table}, version {plan.version}: {plan.reason}")
-    engine = SparkSidecars(
-        spark, address, spec.storage_options, new_id=clock.new_id, progress=_progress
-    )
-    return checkpoint.apply(
-        table,
-        plan,
-        engine=engine if plan.engine == "spark" else None,
-        new_id=clock.new_id,
-        progress=_progress,
-        snapshot=snapshot,
-    ).to_json()
-
-
-def _compact_log(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
-    options = compact_log.CompactLogOptions.from_json({"engine": "spark", **spec.options})
-    table = open_table(address, spec.storage_options)
-    snapshot = table.snapshot()
-    plan = compact_log.plan(snapshot, options, now=clock.now())
-    _say(f"{plan.table}, version {plan.version}: {plan.reason}")
-    engine = SparkRange(spark, address, spec.storage_options, progress=_progress)
-    return compact_log.apply(
-        table,
-        plan,
-        engine=engine if plan.engine == "spark" else None,
-        progress=_progress,
-        snapshot=snapshot,
-    ).to_json()
-
-
-def _backfill_row_ids(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
-    options = backfill_row_ids.BackfillRowIdsOptions.from_json({"engine": "spark", **spec.options})
-    table = open_table(address, spec.storage_options)
-    snapshot = table.snapshot()
-    plan = backfill_row_ids.plan(snapshot, options, now=clock.now())
-    _say(f"{plan.table}, version {plan.version}: {plan.reason}")
-    counter = SparkFooters(spark, address, spec.storage_options) if plan.engine == "spark" else None
-    return backfill_row_ids.apply(
-        table, plan, row_counter=counter, progress=_progress, snapshot=snapshot
-    ).to_json()
-
-
-def _add_constraint(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
-    options = add_constraint.AddConstraintOptions.from_json(spec.options)
-    table = open_table(address, spec.storage_options)
-    plan = add_constraint.plan(table.snapshot(), options, now=clock.now())
-    _say(f"{plan.table}, version {plan.version}: {plan.reason}")
-    check = SparkConstraintCheck(spark, address, spec.storage_options, progress=_progress)
-    return add_constraint.apply(table, plan, check=check).to_json()
-
-
-def _fsck(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
-    options = fsck.FsckOptions.from_json({"engine": "spark", **spec.options})
-    table = open_table(address, spec.storage_options)
-    contents = (
-        SparkContents(spark, address, spec.storage_options) if options.engine == "spark" else None
-    )
-    surveyed = fsck.survey(
-        table,
-        options,
-        now=clock.now(),
-        report=spec.report_uri,
-        storage_options=_options_for(spec.report_uri or "", spec.storage_options),
-        contents=contents,
-        progress=_progress,
-    )
-    return fsck.apply(
-        table,
-        surveyed.plan,
-        now=clock.now(),
-        contents=contents,
-        progress=_progress,
-        surveyed=surveyed,
-    ).to_json()
-
-
-def _vacuum(spec: JobSpec, address: str, spark: SparkSession) -> dict[str, Any]:
+    """Runs the operation in a session and returns its Result, or its Plan, as JSON."""
+    record = find(spec.operation)
     # Before the table is opened: what comes later must not look older than it is.
     now = clock.now()
-    options = vacuum.VacuumOptions.from_json({"engine": "spark", **spec.options})
-    table = open_table(address, spec.storage_options)
-    snapshot = table.snapshot()
-    engine = SparkVacuum(spark, address, spec.storage_options, progress=_progress)
-    surveyed = vacuum.survey(
-        snapshot,
-        options,
-        now=now,
-        engine=engine,
-        storage_options=_options_for(options.inventory or "", spec.storage_options),
+    # Executors have working directories of their own.
+    address = str(Address.parse(spec.table).absolute())
+    session = JobSession(
+        spark=spark,
+        table_uri=address,
+        storage_options=spec.storage_options,
+        new_id=clock.new_id,
+        progress=_progress,
     )
-    _say(f"{surveyed.plan.table}, version {surveyed.plan.version}: {surveyed.plan.reason}")
-    if spec.report_uri is not None:
-        write_report(
-            surveyed.found.batches(),
-            spec.report_uri,
-            table=table.store,
-            storage_options=_options_for(spec.report_uri, spec.storage_options),
-        )
-    if spec.plan_only:
-        return surveyed.plan.to_json()
-    return vacuum.apply(
-        table, surveyed.plan, now=clock.now(), progress=_progress, surveyed=surveyed
-    ).to_json()
-
-
-_OPERATIONS: Mapping[str, Callable[[JobSpec, str, SparkSession], dict[str, Any]]] = {
-    "checkpoint": _checkpoint,
-    "compact-log": _compact_log,
-    "backfill-row-ids": _backfill_row_ids,
-    "add-constraint": _add_constraint,
-    "fsck": _fsck,
-    "vacuum": _vacuum,
-}
+    execution = Execution(
+        engine=load(record.spark.engine)(session) if record.spark is not None else None,
+        progress=_progress,
+        version=spec.version,
+        report=spec.report_uri,
+        storage_options=partial(options_for, given=spec.storage_options),
+    )
+    table = open_table(address, spec.storage_options)
+    prepared = record.prepare(table, spec.read_options(), now=now, execution=execution)
+    assert prepared is not None, "there is an engine"
+    plan = prepared.plan
+    _say(f"{plan.table}, version {plan.version}: {plan.reason}")
+    document: dict[str, Any] = (plan if spec.plan_only else prepared.apply()).to_json()
+    return document
 
 
 def _in_session(spec: JobSpec) -> dict[str, Any]:
@@ -245,18 +142,12 @@ def _announce(spark: SparkSession) -> None:
 
 
 def _write(address: str, data: bytes, storage_options: Mapping[str, str]) -> None:
-    folder, slash, name = address.rpartition("/")
-    store = open_store(folder or slash or ".", _options_for(address, storage_options))
+    file = Address.parse(address)
+    store = open_store(str(file.parent), options_for(address, storage_options))
     try:
-        store.put(name, data)
+        store.put(file.name, data)
     finally:
         store.close()
-
-
-def _options_for(address: str, given: Mapping[str, str]) -> Mapping[str, str] | None:
-    """The options of the table's store for a file that may lie on a disk of this machine."""
-    scheme, colon, _ = address.split("/", 1)[0].partition(":")
-    return given or None if colon and scheme.lower() != "file" else None
 
 
 def _progress(what: str, done: int, total: int | None) -> None:
@@ -264,7 +155,7 @@ def _progress(what: str, done: int, total: int | None) -> None:
 
 
 def _say(line: str) -> None:
-    print(f"{OWN_LINE}{line}", flush=True)
+    print(f"{OWN_LINE}{redact(line)}", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,6 +9,7 @@ import math
 import os
 import pickle
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 from pyspark.sql import SparkSession
 
@@ -26,6 +27,7 @@ from delta_maintenance.spark.log_parts import (
     small_batches,
 )
 from delta_maintenance.spark.log_shares import LogReading, TableAddress
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.share_writer import Report, ShareWriting, gravest
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.storage.core.base import Store
@@ -69,6 +71,13 @@ class SparkSidecars:
         self._new_id = new_id
         self._progress = progress
         self._log_bytes_per_task = log_bytes_per_task
+
+    @classmethod
+    def of_job(cls, job: JobSession) -> Self:
+        """The engine of a job."""
+        return cls(
+            job.spark, job.table_uri, job.storage_options, new_id=job.new_id, progress=job.progress
+        )
 
     def write_sidecars(self, snapshot: Snapshot, spec: CheckpointSpec) -> SidecarSet:
         """See `SidecarEngine`. Where any share fails, the sidecars of the others are deleted.

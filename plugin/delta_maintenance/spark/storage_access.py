@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import RefusedError
 
 _KEY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -20,17 +21,18 @@ def executor_options(
     they make. A role or profile is not looked up: whoever relies on it gives executors the same.
     `RefusedError` for a table that executors cannot reach.
     """
-    if uri.lower().startswith("memory:"):
+    address = Address.parse(uri)
+    if address.kind is StoreKind.MEMORY:
         raise RefusedError(
             "a table in the memory of this process cannot be reached by executors",
             remedy="copy it to a store that they reach, or use the local engine where there is one",
         )
     given = dict(storage_options or {})
     # Loads what speaks to object stores, which a driver of local tables does without.
-    from delta_maintenance.storage.addresses import parse_options
+    from delta_maintenance.storage.options import parse_options
     from delta_maintenance.storage.s3.options import S3Options
 
-    options = parse_options(uri, given, environment)
+    options = parse_options(address, given, environment)
     if options is None:
         return given
     if not isinstance(options, S3Options):

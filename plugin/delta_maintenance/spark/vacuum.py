@@ -12,6 +12,7 @@ import pickle
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +28,7 @@ from delta_maintenance.protocol.vacuum.visibility import Reason
 from delta_maintenance.spark import log_shares
 from delta_maintenance.spark.log_parts import log_parts, small_batches
 from delta_maintenance.spark.log_shares import LogReading, TableAddress
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.share_writer import gravest
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.spark.vacuum_tasks import (
@@ -70,6 +72,11 @@ class SparkVacuum:
         self._address = TableAddress(uri=table_uri, storage_options=options)
         self._progress = progress
         self._log_bytes_per_bucket = log_bytes_per_bucket
+
+    @classmethod
+    def of_job(cls, job: JobSession) -> Self:
+        """The engine of a job."""
+        return cls(job.spark, job.table_uri, job.storage_options, progress=job.progress)
 
     def find(self, request: Request) -> Found:
         """See `VacuumEngine`. What was found stays on the cluster until the session ends."""

@@ -12,10 +12,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
-from delta_maintenance.storage.addresses import parse_options
+from delta_maintenance.address import Address
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.core.request_failure import PAUSES
 from delta_maintenance.storage.gcs.options import GCSOptions
+from delta_maintenance.storage.options import StoreOptions, parse_options
 from delta_maintenance.storage.s3.options import S3Options
 
 
@@ -36,15 +37,16 @@ class SharedClients:
 
         `InvalidRequestError` for options that the store does not have.
         """
-        options = parse_options(address, storage_options, os.environ)
-        place = "" if isinstance(options, S3Options) else _place(address, options)
+        where = Address.parse(address)
+        options = parse_options(where, storage_options, os.environ)
+        place = "" if isinstance(options, S3Options) else _place(where, options)
         with self._lock:
             client = self._clients.get((options, place))
             if client is None:
                 client = self._clients[options, place] = self._new(options, place)
             return client
 
-    def _new(self, options: S3Options | GCSOptions | AzureOptions | None, place: str) -> Any:
+    def _new(self, options: StoreOptions | None, place: str) -> Any:
         # Each is loaded where it is asked for: no table waits for the clients of other stores.
         match options:
             case S3Options():
@@ -59,15 +61,15 @@ class SharedClients:
                 from delta_maintenance.storage.azure.client import AzureClient
 
                 return AzureClient(options, place, pauses=self._pauses)
-            case None:
+            case _:
                 raise AssertionError("only object stores have clients")
 
 
-def _place(address: str, options: GCSOptions | AzureOptions | None) -> str:
+def _place(address: Address, options: StoreOptions | None) -> str:
     """The bucket or the container, to which a client of Google or Azure is bound."""
     if isinstance(options, AzureOptions):
-        return AzureAddress.parse(address.rstrip("/")).container
-    return address.partition("://")[2].partition("/")[0]
+        return AzureAddress.of(address).container
+    return address.authority
 
 
 _READ_TIMEOUT = 20

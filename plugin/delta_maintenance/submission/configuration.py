@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.redaction import holds_credentials
 
 _SECRET = re.compile(
     r"secret|passw|token|credential|access[._-]?key|account[._-]?key|api[._-]?key|private"
@@ -141,6 +142,7 @@ def checked_conf(conf: Mapping[str, object]) -> dict[str, str]:
         problem = _problem(name)
         if problem is not None:
             raise InvalidRequestError(f"the Spark property {name} {problem[0]}", remedy=problem[1])
+    require_no_credentials_in_addresses({f"the Spark property {name}": conf[name] for name in conf})
     return {name: _text(value) for name, value in conf.items()}
 
 
@@ -151,6 +153,18 @@ def require_no_secrets(conf: Mapping[str, object]) -> None:
             raise InvalidRequestError(
                 f"the Spark property {name} is a secret, and command lines are no place for those",
                 remedy=_SECRET_REMEDY,
+            )
+    require_no_credentials_in_addresses({f"the Spark property {name}": conf[name] for name in conf})
+
+
+def require_no_credentials_in_addresses(values: Mapping[str, object]) -> None:
+    """`InvalidRequestError` names the first value that is an address with credentials in it."""
+    for what, value in values.items():
+        if isinstance(value, str) and holds_credentials(value):
+            raise InvalidRequestError(
+                f"{what} is an address with credentials, which would stand where others can read "
+                "them",
+                remedy="give the plain address, and the machines of the job an identity or a role",
             )
 
 
@@ -172,6 +186,9 @@ def checked_environment(environment: Mapping[str, str]) -> dict[str, str]:
                 f"the environment variable {name} makes the job load other code",
                 remedy="put it into the image, or into the environment of the workers",
             )
+    require_no_credentials_in_addresses(
+        {f"the environment variable {name}": value for name, value in environment.items()}
+    )
     return dict(environment)
 
 

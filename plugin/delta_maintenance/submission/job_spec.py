@@ -7,28 +7,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.core.registry import find, known, spark_operations
+from delta_maintenance.submission.configuration import require_no_credentials_in_addresses
 
 APPLICATION = Path(__file__).resolve().parent.parent / "spark" / "job.py"
 """The one file to submit, whatever the operation."""
-
-Operation = Literal[
-    "checkpoint", "compact-log", "backfill-row-ids", "add-constraint", "fsck", "vacuum"
-]
-OPERATIONS: tuple[str, ...] = get_args(Operation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec(Record):
     """One operation on one table."""
 
-    operation: Operation
+    operation: str
+    """One of those that run on Spark."""
     table: str
     """An address that the driver and every executor reach."""
     version: int | None = None
@@ -41,7 +39,16 @@ class JobSpec(Record):
     """A new Parquet file for the whole list that the Result has the beginning of; with the storage
     options of the table, and outside of it."""
     plan_only: bool = False
-    """For a vacuum: answer with the Plan, and delete nothing."""
+    """Answer with the Plan, and change nothing."""
+
+    def __post_init__(self) -> None:
+        record = known(self.operation)
+        if record is None or record.spark is None:
+            names = ", ".join(each.name for each in spark_operations())
+            raise InvalidRequestError(
+                f"operation: {self.operation!r} does not run on Spark",
+                remedy=f"name one of {names}",
+            )
 
     def write(self, path: str | os.PathLike[str]) -> str:
         """Writes the specification to a file that only this user can read; returns `@PATH`.
@@ -54,36 +61,26 @@ class JobSpec(Record):
             json.dump(self.to_json(), file)
         return f"@{os.fspath(path)}"
 
-    def require_sound_options(self) -> None:
-        """`InvalidRequestError` for options that the operation does not have, before any job."""
-        # Each loads what its operation needs.
-        from delta_maintenance.operations import (
-            add_constraint,
-            backfill_row_ids,
-            checkpoint,
-            compact_log,
-            fsck,
-            vacuum,
-        )
+    def read_options(self) -> Any:
+        """The Options of the operation; on Spark, unless they name another engine.
 
-        kinds: Mapping[str, type[Record]] = {
-            "checkpoint": checkpoint.CheckpointOptions,
-            "compact-log": compact_log.CompactLogOptions,
-            "backfill-row-ids": backfill_row_ids.BackfillRowIdsOptions,
-            "add-constraint": add_constraint.AddConstraintOptions,
-            "fsck": fsck.FsckOptions,
-            "vacuum": vacuum.VacuumOptions,
-        }
-        kinds[self.operation].from_json(self.options)
+        `InvalidRequestError` for options that the operation does not have.
+        """
+        options = find(self.operation).options
+        engine = {"engine": "spark"} if has_field(options, "engine") else {}
+        return options.from_json({**engine, **self.options})
 
 
 def require_no_credentials(spec: JobSpec) -> None:
-    """`InvalidRequestError` for storage options that hold a secret or that nobody vouches for.
+    """`InvalidRequestError` for addresses with credentials, and for storage options that are
+    secret or unknown.
 
     For specifications that become arguments or documents, which others may read.
     """
+    given = {f"the option {name}": value for name, value in spec.options.items()}
+    require_no_credentials_in_addresses({**given, "the report": spec.report_uri})
     # Loads what speaks to object stores.
-    from delta_maintenance.storage.addresses import parse_options
+    from delta_maintenance.storage.options import parse_options
 
     options = parse_options(spec.table, spec.storage_options)
     secret = None

@@ -14,9 +14,14 @@ from typing import Annotated
 
 from pydantic import Field
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.record import Record
-from delta_maintenance.submission.configuration import checked_conf, checked_environment
+from delta_maintenance.submission.configuration import (
+    checked_conf,
+    checked_environment,
+    require_no_credentials_in_addresses,
+)
 from delta_maintenance.submission.job_spec import APPLICATION, JobSpec, require_no_credentials
 
 Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]*[kmgtKMGT]b?$")]
@@ -103,13 +108,16 @@ class Submission(Record):
             ("report", report),
             ("application", code.application),
         ):
-            if ":" not in address.split("/", 1)[0] or address.lower().startswith("file:"):
+            if Address.parse(address).is_local:
                 raise InvalidRequestError(
                     f"the {what} {address} is a path of this machine",
                     remedy="give an address that the cluster reaches, such as s3://BUCKET/PATH",
                 )
+        for address in (*code.py_files, *code.archives):
+            require_no_credentials_in_addresses({"the address of code": address})
         require_no_credentials(spec)
-        spec.require_sound_options()
+        # Wrong options are told of before any job.
+        spec.read_options()
         fields = {name: value for name, value in spec.to_json().items() if value}
         return cls(
             name=f"delta-maintenance {spec.operation}",

@@ -6,7 +6,7 @@ import http.client
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from urllib.parse import urlsplit
 
@@ -28,6 +28,8 @@ class HttpFault(Enum):
     """No answer until the client gives up; the server never sees the request."""
     SILENCE_AFTER = "silence after"
     """The server does as asked; no answer until the client gives up."""
+    HALF_AN_ANSWER = "half an answer"
+    """The server does as asked; the connection breaks in the middle of the answer's body."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,6 +60,10 @@ def serve_faults(upstream: str, *, silence: float = 5.0) -> Iterator[FaultProxy]
         if fault is None:
             return forward(request)
         proxy.injected.append(fault)
+        if fault is HttpFault.HALF_AN_ANSWER:
+            whole = forward(request)
+            headers = {**whole.headers, "Connection": "close"}
+            return replace(whole, headers=headers, body=whole.body[: len(whole.body) // 2])
         if fault in (HttpFault.CUT_AFTER, HttpFault.ERROR_AFTER, HttpFault.SILENCE_AFTER):
             forward(request)
         if fault in (HttpFault.SILENCE_BEFORE, HttpFault.SILENCE_AFTER):

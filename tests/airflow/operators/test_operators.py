@@ -48,7 +48,7 @@ def spark_job(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         table = open_table(table_uri)
         plan = add_constraint.plan(table.snapshot(), options, now=clock.now())
         found = add_constraint.CheckedRows(files=13, rows=13)
-        return add_constraint.apply(table, plan, check=lambda *_, **__: found).to_json()
+        return add_constraint.apply(table, plan, engine=lambda *_, **__: found).to_json()
 
     monkeypatch.setattr(SparkSubmission, "run", run)
     return submitted

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance import clock
-from delta_maintenance.cli.verbs import add_constraint as verb
+from delta_maintenance.cli import operation_verb as verb
 from delta_maintenance.operations.add_constraint import (
     AddConstraintOptions,
     AddConstraintPlan,
@@ -18,7 +18,7 @@ from delta_maintenance.operations.add_constraint import (
     CheckedRows,
     ViolatingFile,
 )
-from delta_maintenance.operations.table_change.models import PropertyChange
+from delta_maintenance.operations.table_change.options import PropertyChange
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
 

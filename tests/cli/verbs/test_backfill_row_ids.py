@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from row_ids import check, commits
 
-from delta_maintenance.cli.verbs import backfill_row_ids as verb
+from delta_maintenance.cli import operation_verb as verb
 from delta_maintenance.operations.backfill_row_ids import (
     BackfillRowIdsOptions,
     BackfillRowIdsPlan,
@@ -71,7 +71,7 @@ def test_files_that_cannot_be_counted_are_a_failure_half_way(
     result = BackfillRowIdsResult.from_json(outcome.document)
     assert outcome.status == 1 and result.status == "incomplete"
     assert result.files_backfilled == 1 and len(result.uncounted) == 2
-    assert "commits made, then: the rows of 2 files cannot be counted" in outcome.err
+    assert "commits were made, then: the rows of 2 files cannot be counted" in outcome.err
     check(builder.store, enabled=False)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.cli.verbs import compact_log
+from delta_maintenance.cli import operation_verb
 from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.operations.clean_log import CleanLogPlan, CleanLogResult
 from delta_maintenance.operations.compact_log import (
@@ -59,7 +59,7 @@ def test_a_range_for_spark_is_submitted_and_covers_nothing_that_came_since(
         asked.append((operation, job))
         return CompactLogResult(table="t", version=9, status="written", engine="spark").to_json()
 
-    monkeypatch.setattr(compact_log, "run_spark_job", run)
+    monkeypatch.setattr(operation_verb, "run_spark_job", run)
     latest, before = builder.open().snapshot().version, builder.names()
     words = ("compact-log", builder.store.root, "--commits-per-file", 2, "--engine", "spark")
     outcome = cli(*words, "--json")
@@ -67,7 +67,7 @@ def test_a_range_for_spark_is_submitted_and_covers_nothing_that_came_since(
     ((operation, job),) = asked
     options = CompactLogOptions.from_json(job["options"])
     assert operation == "compact-log" and builder.names() == before
-    assert (options.engine, options.commits_per_file, options.last_version) == ("spark", 2, latest)
+    assert (options.engine, options.commits_per_file, job["version"]) == ("spark", 2, latest)
     assert cli(*words, "--dry-run").status == 0 and len(asked) == 1
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from delta_maintenance.cli.verbs import spark_spec
 from delta_maintenance.submission.exporters import EXPORTERS
-from delta_maintenance.submission.job_spec import APPLICATION, OPERATIONS, JobSpec
+from delta_maintenance.submission.job_spec import APPLICATION, JobSpec
 
 WORDS = (
     *("spark-spec", "vacuum", "s3://lake/events"),
@@ -24,7 +24,6 @@ WORDS = (
 def test_the_choices_of_the_command_line_are_those_of_the_library() -> None:
     # Written down twice, so that `--help` loads nothing heavy.
     assert tuple(EXPORTERS) == spark_spec._PLATFORMS
-    assert spark_spec._OPERATIONS == OPERATIONS
     listed = spark_spec._SPEC.partition("--set:\n")[2].partition("\nThe ")[0]
     rows = re.split(r"\n?^  (?=\S)", listed, flags=re.MULTILINE)[1:]
     told = {words[0]: set(words[1:]) - {"or"} for words in (re.split(r"[,;\s]+", r) for r in rows)}

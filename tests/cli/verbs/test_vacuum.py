@@ -12,7 +12,7 @@ import pytest
 from vacuum_tables import Folder
 
 from delta_maintenance import clock
-from delta_maintenance.cli.verbs import vacuum
+from delta_maintenance.cli import operation_verb
 from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.operations.vacuum import VacuumPlan, VacuumResult
 from delta_maintenance.storage.local.store import LocalStore
@@ -133,7 +133,7 @@ def test_spark_is_told_what_was_asked_for(
 
     plan = cli("vacuum", table.store.root, "--dry-run", "--json").document
     del plan["file_list"], plan["directory_list"]
-    monkeypatch.setattr(vacuum, "run_spark_job", run_job)
+    monkeypatch.setattr(operation_verb, "run_spark_job", run_job)
     monkeypatch.chdir(tmp_path)
     words = ("vacuum", table.store.root, "--engine", "spark", "--keep-version", 0)
     dry = cli(*words, "--dry-run", "--report", "r.parquet")

@@ -79,7 +79,7 @@ def apply(table: TableBuilder, planned: AddConstraintPlan, check: Check) -> AddC
     # As an orchestrator hands it on.
     planned = AddConstraintPlan.from_json(json.loads(json.dumps(planned.to_json())))
     result = add_constraint.apply(
-        table.open(), planned, check=check, now=lambda: NOW, sleep=lambda _: None
+        table.open(), planned, engine=check, now=lambda: NOW, sleep=lambda _: None
     )
     assert AddConstraintResult.from_json(json.loads(json.dumps(result.to_json()))) == result
     return result

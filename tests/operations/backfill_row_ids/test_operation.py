@@ -419,7 +419,7 @@ def test_rows_come_from_footers_where_statistics_do_not_tell() -> None:
     plan = plan_of(table)
     assert (plan.files_to_count, plan.rows_to_backfill) == (4, 3)
     rows = {"none": 5, "partly": 7, "broken": 11, "vector": 13}
-    result = apply(table, plan, row_counter=counting(rows))
+    result = apply(table, plan, engine=counting(rows))
     assert (result.status, result.high_water_mark) == ("enabled", 5 + 3 + 7 + 11 + 13 - 1)
     again = {add["path"]: add["stats"] for version, add in of(table, "add") if version}
     assert again == {
@@ -434,7 +434,7 @@ def test_rows_come_from_footers_where_statistics_do_not_tell() -> None:
 
 def test_files_that_cannot_be_counted_leave_row_tracking_supported_and_the_rest_done() -> None:
     table = built(*(log.add(f"f{n}", **({} if n == 2 else {"stats": stats(1)})) for n in range(6)))
-    result = apply(table, plan_of(table), row_counter=counting({}))
+    result = apply(table, plan_of(table), engine=counting({}))
     assert (result.status, result.files_backfilled) == ("incomplete", 5)
     assert result.problem == "the rows of 1 files cannot be counted"
     assert result.uncounted == ("f2: gone",)
@@ -481,7 +481,7 @@ def test_row_ids_that_others_give_out_above_their_mark_are_not_given_out_again()
             table.commit([high], version=latest(table) + 1)
         return RowCounts(counts=pa.array([30] * len(paths), pa.int64()))
 
-    result = apply(table, plan_of(table), row_counter=count)
+    result = apply(table, plan_of(table), engine=count)
     assert (result.status, result.high_water_mark) == ("enabled", 200 + 6 * 30 - 1)
     assert table.open().snapshot().counts.num_files == 11
 
@@ -741,7 +741,7 @@ def test_a_log_that_is_cleaned_up_meanwhile_is_opened_anew() -> None:
                 store.delete(f"_delta_log/{version:020}.json")
         return RowCounts(counts=pa.array([2] * len(paths), pa.int64()))
 
-    result = apply(table, plan_of(table, checkpoint=False), row_counter=count)
+    result = apply(table, plan_of(table, checkpoint=False), engine=count)
     assert (result.status, result.files_backfilled, len(asked)) == ("enabled", 10, 4)
     live = table.open().snapshot().live_files()
     ids = sorted(live["base_row_id"].to_pylist())
@@ -752,7 +752,7 @@ def test_records_survive_their_json() -> None:
     table = built(log.add("none"))
     plan = plan_of(table, operation_id="x", other_writers="none")
     assert BackfillRowIdsPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
-    result = apply(table, plan, row_counter=counting({}))
+    result = apply(table, plan, engine=counting({}))
     assert BackfillRowIdsResult.from_json(json.loads(json.dumps(result.to_json()))) == result
     with pytest.raises(InvalidRequestError, match="files_per_commit"):
         plan_of(table, files_per_commit=0)

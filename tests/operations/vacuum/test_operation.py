@@ -925,3 +925,11 @@ def test_a_start_that_cannot_be_committed_deletes_nothing() -> None:
     with pytest.raises((CommitConflictError, RefusedError, UnsupportedFeatureError)):
         table.vacuum(planned)
     assert table.files() == {"dead.parquet"}
+
+
+@pytest.mark.parametrize("name", ["s3-mirror/t", "s3/t", "s3a"])
+def test_a_local_folder_whose_name_begins_like_an_address_of_s3_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Folder(name).survey().plan.logs_commits

@@ -26,6 +26,7 @@ from delta_maintenance.storage.azure.put import BLOCK_BLOB, AzurePut
 from delta_maintenance.storage.azure.store import AzureStore
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.storage.core.http_session import Answer
+from delta_maintenance.testing.fault_proxy import serve_faults
 from delta_maintenance.testing.loopback import Reply, Request, serve
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
 
@@ -276,6 +277,32 @@ def test_who_answers_in_azure_s_place_is_not_believed() -> None:
         store = AzureStore(root, client=client)
         with pytest.raises(StorageError, match="NotXML"):
             list(store.list_from(""))
+        store.close()
+
+
+def test_single_calls_cost_single_requests(azure_server: AzureServer, root: str) -> None:
+    seen: list[str] = []
+    with serve_faults(azure_server.url) as proxy:
+        proxy.choose = lambda request: seen.append(request.method)
+        endpoint = {"endpoint": f"{proxy.url}/{ACCOUNT}"}
+        store = AzureStore(root, azure_server.storage_options | endpoint)
+
+        def cost(operation: Callable[[], object]) -> int:
+            seen.clear()
+            operation()
+            return len(seen)
+
+        # The server is shown once to honour conditions: two puts, one delete.
+        assert cost(lambda: store.put_if_absent("_delta_log/0.json", b"{}")) == 4
+        assert cost(lambda: store.put_if_absent("_delta_log/1.json", b"{}")) == 1
+        assert cost(lambda: store.put_if_absent("_delta_log/1.json", b"{}")) == 2
+        assert cost(lambda: store.put("empty", b"")) == 1
+        assert cost(lambda: store.read("empty")) == 1
+        assert cost(lambda: store.read("_delta_log/0.json")) == 1
+        assert cost(lambda: store.read_head("_delta_log/0.json", 1)) == 1
+        assert cost(lambda: store.stat("empty")) == 1
+        assert cost(lambda: list(store.list_from("_delta_log"))) == 1
+        assert cost(lambda: store.delete_many(["empty", "x", "y"])) == 3
         store.close()
 
 

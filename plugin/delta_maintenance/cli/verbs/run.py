@@ -13,23 +13,13 @@ from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
 from delta_maintenance.cli.spark_launcher import run_spark_job
 from delta_maintenance.cli.verbs.assess import unexpected, worst
 from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations.core.registry import policy_operations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from delta_maintenance.policies.definition.policy import PolicyTable
     from delta_maintenance.policies.models import AssessedOperation, LastRun, RunResult
-
-APPROVABLE = (
-    "upgrade-protocol",
-    "set-properties",
-    "backfill-row-ids",
-    "fsck",
-    "checkpoint",
-    "compact-log",
-    "clean-log",
-    "vacuum",
-)
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -48,7 +38,7 @@ def add_parser(verbs: Verbs) -> None:
         metavar="OPERATION",
         action="append",
         default=[],
-        choices=APPROVABLE,
+        choices=[record.name for record in policy_operations()],
         help="run this operation too where the policy asks for an approval; repeatable",
     )
     parser.add_argument(
@@ -123,7 +113,8 @@ def _submit(
         master=arguments.master or spark.master,
         verbose=arguments.verbose,
     )
-    asked = {"options": operation.options, "plan_only": plan_only}
+    options = operation.options.to_json() if operation.options is not None else {}
+    asked = {"options": options, "plan_only": plan_only}
     return run_spark_job(operation.operation, asked, job)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from delta_maintenance.cli.arguments import Verbs, add_verb, key_value
 from delta_maintenance.cli.output import print_json
+from delta_maintenance.operations.core.registry import spark_operations
 
-_OPERATIONS = ("checkpoint", "compact-log", "backfill-row-ids", "add-constraint", "fsck", "vacuum")
 _PLATFORMS = (
     "livy",
     "emr-serverless",
@@ -62,7 +62,7 @@ def _add_spec(verbs: Verbs) -> None:
         summary="print a Spark job as the request of a platform",
         description=_SPEC,
         json_help="print JSON for Kubernetes too, which is YAML otherwise",
-        operations=_OPERATIONS,
+        operations=[record.name for record in spark_operations()],
     )
     parser.add_argument(
         "--for",
@@ -94,7 +94,7 @@ def _add_spec(verbs: Verbs) -> None:
         help='fields of the operation\'s Options, such as {"retention": "P30D"}',
     )
     parser.add_argument(
-        "--plan-only", action="store_true", help="for a vacuum: answer with the plan"
+        "--plan-only", action="store_true", help="answer with the Plan, and change nothing"
     )
     code = parser.add_argument_group("how the code travels")
     code.add_argument("--py-files", metavar="URI", action="append", default=[], help="repeatable")
@@ -139,6 +139,7 @@ def _add_spec(verbs: Verbs) -> None:
 
 def _run_spec(arguments: argparse.Namespace) -> None:
     # Loads pydantic, which `--help` must not wait for.
+    from delta_maintenance.submission.configuration import require_no_credentials_in_addresses
     from delta_maintenance.submission.exporters import EXPORTERS
     from delta_maintenance.submission.job_spec import JobSpec
     from delta_maintenance.submission.specification import Code, Resources, Submission
@@ -161,6 +162,7 @@ def _run_spec(arguments: argparse.Namespace) -> None:
             {name: getattr(arguments, name) for name in Resources.__dataclass_fields__}
         ),
     )
+    require_no_credentials_in_addresses(dict(arguments.settings))
     exporter = EXPORTERS[arguments.platform].from_json(dict(arguments.settings))
     document = exporter.document(submission)
     if arguments.platform == "kubernetes" and not arguments.json:
@@ -187,7 +189,7 @@ def _run_stage(arguments: argparse.Namespace) -> None:
             store.put(name, data)
     finally:
         store.close()
-    application, library = (f"{arguments.table.rstrip('/')}/{name}" for name in files)
+    application, library = (str(store.address.join(name)) for name in files)
     if arguments.json:
         print_json({"application": application, "py_files": [library]})
     else:

@@ -9,15 +9,17 @@ from delta_maintenance.lazy import lazy_names
 if TYPE_CHECKING:
     from delta_maintenance.operations.add_constraint.operation import (
         FEATURE,
+        ConstraintCheck,
+        apply,
+        plan,
+    )
+    from delta_maintenance.operations.add_constraint.options import (
         SHOWN_FILES,
         AddConstraintOptions,
         AddConstraintPlan,
         AddConstraintResult,
         CheckedRows,
-        ConstraintCheck,
         ViolatingFile,
-        apply,
-        plan,
     )
 
 __all__ = [
@@ -36,14 +38,14 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "AddConstraintOptions": "operation",
-        "AddConstraintPlan": "operation",
-        "AddConstraintResult": "operation",
-        "CheckedRows": "operation",
+        "AddConstraintOptions": "options",
+        "AddConstraintPlan": "options",
+        "AddConstraintResult": "options",
+        "CheckedRows": "options",
         "ConstraintCheck": "operation",
         "FEATURE": "operation",
-        "SHOWN_FILES": "operation",
-        "ViolatingFile": "operation",
+        "SHOWN_FILES": "options",
+        "ViolatingFile": "options",
         "apply": "operation",
         "plan": "operation",
     },

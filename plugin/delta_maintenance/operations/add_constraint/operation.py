@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Protocol
 
 from delta_maintenance import clock
+from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.errors import (
     InvalidRequestError,
     RefusedError,
 )
-from delta_maintenance.operations.core.record import Record
-from delta_maintenance.operations.table_change.models import (
-    ChangeOptions,
-    ChangePlan,
-    Decision,
-    Ending,
-    PropertyChange,
+from delta_maintenance.operations.add_constraint.options import (
+    SHOWN_FILES,
+    AddConstraintOptions,
+    AddConstraintPlan,
+    AddConstraintResult,
+    CheckedRows,
+    ViolatingFile,
 )
+from delta_maintenance.operations.core.deprecation import renamed_keywords
+from delta_maintenance.operations.table_change.models import Decision, Ending
 from delta_maintenance.operations.table_change.operation import (
     carry_out,
     decide_change,
@@ -36,87 +39,34 @@ from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
 from delta_maintenance.protocol.changes.property_rules import CONSTRAINT_PREFIX
 from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.protocol.features.registry import supports
+from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.preconditions import (
-    OtherWriters,
     require_committable,
     require_no_external_log,
 )
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
+__all__ = [
+    "FEATURE",
+    "SHOWN_FILES",
+    "AddConstraintOptions",
+    "AddConstraintPlan",
+    "AddConstraintResult",
+    "CheckedRows",
+    "ConstraintCheck",
+    "ViolatingFile",
+    "apply",
+    "plan",
+]
+
 FEATURE = "checkConstraints"
-SHOWN_FILES = 5
-"""Files with violations that a Result names at most."""
 
 _MAX_LOOKS = 10
 """At the data, while others keep committing; from the second on only at what is new."""
 _RESERVED = "__char_varchar_string_length_check__"
 """The name that Delta Spark gives to the lengths of texts."""
-
-Status = Literal["committed", "already-done", "nothing-to-do", "violated", "conflict"]
-"""`violated`: rows do not satisfy the constraint. `conflict`: others changed the table faster than
-it could be looked at, or in another way than planned. Nothing was written in either case."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddConstraintOptions(ChangeOptions):
-    """Which constraint."""
-
-    name: str
-    """Regardless of case; stored in small letters, as Delta Spark does."""
-    expression: str
-    """SQL that must be true of every row; false violates it, and so does null."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddConstraintPlan(ChangePlan):
-    """What `apply` will look at and commit, and for whom."""
-
-    options: AddConstraintOptions
-    engine: Literal["spark"] = "spark"
-    """Who looks at the rows: nobody else speaks the language of the expression."""
-    num_files: int
-    """To be read, of which only the columns that the expression names."""
-    total_size: int
-    """Bytes of these files, all columns included."""
-    num_deletion_vectors: int
-    """To be read as well; deleted rows violate nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViolatingFile(Record):
-    """A data file with rows that do not satisfy the constraint."""
-
-    path: str
-    """As in the log."""
-    rows: int
-    """That are not deleted."""
-    violations: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedRows(Record):
-    """What a look at the data found."""
-
-    files: int = 0
-    rows: int = 0
-    violations: int = 0
-    """Rows of which the expression is false or null."""
-    violating_files: int = 0
-    worst_files: tuple[ViolatingFile, ...] = ()
-    """Up to `SHOWN_FILES` of them, those with the most violations first."""
-
-    def __add__(self, other: CheckedRows) -> CheckedRows:
-        worst = sorted(
-            (*self.worst_files, *other.worst_files), key=lambda file: (-file.violations, file.path)
-        )
-        return CheckedRows(
-            files=self.files + other.files,
-            rows=self.rows + other.rows,
-            violations=self.violations + other.violations,
-            violating_files=self.violating_files + other.violating_files,
-            worst_files=tuple(worst[:SHOWN_FILES]),
-        )
 
 
 class ConstraintCheck(Protocol):
@@ -133,32 +83,14 @@ class ConstraintCheck(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddConstraintResult(Record):
-    """What was found and committed."""
-
-    table: str
-    version: int
-    """Of the commit; where none was made, the newest one that was looked at."""
-    status: Status
-    attempts: int = 0
-    """Versions tried."""
-    looks: int = 0
-    """At the data; more than one where others committed meanwhile."""
-    checked: CheckedRows = CheckedRows()
-    changes: tuple[PropertyChange, ...] = ()
-    added_features: tuple[str, ...] = ()
-    problem: str | None = None
-    """Why there is a violation or a conflict, and what to do."""
-    notes: tuple[str, ...] = ()
-
-
 def plan(
     snapshot: Snapshot,
     options: AddConstraintOptions,
     *,
     now: datetime,
-    new_id: clock.NewId = clock.new_id,
+    new_id: NewId = clock.new_id,
+    engine: ConstraintCheck | None = None,
+    progress: Progress | None = None,
 ) -> AddConstraintPlan:
     """What adding the constraint to the latest snapshot takes. Looks at no row and writes nothing.
 
@@ -189,18 +121,21 @@ def plan(
     )
 
 
+@renamed_keywords(check="engine")
 def apply(
     table: Table,
     plan: AddConstraintPlan,
     *,
-    check: ConstraintCheck | None = None,
-    now: Callable[[], datetime] = clock.now,
-    new_id: clock.NewId = clock.new_id,
+    now: datetime | Clock = clock.now,
+    new_id: NewId = clock.new_id,
+    engine: ConstraintCheck | None = None,
+    progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> AddConstraintResult:
     """Looks at the rows of the table as it is now, and commits where all of them satisfy.
 
-    `check` is the engine; without one only a plan that does nothing can be carried out. Errors:
+    `engine` looks at the rows; without one only a plan that does nothing can be carried out.
+    Errors:
     those of the check; `RefusedError` where the table is another one, or must not be changed any
     more; `CommitUnknownError` where nobody can tell whether the commit was made.
     """
@@ -208,11 +143,11 @@ def apply(
         return AddConstraintResult(
             table=plan.table, version=plan.version, status="nothing-to-do", notes=(plan.reason,)
         )
-    if check is None:
+    if engine is None:
         raise InvalidRequestError(
             "rows are looked at by Spark", remedy="run it by delta_maintenance.spark"
         )
-    looks = _Looks(check, plan.options.expression)
+    looks = _Looks(engine, plan.options.expression)
 
     def decide(snapshot: Snapshot) -> Decision:
         # Nobody is to wait for hours for what can be refused at once.
@@ -222,7 +157,13 @@ def apply(
     try:
         while True:
             ending = carry_out(
-                table, plan, decide, examine=looks.examine, now=now, new_id=new_id, sleep=sleep
+                table,
+                plan,
+                decide,
+                examine=looks.examine,
+                now=as_clock(now),
+                new_id=new_id,
+                sleep=sleep,
             )
             if ending.status != "conflict" or not ending.attempts or looks.number == _MAX_LOOKS:
                 return _result(plan, ending, looks)

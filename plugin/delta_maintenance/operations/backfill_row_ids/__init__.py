@@ -8,11 +8,13 @@ from delta_maintenance.lazy import lazy_names
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.backfill_row_ids.operation import (
+        apply,
+        plan,
+    )
+    from delta_maintenance.operations.backfill_row_ids.options import (
         BackfillRowIdsOptions,
         BackfillRowIdsPlan,
         BackfillRowIdsResult,
-        apply,
-        plan,
     )
 
 __all__ = [
@@ -26,9 +28,9 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "BackfillRowIdsOptions": "operation",
-        "BackfillRowIdsPlan": "operation",
-        "BackfillRowIdsResult": "operation",
+        "BackfillRowIdsOptions": "options",
+        "BackfillRowIdsPlan": "options",
+        "BackfillRowIdsResult": "options",
         "apply": "operation",
         "plan": "operation",
     },

@@ -43,8 +43,9 @@ from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings, lacks_row_ids
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState
 from delta_maintenance.table.commit.follow import advance
+from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import AlreadyDone, Conflicted, Landed, Outcome
-from delta_maintenance.table.commit.preconditions import OtherWriters, require_committable
+from delta_maintenance.table.commit.preconditions import require_committable
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.data.footers import RowCounter
 from delta_maintenance.table.progress import Progress

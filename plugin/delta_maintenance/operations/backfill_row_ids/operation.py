@@ -12,12 +12,12 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Literal
+from typing import Literal
 
 from delta_maintenance import clock
+from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.errors import (
     CommitConflictError,
     DeltaMaintenanceError,
@@ -36,12 +36,15 @@ from delta_maintenance.operations.backfill_row_ids.commits import (
     require_unique,
     sources_of,
 )
-from delta_maintenance.operations.core.record import AtLeast, Instant, Record
-from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.operations.backfill_row_ids.options import (
+    BackfillRowIdsOptions,
+    BackfillRowIdsPlan,
+    BackfillRowIdsResult,
+)
+from delta_maintenance.operations.core.deprecation import renamed_keywords
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState
 from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_after, commit_since
-from delta_maintenance.table.commit.preconditions import OtherWriters
 from delta_maintenance.table.data.footers import RowCounter, count_rows
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -53,85 +56,23 @@ _MAX_PASSES = 3
 """Over the files of the table, while others keep adding some without row IDs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillRowIdsOptions(Record):
-    """How to go about it."""
-
-    files_per_commit: Annotated[int, AtLeast(1)] = 22_000
-    """Files that one commit gives row IDs to; as many as Delta Spark's."""
-    engine: Literal["auto", "local", "spark"] = "auto"
-    """Who reads the footers of files whose statistics do not tell their number of rows."""
-    auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
-    """With `engine="auto"`: from this many such files on, Spark does."""
-    other_writers: OtherWriters | None = None
-    """Who else commits to the table; has to be said of tables on S3."""
-    operation_id: str | None = None
-    """Of the task, to be told from others in the history; the same when it is run again."""
-    operation_since: Instant | None = None
-    """When the task first began: with an `operation_id`, older commits are not looked at."""
-    checkpoint: bool = True
-    """Whether to write a checkpoint behind the batches, so that the table opens as fast as
-    before: they repeat every file."""
-    convert_draft: bool = False
-    """Whether a table of a draft of row tracking is converted to today's."""
-    lift_suspension: bool = False
-    """Whether `delta.rowTrackingSuspended` is unset."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillRowIdsPlan(Record):
-    """What `apply` will do, and why."""
-
-    table: str
-    version: int
-    planned_at: datetime
-    is_noop: bool
-    """Whether `apply` would commit nothing."""
-    reason: str
-    """One sentence: what is to be done, or why nothing."""
-    options: BackfillRowIdsOptions
-    engine: Literal["local", "spark"] = "local"
-    state: str
-    """`unsupported`, `supported`, `suspended` or `enabled`."""
-    changes_support: bool = False
-    """Whether a commit is needed before any file can be given row IDs."""
-    num_files: int = 0
-    """Live ones."""
-    files_to_backfill: int = 0
-    rows_to_backfill: int = 0
-    """Of those files, as far as their statistics tell; deleted rows count, for IDs are physical."""
-    files_to_count: int = 0
-    """Files of which only the footer tells the number of rows."""
-    num_commits: int = 0
-    high_water_mark: int = row_tracking.NO_ROW_ID
-    """The highest row ID known to be assigned, -1 for none."""
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillRowIdsResult(Record):
-    """What was done."""
-
-    table: str
-    version: int
-    """The latest one, as far as this run saw."""
-    status: Literal["enabled", "nothing-to-do", "incomplete"]
-    """`incomplete`: some commits were made and row tracking is not enabled, see `problem`. The
-    table is sound, and another run goes on."""
-    num_commits: int = 0
-    files_backfilled: int = 0
-    """By this run; what others gave row IDs to meanwhile is not among them."""
-    high_water_mark: int = row_tracking.NO_ROW_ID
-    checkpoint: str | None = None
-    """The checkpoint that was written, relative to the table root."""
-    problem: str | None = None
-    uncounted: tuple[str, ...] = ()
-    """Up to 100 files whose rows cannot be counted, each with the reason."""
-    notes: tuple[str, ...] = ()
+__all__ = [
+    "BackfillRowIdsOptions",
+    "BackfillRowIdsPlan",
+    "BackfillRowIdsResult",
+    "apply",
+    "plan",
+]
 
 
 def plan(
-    snapshot: Snapshot, options: BackfillRowIdsOptions | None = None, *, now: datetime
+    snapshot: Snapshot,
+    options: BackfillRowIdsOptions | None = None,
+    *,
+    now: datetime,
+    new_id: NewId = clock.new_id,
+    engine: RowCounter | None = None,
+    progress: Progress | None = None,
 ) -> BackfillRowIdsPlan:
     """What is to be done to this snapshot. Reads its file actions once, and no data file.
 
@@ -160,7 +101,7 @@ def plan(
         )
     findings = audit_row_ids(snapshot)
     require_unique(snapshot, findings)
-    engine, why = _engine(options, findings)
+    chosen, why = _engine(options, findings)
     batches = math.ceil(findings.lacking / options.files_per_commit)
     return BackfillRowIdsPlan(
         table=snapshot.table,
@@ -169,7 +110,7 @@ def plan(
         is_noop=False,
         reason=f"{findings.lacking} of {findings.files} files lack row IDs; {why}",
         options=options,
-        engine=engine,
+        engine=chosen,
         state=sources.state.value,
         changes_support=change is not None,
         num_files=findings.files,
@@ -182,20 +123,21 @@ def plan(
     )
 
 
+@renamed_keywords(row_counter="engine")
 def apply(
     table: Table,
     plan: BackfillRowIdsPlan,
     *,
-    row_counter: RowCounter | None = None,
+    now: datetime | Clock = clock.now,
+    new_id: NewId = clock.new_id,
+    engine: RowCounter | None = None,
     progress: Progress | None = None,
     snapshot: Snapshot | None = None,
-    now: Callable[[], datetime] = clock.now,
-    new_id: clock.NewId = clock.new_id,
     sleep: Callable[[float], None] = time.sleep,
 ) -> BackfillRowIdsResult:
     """Carries the plan out on the table as it is now.
 
-    `row_counter` reads footers in place of a few threads of this process. `snapshot` is the one
+    `engine` reads footers in place of a few threads of this process. `snapshot` is the one
     that the plan was made from, where it is still at hand: that saves opening it again. Errors are
     raised as long as nothing was committed; after that the Result has them.
     """
@@ -207,11 +149,11 @@ def apply(
             high_water_mark=plan.high_water_mark,
             notes=(plan.reason,),
         )
-    if plan.engine == "spark" and row_counter is None:
+    if plan.engine == "spark" and engine is None:
         raise InvalidRequestError(
             "the plan is for Spark", remedy="run it by delta_maintenance.spark, or plan for local"
         )
-    options = plan.options
+    options, instants = plan.options, as_clock(now)
     run = _Run(
         table,
         plan,
@@ -219,12 +161,12 @@ def apply(
             table,
             files_per_commit=options.files_per_commit,
             highest_row_id=plan.high_water_mark,
-            count_rows=row_counter or partial(count_rows, table.store),
+            count_rows=engine or partial(count_rows, table.store),
             settings=CommitSettings(
                 operation_id=options.operation_id,
                 planned_version=plan.version,
                 other_writers=options.other_writers,
-                now=now,
+                now=instants,
                 new_id=new_id,
                 sleep=sleep,
             ),
@@ -233,7 +175,7 @@ def apply(
         ),
     )
     try:
-        run.through(snapshot or table.snapshot(), now=now, new_id=new_id)
+        run.through(snapshot or table.snapshot(), now=instants, new_id=new_id)
     except DeltaMaintenanceError as error:
         if not run.backfill.commits:
             raise error.located(table=table.uri) from error.__cause__
@@ -254,9 +196,7 @@ class _Run:
         self._checkpoint: str | None = None
         self._notes = list(plan.notes)
 
-    def through(
-        self, snapshot: Snapshot, *, now: Callable[[], datetime], new_id: clock.NewId
-    ) -> None:
+    def through(self, snapshot: Snapshot, *, now: Clock, new_id: NewId) -> None:
         """All phases; returns with `problem` where files are left that cannot be counted."""
         options = self._plan.options
         if options.operation_id is not None:
@@ -314,7 +254,7 @@ class _Run:
             notes=tuple(self._notes),
         )
 
-    def _write_checkpoint(self, now: datetime, new_id: clock.NewId) -> None:
+    def _write_checkpoint(self, now: datetime, new_id: NewId) -> None:
         """A checkpoint is worth a try; the backfill does not depend on it."""
         try:
             snapshot = self._table.snapshot()

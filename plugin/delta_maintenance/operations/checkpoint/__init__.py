@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 from delta_maintenance.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.checkpoint.operation import (
+    from delta_maintenance.operations.checkpoint.operation import apply, plan
+    from delta_maintenance.operations.checkpoint.options import (
         CheckpointKind,
         CheckpointOptions,
         CheckpointPlan,
         CheckpointResult,
         Engine,
-        apply,
-        plan,
     )
 
 __all__ = [
@@ -30,11 +29,11 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "CheckpointKind": "operation",
-        "CheckpointOptions": "operation",
-        "CheckpointPlan": "operation",
-        "CheckpointResult": "operation",
-        "Engine": "operation",
+        "CheckpointKind": "options",
+        "CheckpointOptions": "options",
+        "CheckpointPlan": "options",
+        "CheckpointResult": "options",
+        "Engine": "options",
         "apply": "operation",
         "plan": "operation",
     },

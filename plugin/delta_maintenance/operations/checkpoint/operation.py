@@ -6,14 +6,20 @@ a failure at any point leaves the table as it was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Literal
+from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from delta_maintenance.clock import NewId, epoch_millis, new_id
+from delta_maintenance import clock
+from delta_maintenance.clock import Clock, NewId, epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
-from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.checkpoint.options import (
+    CheckpointKind,
+    CheckpointOptions,
+    CheckpointPlan,
+    CheckpointResult,
+    Engine,
+)
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, classic_checkpoint_name
 from delta_maintenance.protocol.features.registry import (
     Operation,
@@ -30,83 +36,25 @@ from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec, Writte
 from delta_maintenance.table.write.checkpoint_writer import WrittenCheckpoint, write_checkpoint
 from delta_maintenance.table.write.sidecar_writer import SidecarEngine
 
-CheckpointKind = Literal["auto", "classic", "v2-classic", "v2-json", "v2-parquet"]
-"""`classic` is V1. The others are V2: one file under the classic name, or a UUID-named top-level
-file as JSON or Parquet. `auto` follows the table's `delta.checkpointPolicy`."""
-
-Engine = Literal["auto", "local", "spark"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointOptions(Record):
-    """What to write."""
-
-    kind: CheckpointKind = "auto"
-    actions_per_sidecar: Annotated[int, AtLeast(0)] = 50_000
-    """Of V2 checkpoints: file actions per sidecar; 0 keeps them in the top-level file."""
-    time_zone: str | None = None
-    """IANA name of the zone in which partition values of type timestamp without a zone are meant.
-    Only needed for `delta.checkpoint.writeStatsAsStruct`."""
-    engine: Engine = "auto"
-    auto_spark_bytes: int = 8 << 30
-    """With `engine="auto"`: from this many bytes of log on, the work goes to Spark."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointPlan(Record):
-    """What `apply` will write, and why."""
-
-    table: str
-    version: int
-    kind: Literal["classic", "v2-classic", "v2-json", "v2-parquet"] | None
-    """None where there is nothing to do."""
-    engine: Literal["local", "spark"]
-    reason: str
-    """One sentence: why this kind and this engine, or why nothing is to be done."""
-    log_bytes: int
-    """Bytes of the log files that make up the version now."""
-    commits_since_checkpoint: int
-    actions_per_sidecar: int
-    time_zone: str | None
-    tombstones_from: Instant | None
-    """Tombstones deleted before this instant are expired and left out; None keeps all."""
-    transactions_from: Instant | None
-    """Transactions last updated at or before this instant are left out; None keeps all."""
-    notes: tuple[str, ...] = ()
-    """What is passed over, left out or carried, and why."""
-
-    @property
-    def is_noop(self) -> bool:
-        """Whether `apply` would write nothing."""
-        return self.kind is None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointResult(Record):
-    """What was written."""
-
-    table: str
-    version: int
-    status: Literal["written", "already-there", "nothing-to-do"]
-    kind: Literal["classic", "v2-classic", "v2-json", "v2-parquet"] | None = None
-    engine: Literal["local", "spark"] = "local"
-    path: str | None = None
-    """The top-level file, relative to the table root."""
-    sidecars: int = 0
-    bytes_written: int = 0
-    """The top-level file and its sidecars."""
-    actions: int = 0
-    """All rows of the checkpoint."""
-    num_files: int = 0
-    num_tombstones: int = 0
-    expired_tombstones: int = 0
-    hint_updated: bool = False
-    """Whether `_last_checkpoint` points here now; it is never moved to an older version."""
-    notes: tuple[str, ...] = ()
+__all__ = [
+    "CheckpointKind",
+    "CheckpointOptions",
+    "CheckpointPlan",
+    "CheckpointResult",
+    "Engine",
+    "apply",
+    "plan",
+]
 
 
 def plan(
-    snapshot: Snapshot, options: CheckpointOptions | None = None, *, now: datetime
+    snapshot: Snapshot,
+    options: CheckpointOptions | None = None,
+    *,
+    now: datetime,
+    new_id: NewId = clock.new_id,
+    engine: SidecarEngine | None = None,
+    progress: Progress | None = None,
 ) -> CheckpointPlan:
     """What a checkpoint of this snapshot would be. Reads nothing but the snapshot's small state.
 
@@ -118,7 +66,7 @@ def plan(
     _zone(options.time_zone)
     _require_writable(snapshot)
     kind = _kind(snapshot, options)
-    engine, why = _engine(snapshot, options, kind)
+    chosen, why = _engine(snapshot, options, kind)
     existing = _existing(snapshot, options, kind)
     retention = snapshot.properties.set_transaction_retention
     tombstones_from, notes = _tombstones_from(snapshot, now)
@@ -126,7 +74,7 @@ def plan(
         table=snapshot.table,
         version=snapshot.version,
         kind=None if existing else kind,
-        engine=engine,
+        engine=chosen,
         reason=existing or f"{_why(snapshot, options)}; {why}",
         log_bytes=_log_bytes(snapshot),
         commits_since_checkpoint=len(snapshot.segment.commits),
@@ -142,8 +90,9 @@ def apply(
     table: Table,
     plan: CheckpointPlan,
     *,
+    now: datetime | Clock = clock.now,
+    new_id: NewId = clock.new_id,
     engine: SidecarEngine | None = None,
-    new_id: NewId = new_id,
     progress: Progress | None = None,
     snapshot: Snapshot | None = None,
 ) -> CheckpointResult:

@@ -8,13 +8,15 @@ from delta_maintenance.lazy import lazy_names
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.clean_log.operation import (
+        apply,
+        plan,
+    )
+    from delta_maintenance.operations.clean_log.options import (
         LEAST_RETENTION,
         CleanedGroup,
         CleanLogOptions,
         CleanLogPlan,
         CleanLogResult,
-        apply,
-        plan,
     )
 
 __all__ = [
@@ -30,11 +32,11 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "CleanLogOptions": "operation",
-        "CleanLogPlan": "operation",
-        "CleanLogResult": "operation",
-        "CleanedGroup": "operation",
-        "LEAST_RETENTION": "operation",
+        "CleanLogOptions": "options",
+        "CleanLogPlan": "options",
+        "CleanLogResult": "options",
+        "CleanedGroup": "options",
+        "LEAST_RETENTION": "options",
         "apply": "operation",
         "plan": "operation",
     },

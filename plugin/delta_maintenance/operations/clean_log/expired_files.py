@@ -7,43 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.clean_log.options import FileGroup, GroupKind
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.retention import accompanied, is_outdated
 from delta_maintenance.table.read.log_inventory import LogInventory
 from delta_maintenance.table.read.segment import LogEntry
-
-GroupKind = Literal[
-    "compactions",
-    "commits",
-    "checksums",
-    "checkpoints",
-    "staged-commits",
-    "hadoop-checksums",
-    "temporary-files",
-    "sidecars",
-]
-"""In the order in which they are deleted: nothing goes before what rests on it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileGroup(Record):
-    """Files of one kind that go."""
-
-    kind: GroupKind
-    count: int
-    bytes: int
-    first: str
-    """The first and the last to go; names are relative to `_delta_log`."""
-    last: str
-    because: str
-    kept: str | None
-    """The neighbour behind the last, which stays."""
-    kept_because: str | None
-    names: tuple[str, ...]
-    """All of them, in the order in which they go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

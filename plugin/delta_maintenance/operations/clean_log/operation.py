@@ -8,11 +8,12 @@ on after them, so that whenever it stops, every version that is to stay opens.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from functools import partial
+from typing import Any
 
-from delta_maintenance.clock import NewId, epoch_millis, new_id
+from delta_maintenance import clock
+from delta_maintenance.clock import Clock, NewId, as_clock, epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.operations.clean_log.compatible_checkpoint import (
     lacks_classic_name,
@@ -20,12 +21,19 @@ from delta_maintenance.operations.clean_log.compatible_checkpoint import (
 )
 from delta_maintenance.operations.clean_log.expired_files import (
     Ages,
-    FileGroup,
-    GroupKind,
     outdated_groups,
     unknown_names,
 )
-from delta_maintenance.operations.core.record import Instant, Record
+from delta_maintenance.operations.clean_log.options import (
+    LEAST_RETENTION,
+    CleanedGroup,
+    CleanLogOptions,
+    CleanLogPlan,
+    CleanLogResult,
+    FileGroup,
+)
+from delta_maintenance.operations.clean_log.report import write_report
+from delta_maintenance.operations.core.execution import Execution, Prepared
 from delta_maintenance.protocol.delta_log.retention import midnight_before, minute_before
 from delta_maintenance.protocol.features.registry import Operation, require_supported
 from delta_maintenance.table.progress import Progress
@@ -53,99 +61,30 @@ from delta_maintenance.table.write.log_deletion import (
     require_same_clock,
 )
 
-LEAST_RETENTION = timedelta(hours=24)
-"""A writer that has stalled for longer than the log goes back could write a version anew."""
+__all__ = [
+    "LEAST_RETENTION",
+    "CleanLogOptions",
+    "CleanLogPlan",
+    "CleanLogResult",
+    "CleanedGroup",
+    "apply",
+    "plan",
+    "prepare",
+]
+
 _YOUNG = timedelta(days=1)
 _PLAN_LIFE = timedelta(hours=1)
 _SHOWN_FAILURES = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanLogOptions(Record):
-    """How much history stays."""
-
-    log_retention: timedelta | None = None
-    """By default the table's `delta.logRetentionDuration`; shorter takes both flags."""
-    allow_short_retention: bool = False
-    """First flag: history that the table's own retention, or the last day, covers may go."""
-    no_other_writers: bool = False
-    """Second flag: nobody writes to the table or reads its history meanwhile."""
-    as_of: Instant | None = None
-    """An instant at which everything was as old as it counts: what has outlived the retention since
-    then stays. For a plan that was approved a while ago."""
-    to_the_minute: bool = False
-    """Whether the cut-off instant is a full minute, for who waits for history to go, and not the
-    midnight before."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanLogPlan(Record):
-    """What `apply` will delete, why, and what stays beside it."""
-
-    table: str
-    version: int
-    """The latest version when the plan was made."""
-    planned_at: datetime
-    options: CleanLogOptions
-    cut_off_instant: datetime | None
-    """Midnight, UTC, or the minute where that was asked for. The version that was current then and
-    all later ones stay."""
-    cut_off_commit: int | None
-    """The newest commit that is not newer than that instant."""
-    oldest_version: int | None
-    """The oldest version that opens afterwards: that of the cut-off checkpoint."""
-    cut_off_checkpoint: str | None
-    """Its first file, relative to `_delta_log`."""
-    groups: tuple[FileGroup, ...]
-    """Empty where there is nothing to do."""
-    needs_classic_name: bool = False
-    """Whether the cut-off checkpoint first gets an equal that clients without V2 can see."""
-    stale_hint: int | None = None
-    """The version in `_last_checkpoint` where its checkpoint is about to go; it is led here."""
-    reason: str
-    """One sentence: why the log is cut off there, or why nothing goes."""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def is_noop(self) -> bool:
-        """Whether `apply` would delete nothing."""
-        return not self.groups
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanedGroup(Record):
-    """What became of one group."""
-
-    kind: GroupKind
-    planned: int
-    deleted: int
-    """Files that are gone, those that somebody else deleted first included."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanLogResult(Record):
-    """What was deleted."""
-
-    table: str
-    version: int
-    status: Literal["cleaned", "partly", "nothing-to-do"]
-    """`partly`: a file could not be deleted, and nothing after it was touched. Every version that
-    is to stay opens; run again."""
-    oldest_version: int | None = None
-    """The oldest version that opens."""
-    groups: tuple[CleanedGroup, ...] = ()
-    failures: tuple[str, ...] = ()
-    """The first files that may still be there, and why."""
-    failed: int = 0
-    """How many of them there are."""
-    compatible_checkpoint: str | None = None
-    """The classic-named equal of the cut-off checkpoint, where one was written."""
-    hint_updated: bool = False
-    notes: tuple[str, ...] = ()
-
-
 def plan(
-    snapshot: Snapshot, options: CleanLogOptions | None = None, *, now: datetime
+    snapshot: Snapshot,
+    options: CleanLogOptions | None = None,
+    *,
+    now: datetime,
+    new_id: NewId = clock.new_id,
+    engine: Any = None,
+    progress: Progress | None = None,
 ) -> CleanLogPlan:
     """What may go of the log of the latest snapshot. Reads the cut-off checkpoint, deletes nothing.
 
@@ -160,8 +99,9 @@ def apply(
     table: Table,
     plan: CleanLogPlan,
     *,
-    now: datetime,
-    new_id: NewId = new_id,
+    now: datetime | Clock = clock.now,
+    new_id: NewId = clock.new_id,
+    engine: Any = None,
     progress: Progress | None = None,
 ) -> CleanLogResult:
     """Deletes what was planned, as far as it would still be planned. Two at a time do no harm.
@@ -178,9 +118,32 @@ def apply(
             notes=(plan.reason, *plan.notes),
         )
     try:
-        return _Cleaning(table, plan, now, new_id, progress).run()
+        return _Cleaning(table, plan, as_clock(now)(), new_id, progress).run()
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
+
+
+def prepare(
+    table: Table, options: CleanLogOptions, *, now: datetime, execution: Execution
+) -> Prepared[CleanLogPlan, CleanLogResult]:
+    """Plans, and writes the report that the execution asks for."""
+    planned = plan(execution.snapshot_of(table), options, now=now)
+    if execution.report is not None:
+        write_report(
+            planned,
+            execution.report,
+            table=table.store,
+            storage_options=execution.storage_options(execution.report),
+        )
+    carry_out = partial(
+        apply,
+        table,
+        planned,
+        now=execution.now,
+        new_id=execution.new_id,
+        progress=execution.progress,
+    )
+    return Prepared(plan=planned, apply=carry_out)
 
 
 class _Decision:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from delta_maintenance.operations.clean_log import CleanLogPlan
+from delta_maintenance.operations.clean_log.options import CleanLogPlan
 from delta_maintenance.operations.core.parquet_report import write_rows
 from delta_maintenance.storage.core.base import Store
 

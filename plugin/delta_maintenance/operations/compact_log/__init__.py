@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 from delta_maintenance.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.compact_log.operation import (
+    from delta_maintenance.operations.compact_log.operation import apply, plan
+    from delta_maintenance.operations.compact_log.options import (
         CompactedWindow,
         CompactionWindow,
         CompactLogOptions,
         CompactLogPlan,
         CompactLogResult,
-        apply,
-        plan,
     )
 
 __all__ = [
@@ -30,11 +29,11 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "CompactLogOptions": "operation",
-        "CompactLogPlan": "operation",
-        "CompactLogResult": "operation",
-        "CompactedWindow": "operation",
-        "CompactionWindow": "operation",
+        "CompactLogOptions": "options",
+        "CompactLogPlan": "options",
+        "CompactLogResult": "options",
+        "CompactedWindow": "options",
+        "CompactionWindow": "options",
         "apply": "operation",
         "plan": "operation",
     },

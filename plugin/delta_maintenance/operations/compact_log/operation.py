@@ -8,10 +8,11 @@ so a failure at any point leaves the table as it was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Literal
 
+from delta_maintenance import clock
+from delta_maintenance.clock import Clock, NewId
 from delta_maintenance.errors import (
     CorruptTableError,
     DeltaMaintenanceError,
@@ -19,7 +20,15 @@ from delta_maintenance.errors import (
     RefusedError,
     VersionNotFoundError,
 )
-from delta_maintenance.operations.core.record import AtLeast, Record
+from delta_maintenance.operations.compact_log.options import (
+    FAILED,
+    CompactedWindow,
+    CompactionWindow,
+    CompactLogOptions,
+    CompactLogPlan,
+    CompactLogResult,
+    WindowStatus,
+)
 from delta_maintenance.protocol.delta_log.file_names import compaction_name
 from delta_maintenance.protocol.features.registry import Operation, require_supported
 from delta_maintenance.table.progress import Progress
@@ -32,111 +41,25 @@ from delta_maintenance.table.write.log_compactor import (
     write_compaction,
 )
 
-Version = Annotated[int, AtLeast(0)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactLogOptions(Record):
-    """What to compact."""
-
-    commits_per_file: Annotated[int, AtLeast(2)] = 10
-    """How many commits one compaction stands for.
-
-    A reader opens one file per full window and every commit behind the last of them. Between two
-    checkpoints that are n commits apart this is least for about the square root of n, and most
-    tables are checkpointed every ten to a hundred commits.
-    """
-    first_version: Version | None = None
-    """Where the windows begin; by default right after the newest checkpoint."""
-    last_version: Version | None = None
-    """The newest version that may be covered; by default the latest."""
-    partial: bool = False
-    """Whether the last window may be smaller than asked for. The next run then begins behind it,
-    for compactions never overlap."""
-    engine: Literal["auto", "local", "spark"] = "auto"
-    auto_spark_bytes: int = 8 << 30
-    """With `engine="auto"`: from this many bytes of commits in one window on, the work goes to
-    Spark."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionWindow(Record):
-    """Adjacent commits that one compaction is to stand for."""
-
-    first_version: int
-    last_version: int
-    """Inclusive."""
-    log_bytes: int
-    """Of its commits."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactLogPlan(Record):
-    """What `apply` will write, and why."""
-
-    table: str
-    version: int
-    """The latest version when the plan was made."""
-    planned_at: datetime
-    windows: tuple[CompactionWindow, ...]
-    """Empty where there is nothing to do."""
-    reason: str
-    """One sentence: why these windows, or why none."""
-    log_bytes: int
-    """Of all commits to be read."""
-    engine: Literal["local", "spark"] = "local"
-    notes: tuple[str, ...] = ()
-    """What is left alone, and why."""
-
-    @property
-    def is_noop(self) -> bool:
-        """Whether `apply` would write nothing."""
-        return not self.windows
-
-
-WindowStatus = Literal["written", "already-there", "empty", "gone", "refused", "differs"]
-"""`empty`: none of its actions stands, and an empty file would pass for damage. `gone`: a commit
-was cleaned up meanwhile. `refused`: its commits cannot be reconciled without a doubt, see `reason`.
-`differs`: somebody else's compaction is there and does something else than its commits do; it was
-not touched, and whoever reads it gets a wrong table."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactedWindow(Record):
-    """What became of one window."""
-
-    first_version: int
-    last_version: int
-    status: WindowStatus
-    path: str | None = None
-    """The compaction, relative to the table root."""
-    bytes_written: int = 0
-    num_adds: int = 0
-    num_removes: int = 0
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactLogResult(Record):
-    """What was written."""
-
-    table: str
-    version: int
-    status: Literal["written", "already-there", "nothing-to-do", "failed"]
-    """`failed`: at least one window is refused or differs; the others are as they say."""
-    windows: tuple[CompactedWindow, ...] = ()
-    bytes_written: int = 0
-    engine: Literal["local", "spark"] = "local"
-    notes: tuple[str, ...] = ()
-
-    @property
-    def failures(self) -> tuple[CompactedWindow, ...]:
-        """The windows that need somebody to look at them."""
-        return tuple(window for window in self.windows if window.status in _FAILED)
+__all__ = [
+    "CompactLogOptions",
+    "CompactLogPlan",
+    "CompactLogResult",
+    "CompactedWindow",
+    "CompactionWindow",
+    "apply",
+    "plan",
+]
 
 
 def plan(
-    snapshot: Snapshot, options: CompactLogOptions | None = None, *, now: datetime
+    snapshot: Snapshot,
+    options: CompactLogOptions | None = None,
+    *,
+    now: datetime,
+    new_id: NewId = clock.new_id,
+    engine: RangeEngine | None = None,
+    progress: Progress | None = None,
 ) -> CompactLogPlan:
     """Which compactions of this snapshot's log would be written. Lists the log and reads nothing.
 
@@ -149,7 +72,7 @@ def plan(
     listing = list_log(snapshot.store)
     first, last = _range(snapshot, listing, options)
     windows, notes = _windows(listing, options, first, last)
-    engine, why = _engine(options, windows)
+    chosen, why = _engine(options, windows)
     if windows:
         reason = (
             f"{len(windows)} windows of up to {options.commits_per_file} commits "
@@ -167,7 +90,7 @@ def plan(
         windows=windows,
         reason=reason,
         log_bytes=sum(window.log_bytes for window in windows),
-        engine=engine,
+        engine=chosen,
         notes=(*notes, *snapshot.warnings),
     )
 
@@ -176,6 +99,8 @@ def apply(
     table: Table,
     plan: CompactLogPlan,
     *,
+    now: datetime | Clock = clock.now,
+    new_id: NewId = clock.new_id,
     engine: RangeEngine | None = None,
     progress: Progress | None = None,
     snapshot: Snapshot | None = None,
@@ -373,14 +298,11 @@ def _outcome(
     )
 
 
-_FAILED: tuple[WindowStatus, ...] = ("refused", "differs")
-
-
 def _status(
     done: Sequence[CompactedWindow],
 ) -> Literal["written", "already-there", "nothing-to-do", "failed"]:
     statuses = {window.status for window in done}
-    if statuses.intersection(_FAILED):
+    if statuses.intersection(FAILED):
         return "failed"
     if "written" in statuses:
         return "written"

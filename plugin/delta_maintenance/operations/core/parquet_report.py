@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.paths import below_root
 from delta_maintenance.storage import open_store
@@ -42,11 +43,11 @@ def write_batches(
         raise RefusedError(
             "the report would lie inside the table", file=address, remedy="write it elsewhere"
         )
-    folder, slash, name = address.rpartition("/")
-    store = open_store(folder or slash or ".", storage_options)
+    place = Address.parse(address)
+    store = open_store(str(place.parent), storage_options)
     try:
         with (
-            store.create(name) as file,
+            store.create(place.name) as file,
             pq.ParquetWriter(file, schema, compression="zstd") as writer,
         ):
             for batch in batches:

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 
+class Remark:
+    """Base of metadata of a field that asks nothing of its value."""
+
+
 @dataclass(frozen=True, slots=True)
 class AtLeast:
     """`Annotated[int, AtLeast(1)]`: the least that a number may be."""
@@ -106,7 +110,7 @@ def _fits(value: Any, hint: Any) -> bool:
     """
     kind, parts = get_origin(hint) or hint, get_args(hint)
     if kind is Annotated:
-        return _fits(value, parts[0]) and all(each.allows(value) for each in parts[1:])
+        return _fits(value, parts[0]) and all(_allows(each, value) for each in parts[1:])
     if kind in (Union, UnionType):
         return any(_fits(value, part) for part in parts)
     if kind is Literal:
@@ -114,6 +118,13 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind is tuple and parts[1:] == (...,):
         return type(value) is tuple and all(_fits(each, parts[0]) for each in value)
     return kind in _PLAIN and type(value) is kind
+
+
+def _allows(metadata: Any, value: Any) -> bool:
+    if isinstance(metadata, AtLeast | _WithZone):
+        return metadata.allows(value)
+    # Of what others may ask, pydantic alone knows.
+    return isinstance(metadata, Remark)
 
 
 _PLAIN = (bool, int, str, datetime, timedelta, NoneType)

@@ -19,7 +19,7 @@ from delta_maintenance.operations.drop_feature.traces import (
     outdated,
 )
 from delta_maintenance.protocol.changes.drop import FeatureRemoval
-from delta_maintenance.table.commit.preconditions import OtherWriters
+from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.read.history import read_commit_info
 from delta_maintenance.table.read.log_age import file_times
 from delta_maintenance.table.read.segment import list_log

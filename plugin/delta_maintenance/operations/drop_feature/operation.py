@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 from delta_maintenance import clock
-from delta_maintenance.clock import NewId
+from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.errors import (
     CommitConflictError,
     DeltaMaintenanceError,
@@ -61,8 +62,10 @@ from delta_maintenance.operations.drop_feature.traces import (
     outdated,
     state_trace,
 )
-from delta_maintenance.operations.table_change.models import ProtocolVersions
 from delta_maintenance.operations.table_change.operation import done_before
+from delta_maintenance.operations.table_change.options import (
+    ProtocolVersions,
+)
 from delta_maintenance.protocol.changes.drop import removal_of
 from delta_maintenance.table.commit.idempotency import commit_after
 from delta_maintenance.table.commit.transaction import Transaction
@@ -87,6 +90,8 @@ def plan(
     *,
     now: datetime,
     new_id: NewId = clock.new_id,
+    engine: Any = None,
+    progress: Progress | None = None,
 ) -> DropFeaturePlan:
     """What it takes to drop the feature. Reads the live files, and to truncate also the log.
 
@@ -111,8 +116,9 @@ def apply(
     table: Table,
     plan: DropFeaturePlan,
     *,
-    now: Callable[[], datetime] = clock.now,
+    now: datetime | Clock = clock.now,
     new_id: NewId = clock.new_id,
+    engine: Any = None,
     progress: Progress | None = None,
 ) -> DropFeatureResult:
     """Does what was planned, as far as it is still to be done. Running it again ends it.
@@ -122,7 +128,7 @@ def apply(
     What was done before an error stays, and is a step on the way.
     """
     try:
-        return _Dropping(table, plan, now=now, new_id=new_id, progress=progress).run()
+        return _Dropping(table, plan, now=as_clock(now), new_id=new_id, progress=progress).run()
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
 
@@ -135,7 +141,7 @@ class _Dropping:
         table: Table,
         plan: DropFeaturePlan,
         *,
-        now: Callable[[], datetime],
+        now: Clock,
         new_id: NewId,
         progress: Progress | None,
     ) -> None:

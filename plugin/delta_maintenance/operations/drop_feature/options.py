@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from delta_maintenance.operations.clean_log import CleanLogResult
-from delta_maintenance.operations.clean_log.expired_files import FileGroup
+from delta_maintenance.operations.clean_log.options import CleanLogResult, FileGroup
+from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
-from delta_maintenance.operations.table_change.models import CutOff, ProtocolVersions
-from delta_maintenance.table.commit.preconditions import OtherWriters
+from delta_maintenance.operations.table_change.options import (
+    CutOff,
+    ProtocolVersions,
+)
 
 Way = Literal["direct", "protect-history", "truncate-history"]
 """What becomes of older versions. `direct`: clients without the feature may read them as they are.
@@ -33,18 +36,36 @@ StepKind = Literal[
 class DropFeatureOptions(Record):
     """Which feature is to go, and how."""
 
-    feature: str
+    feature: Annotated[
+        str,
+        Flag(
+            metavar="NAME",
+            help="the table feature, by its name in the protocol",
+            example="deletionVectors",
+        ),
+    ]
     """Its name, exactly as the protocol of the table has it."""
-    truncate_history: bool = False
+    truncate_history: Annotated[
+        bool,
+        Flag(
+            help="clean versions that used the feature away, instead of protecting them by "
+            "checkpointProtection. That takes a second run, once they are older than the table's "
+            "delta.dropFeatureTruncateHistory.retentionDuration, by default a day"
+        ),
+    ] = False
     """Whether versions that used it are cleaned away, in two runs, instead of being protected by
     `checkpointProtection`, which writers have to know from then on."""
-    other_writers: OtherWriters | None = None
+    other_writers: flags.OtherWritersField = None
     """Who else commits to a table on S3. A retention of history below a day takes `none`."""
-    operation_id: str | None = None
+    operation_id: flags.OperationId = None
     """Names what is asked for, so that the same task does it once; by default the plan's own."""
-    operation_since: Instant | None = None
+    operation_since: flags.OperationSince = None
     """When the task first began: with an `operation_id`, older commits are not looked at."""
-    files_per_commit: Annotated[int, AtLeast(1)] = 22_000
+    files_per_commit: Annotated[
+        int,
+        AtLeast(1),
+        Flag(help="files that one commit adds again without row IDs, by default {default}"),
+    ] = 22_000
     """How many files one commit adds again without what they have of the feature."""
     as_of: Instant | None = None
     """Of `truncate_history`: an instant at which everything was as old as it counts, so that what

@@ -29,7 +29,12 @@ from delta_maintenance.operations.drop_feature.options import (
 from delta_maintenance.operations.drop_feature.preparation import property_changes
 from delta_maintenance.operations.drop_feature.traces import FileTraces, file_traces, state_trace
 from delta_maintenance.operations.drop_feature.vector_tombstones import missing_vector_tombstones
-from delta_maintenance.operations.table_change.models import ProtocolVersions, cut_off_by
+from delta_maintenance.operations.table_change.models import (
+    cut_off_by,
+)
+from delta_maintenance.operations.table_change.options import (
+    ProtocolVersions,
+)
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.changes.client_support import impacts
 from delta_maintenance.protocol.changes.downgrade import downgraded_protocol, feature_names

@@ -17,8 +17,8 @@ from delta_maintenance.operations.drop_feature.vector_tombstones import missing_
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.changes.downgrade import feature_names
 from delta_maintenance.protocol.changes.drop import FeatureRemoval
+from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
-from delta_maintenance.table.commit.preconditions import OtherWriters
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table

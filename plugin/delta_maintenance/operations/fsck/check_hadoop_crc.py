@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 
+from delta_maintenance.address import StoreKind
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, hadoop_checksum_name
 from delta_maintenance.storage.core.base import Store
@@ -23,7 +24,7 @@ _MOST_BYTES = 4 << 20
 
 def check_hadoop_checksums(store: Store, inventory: LogInventory, findings: Findings) -> None:
     """Finds files of the log that readers on Hadoop's local file system fail on."""
-    if "://" in store.root:
+    if store.address.kind not in (StoreKind.LOCAL, StoreKind.MEMORY):
         # Only the local file system looks at them: in a bucket they are copies without effect.
         return
     sizes = {entry.path: entry.status.size for entry in inventory.entries}

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Severity = Literal["corrupt", "warning", "note"]
-"""`corrupt`: readers fail, or may read something else than was committed. `warning`: a rule is
-broken, or a reader is slower or may be misled. `note`: harmless, and good to know."""
+from delta_maintenance.operations.fsck.options import Finding, Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,20 +21,6 @@ class FindingKind:
     """How bad findings of one kind are, and what to do about them."""
 
     severity: Severity
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that is wrong."""
-
-    kind: str
-    severity: Severity
-    version: int | None
-    """Of the table, where it is wrong at one version in particular."""
-    path: str | None
-    """A file relative to the table root; a data file as the log writes it."""
-    problem: str
     remedy: str
 
 

@@ -14,13 +14,16 @@ from functools import partial
 import pyarrow as pa
 
 from delta_maintenance import clock
-from delta_maintenance.clock import NewId
+from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.operations.core.deprecation import renamed_keywords
+from delta_maintenance.operations.core.execution import Execution, Prepared
 from delta_maintenance.operations.core.parquet_report import write_rows
 from delta_maintenance.operations.fsck.check_contents import ContentsCheck
 from delta_maintenance.operations.fsck.examination import Examination, examine
-from delta_maintenance.operations.fsck.findings import KINDS, Finding, Findings
+from delta_maintenance.operations.fsck.findings import KINDS, Findings
 from delta_maintenance.operations.fsck.options import (
+    Finding,
     FindingCount,
     FsckOptions,
     FsckPlan,
@@ -66,16 +69,25 @@ class Survey:
         return self.found.findings.table()
 
 
-def plan(table: Table, options: FsckOptions | None = None, *, now: datetime) -> FsckPlan:
+def plan(
+    table: Table,
+    options: FsckOptions | None = None,
+    *,
+    now: datetime,
+    new_id: NewId = clock.new_id,
+    engine: ContentsCheck | None = None,
+    progress: Progress | None = None,
+) -> FsckPlan:
     """What is wrong with a table, and what `apply` would do about it. Changes nothing.
 
     Takes the table and not a snapshot, for it may have none. `NotADeltaTableError` where there is
     no log at all, `UnsupportedFeatureError` where this release cannot read it; whatever else is
     wrong is a finding.
     """
-    return survey(table, options, now=now).plan
+    return survey(table, options, now=now, engine=engine, progress=progress).plan
 
 
+@renamed_keywords(contents="engine")
 def survey(
     table: Table,
     options: FsckOptions | None = None,
@@ -83,23 +95,23 @@ def survey(
     now: datetime,
     report: str | None = None,
     storage_options: Mapping[str, str] | None = None,
-    contents: ContentsCheck | None = None,
+    engine: ContentsCheck | None = None,
     progress: Progress | None = None,
 ) -> Survey:
     """Like `plan`, for who wants to have every finding.
 
     `report` is the address of a new Parquet file for them, in any store and outside of the table;
-    there is none where Spark is to open the files first. `contents` opens them, if they are to be
+    there is none where Spark is to open the files first. `engine` opens them, if they are to be
     opened, in place of a few threads of this process.
     """
     options = (options or FsckOptions()).validated()
-    by_others = options.deep and contents is not None
+    by_others = options.deep and engine is not None
     try:
         found = examine(
             table,
             now=now,
             deep=options.deep,
-            contents=contents,
+            contents=engine,
             open_fewer_than=None if by_others else _most_files(options),
             progress=progress,
         )
@@ -129,37 +141,39 @@ def survey(
     )
 
 
+@renamed_keywords(contents="engine")
 def apply(
     table: Table,
     plan: FsckPlan,
     *,
-    now: datetime,
+    now: datetime | Clock = clock.now,
     new_id: NewId = clock.new_id,
-    contents: ContentsCheck | None = None,
+    engine: ContentsCheck | None = None,
     progress: Progress | None = None,
     surveyed: Survey | None = None,
 ) -> FsckResult:
     """Carries out the repairs of a plan, then looks again. Two at a time do no harm.
 
-    `contents` is as of `survey`; `InvalidRequestError` where the plan needs one and has none.
+    `engine` is as of `survey`; `InvalidRequestError` where the plan needs one and has none.
 
     A repair that fails is told in the Result, and the others are tried all the same. `surveyed` is
     what the plan comes from, where it was made a moment ago: that saves looking first.
     """
-    if plan.engine == "spark" and contents is None:
+    if plan.engine == "spark" and engine is None:
         raise InvalidRequestError(
             "the plan is for Spark", remedy="run it by delta_maintenance.spark, or plan for local"
         )
     if plan.is_noop:
         return _result(plan, plan.findings, plan.counts, report=plan.report)
+    begun = as_clock(now)()
     try:
         # What was decided stays decided, however many files there are by now.
         options = replace(plan.options, engine=plan.engine)
-        look = partial(survey, table, options, now=now, contents=contents, progress=progress)
+        look = partial(survey, table, options, now=begun, engine=engine, progress=progress)
         surveyed = surveyed or look()
         wanted = {_key(repair) for repair in plan.repairs}
         repairing = Repairing(
-            table=table, found=surveyed.found, options=options, now=now, new_id=new_id
+            table=table, found=surveyed.found, options=options, now=begun, new_id=new_id
         )
         outcomes = tuple(
             repairing.run(repair) for repair in surveyed.plan.repairs if _key(repair) in wanted
@@ -168,6 +182,34 @@ def apply(
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
     return _result(after, after.findings, after.counts, repairs=outcomes, report=plan.report)
+
+
+def prepare(
+    table: Table, options: FsckOptions, *, now: datetime, execution: Execution
+) -> Prepared[FsckPlan, FsckResult]:
+    """Looks, and writes the report that the execution asks for."""
+    engine = execution.engine if options.engine == "spark" else None
+    report = execution.report
+    surveyed = survey(
+        table,
+        options,
+        now=now,
+        report=report,
+        storage_options=None if report is None else execution.storage_options(report),
+        engine=engine,
+        progress=execution.progress,
+    )
+    carry_out = partial(
+        apply,
+        table,
+        surveyed.plan,
+        now=execution.now,
+        new_id=execution.new_id,
+        engine=engine,
+        progress=execution.progress,
+        surveyed=surveyed,
+    )
+    return Prepared(plan=surveyed.plan, apply=carry_out)
 
 
 def _most_files(options: FsckOptions) -> int | None:

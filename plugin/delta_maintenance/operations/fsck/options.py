@@ -6,33 +6,82 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
-from delta_maintenance.operations.fsck.findings import Finding, Severity
-from delta_maintenance.table.commit.preconditions import OtherWriters
+from delta_maintenance.table.commit.other_writers import OtherWriters
 
+Severity = Literal["corrupt", "warning", "note"]
+"""`corrupt`: readers fail, or may read something else than was committed. `warning`: a rule is
+broken, or a reader is slower or may be misled. `note`: harmless, and good to know."""
 Status = Literal["sound", "warnings", "corrupt"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong."""
+
+    kind: str
+    severity: Severity
+    version: int | None
+    """Of the table, where it is wrong at one version in particular."""
+    path: str | None
+    """A file relative to the table root; a data file as the log writes it."""
+    problem: str
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FsckOptions(Record):
     """How thoroughly to look, and what may be repaired."""
 
-    deep: bool = False
+    deep: Annotated[
+        bool,
+        Flag(
+            help="open the footer of every data file, and every deletion vector; from 100000 of "
+            "them on by a Spark job, unless --engine says otherwise"
+        ),
+    ] = False
     """Whether to open every data file's footer and every deletion vector."""
-    engine: Literal["auto", "local", "spark"] = "auto"
+    engine: flags.Engine = "auto"
     """Who opens them."""
     auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
     """With `engine="auto"`: from this many data files and deletion vectors on, Spark does."""
-    repair: bool = False
+    repair: Annotated[
+        bool,
+        Flag(
+            help="do what cannot lose anything: lead _last_checkpoint to a checkpoint that is "
+            "there, and write damaged checkpoints anew where the log before them is whole"
+        ),
+    ] = False
     """Whether `apply` may do what cannot lose anything: lead `_last_checkpoint` to a checkpoint
     that is there, and write damaged checkpoints anew from a log that is whole."""
-    remove_missing_files: bool = False
+    remove_missing_files: Annotated[
+        bool,
+        Flag(
+            help="commit removes of the entries whose data files are gone; their rows are out of "
+            "the table then"
+        ),
+    ] = False
     """Whether `apply` may commit removes of the entries whose data files are gone. Their rows are
     out of the table then, and its change data feed shows them as deleted."""
-    allow_append_only: bool = False
+    allow_append_only: Annotated[
+        bool,
+        Flag(
+            help="with the former: also on an append-only table, which delta.appendOnly is "
+            "switched off for in that commit, and on again in the next one"
+        ),
+    ] = False
     """Second flag for the former on append-only tables: `delta.appendOnly` is set to false in that
     commit, and back to true in the next one."""
-    other_writers: OtherWriters | None = None
+    other_writers: Annotated[
+        OtherWriters | None,
+        Flag(
+            help="who else commits to a table on S3, which has to be said before entries are "
+            "removed: writers that put conditionally (delta-rs, Trino and the like), Delta Spark, "
+            "or nobody"
+        ),
+    ] = None
     """Who else commits to a table on S3, which must be said before entries are removed."""
 
 

@@ -17,7 +17,7 @@ from delta_maintenance.errors import (
     DeltaMaintenanceError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.operations.clean_log import LEAST_RETENTION as LEAST_LOG_RETENTION
+from delta_maintenance.operations.clean_log.options import LEAST_RETENTION as LEAST_LOG_RETENTION
 from delta_maintenance.operations.health.commit_history import MAINTENANCE_OPERATIONS, commit_series
 from delta_maintenance.operations.health.models import (
     CommitPoint,
@@ -28,7 +28,7 @@ from delta_maintenance.operations.health.models import (
     SizeBucket,
     TableHealth,
 )
-from delta_maintenance.operations.vacuum.planning import LEAST_RETENTION
+from delta_maintenance.operations.vacuum.options import LEAST_RETENTION
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.retention import (
     is_outdated,

@@ -8,11 +8,13 @@ from delta_maintenance.lazy import lazy_names
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.set_properties.operation import (
+        apply,
+        plan,
+    )
+    from delta_maintenance.operations.set_properties.options import (
         SetPropertiesOptions,
         SetPropertiesPlan,
         SetPropertiesResult,
-        apply,
-        plan,
     )
 
 __all__ = [
@@ -26,9 +28,9 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "SetPropertiesOptions": "operation",
-        "SetPropertiesPlan": "operation",
-        "SetPropertiesResult": "operation",
+        "SetPropertiesOptions": "options",
+        "SetPropertiesPlan": "options",
+        "SetPropertiesResult": "options",
         "apply": "operation",
         "plan": "operation",
     },

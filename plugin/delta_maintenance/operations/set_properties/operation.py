@@ -7,20 +7,19 @@ that enabling it takes, all in one commit. Every other property changes itself a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from delta_maintenance import clock
+from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations.table_change.models import (
-    ChangeOptions,
-    ChangePlan,
-    ChangeResult,
-    Decision,
-    PropertyChange,
+from delta_maintenance.operations.set_properties.options import (
+    SetPropertiesOptions,
+    SetPropertiesPlan,
+    SetPropertiesResult,
 )
+from delta_maintenance.operations.table_change.models import Decision
 from delta_maintenance.operations.table_change.operation import (
     carry_out,
     decide_change,
@@ -29,50 +28,34 @@ from delta_maintenance.operations.table_change.operation import (
 )
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
 from delta_maintenance.protocol.features.properties import TableProperties
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetPropertiesOptions(ChangeOptions):
-    """What is to be set and removed, in one commit."""
-
-    properties: Mapping[str, str] = field(default_factory=dict)
-    """`delta.feature.NAME=supported`, `delta.minReaderVersion` and `delta.minWriterVersion` ask for
-    a protocol and are not stored."""
-    remove: tuple[str, ...] = ()
-    """Properties to be removed; one that is not there is no error."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetPropertiesPlan(ChangePlan):
-    """What `apply` will change, and for whom."""
-
-    options: SetPropertiesOptions
-    maps_columns: bool
-    """Whether every column gets an id and a physical name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetPropertiesResult(ChangeResult):
-    """What was changed."""
-
-    changes: tuple[PropertyChange, ...] = ()
+__all__ = [
+    "SetPropertiesOptions",
+    "SetPropertiesPlan",
+    "SetPropertiesResult",
+    "apply",
+    "plan",
+]
 
 
 def plan(
     snapshot: Snapshot,
-    options: SetPropertiesOptions,
+    options: SetPropertiesOptions | None = None,
     *,
     now: datetime,
-    new_id: clock.NewId = clock.new_id,
+    new_id: NewId = clock.new_id,
+    engine: Any = None,
+    progress: Progress | None = None,
 ) -> SetPropertiesPlan:
     """What the properties make of the latest snapshot. Writes nothing.
 
     `InvalidRequestError` for names and values that cannot be; `RefusedError` and
     `UnsupportedFeatureError` where this table cannot be so.
     """
-    options = options.validated()
+    options = (options or SetPropertiesOptions()).validated()
     operation_id = options.operation_id or new_id()
     done = done_before(snapshot, operation_id=options.operation_id, since=options.operation_since)
     decision = (
@@ -93,8 +76,10 @@ def apply(
     table: Table,
     plan: SetPropertiesPlan,
     *,
-    now: Callable[[], datetime] = clock.now,
-    new_id: clock.NewId = clock.new_id,
+    now: datetime | Clock = clock.now,
+    new_id: NewId = clock.new_id,
+    engine: Any = None,
+    progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> SetPropertiesResult:
     """Commits what was planned, if the table would still be changed in that way.
@@ -106,7 +91,7 @@ def apply(
         table,
         plan,
         lambda snapshot: _decide(snapshot, plan.options, plan.operation_id),
-        now=now,
+        now=as_clock(now),
         new_id=new_id,
         sleep=sleep,
     )

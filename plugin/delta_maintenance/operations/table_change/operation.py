@@ -14,13 +14,20 @@ from itertools import count
 
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
-from delta_maintenance.operations.table_change.models import ChangePlan, Decision, Ending
+from delta_maintenance.operations.table_change.models import (
+    Decision,
+    Ending,
+)
+from delta_maintenance.operations.table_change.options import (
+    ChangePlan,
+)
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange, changed_table
 from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.table.commit.idempotency import commit_after, commit_since
+from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import AlreadyDone, Conflicted, Landed, Outcome
-from delta_maintenance.table.commit.preconditions import OtherWriters, require_committable
+from delta_maintenance.table.commit.preconditions import require_committable
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table

@@ -8,11 +8,13 @@ from delta_maintenance.lazy import lazy_names
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.upgrade_protocol.operation import (
+        apply,
+        plan,
+    )
+    from delta_maintenance.operations.upgrade_protocol.options import (
         UpgradeProtocolOptions,
         UpgradeProtocolPlan,
         UpgradeProtocolResult,
-        apply,
-        plan,
     )
 
 __all__ = [
@@ -26,9 +28,9 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "UpgradeProtocolOptions": "operation",
-        "UpgradeProtocolPlan": "operation",
-        "UpgradeProtocolResult": "operation",
+        "UpgradeProtocolOptions": "options",
+        "UpgradeProtocolPlan": "options",
+        "UpgradeProtocolResult": "options",
         "apply": "operation",
         "plan": "operation",
     },

@@ -12,80 +12,57 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from delta_maintenance import clock
+from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.backfill_row_ids.batches import audit_row_ids
 from delta_maintenance.operations.backfill_row_ids.commits import sources_of
-from delta_maintenance.operations.table_change.models import (
-    ChangeOptions,
-    ChangePlan,
-    ChangeResult,
-    Decision,
-    ProtocolVersions,
-)
+from delta_maintenance.operations.table_change.models import Decision
 from delta_maintenance.operations.table_change.operation import (
     carry_out,
     decide_change,
     done_before,
     require_changeable,
 )
+from delta_maintenance.operations.upgrade_protocol.options import (
+    UpgradeProtocolOptions,
+    UpgradeProtocolPlan,
+    UpgradeProtocolResult,
+)
 from delta_maintenance.protocol.actions.model import DomainMetadata
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
 from delta_maintenance.protocol.changes.row_tracking_support import support_change
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpgradeProtocolOptions(ChangeOptions):
-    """What the table is to support."""
-
-    features: tuple[str, ...] = ()
-    """By the names of the protocol; what they require comes along."""
-    reader_version: int | None = None
-    """What it implies is to be supported."""
-    writer_version: int | None = None
-    """What it implies is to be supported."""
-    convert_draft: bool = False
-    """Whether what is left of a draft of row tracking of 2023 is converted to today's."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpgradeProtocolPlan(ChangePlan):
-    """What `apply` will change, and for whom.
-
-    Of properties only those of a draft change, which would contradict what they mean today.
-    """
-
-    options: UpgradeProtocolOptions
-    converted_domains: tuple[str, ...] = ()
-    """Domains that are written anew because a draft wrote them otherwise."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpgradeProtocolResult(ChangeResult):
-    """What was changed."""
-
-    protocol: ProtocolVersions | None = None
-    """In force since; None where nothing was committed."""
-    converted_domains: tuple[str, ...] = ()
+__all__ = [
+    "UpgradeProtocolOptions",
+    "UpgradeProtocolPlan",
+    "UpgradeProtocolResult",
+    "apply",
+    "plan",
+]
 
 
 def plan(
     snapshot: Snapshot,
-    options: UpgradeProtocolOptions,
+    options: UpgradeProtocolOptions | None = None,
     *,
     now: datetime,
-    new_id: clock.NewId = clock.new_id,
+    new_id: NewId = clock.new_id,
+    engine: Any = None,
+    progress: Progress | None = None,
 ) -> UpgradeProtocolPlan:
     """What the latest snapshot's protocol becomes. Writes nothing.
 
     `InvalidRequestError` for a request that names nothing or versions that do not exist;
     `UnsupportedFeatureError` and `RefusedError` where this table cannot have what is asked for.
     """
-    options = options.validated()
+    options = (options or UpgradeProtocolOptions()).validated()
     operation_id = options.operation_id or new_id()
     done = done_before(snapshot, operation_id=options.operation_id, since=options.operation_since)
     decision = (
@@ -106,8 +83,10 @@ def apply(
     table: Table,
     plan: UpgradeProtocolPlan,
     *,
-    now: Callable[[], datetime] = clock.now,
-    new_id: clock.NewId = clock.new_id,
+    now: datetime | Clock = clock.now,
+    new_id: NewId = clock.new_id,
+    engine: Any = None,
+    progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> UpgradeProtocolResult:
     """Commits what was planned, if the table would still be changed in that way.
@@ -119,7 +98,7 @@ def apply(
         table,
         plan,
         lambda snapshot: _decide(snapshot, plan.options, plan.operation_id),
-        now=now,
+        now=as_clock(now),
         new_id=new_id,
         sleep=sleep,
     )

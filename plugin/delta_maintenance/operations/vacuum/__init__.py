@@ -8,16 +8,16 @@ from delta_maintenance.lazy import lazy_names
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.vacuum.operation import (
-        VacuumResult,
         apply,
         plan,
     )
     from delta_maintenance.operations.vacuum.options import (
+        LEAST_RETENTION,
         VacuumOptions,
         VacuumPlan,
+        VacuumResult,
     )
     from delta_maintenance.operations.vacuum.planning import (
-        LEAST_RETENTION,
         Survey,
         engine_for,
         survey,
@@ -38,11 +38,11 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "LEAST_RETENTION": "planning",
+        "LEAST_RETENTION": "options",
         "Survey": "planning",
         "VacuumOptions": "options",
         "VacuumPlan": "options",
-        "VacuumResult": "operation",
+        "VacuumResult": "options",
         "apply": "operation",
         "engine_for": "planning",
         "plan": "operation",

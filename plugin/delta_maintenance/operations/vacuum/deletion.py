@@ -16,6 +16,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.protocol.columns.arrays import booleans, to_bools
 from delta_maintenance.protocol.vacuum.visibility import Mask, in_a_log
@@ -71,13 +72,11 @@ class Deletion:
 
 def require_deletable_root(store: Store) -> None:
     """`RefusedError` for a root below which nobody keeps a single table."""
-    for address in store.addresses:
-        scheme, mark, rest = address.partition("://")
-        if mark and scheme.lower() not in ("file", "memory"):
-            too_high = "/" not in rest.strip("/")
+    for address in (store.address, *map(Address.parse, store.addresses[1:])):
+        if address.is_local:
+            too_high = os.path.normpath(address.path) in (os.sep, os.path.expanduser("~"))
         else:
-            path = os.path.normpath(address)
-            too_high = path in (os.sep, os.path.expanduser("~"))
+            too_high = not address.path and address.kind is not StoreKind.MEMORY
         if too_high:
             raise RefusedError(
                 "nothing is deleted where the table's root is that of a whole store or a home",

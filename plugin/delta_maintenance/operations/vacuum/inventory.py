@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError, StorageError
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root
 from delta_maintenance.protocol.schema.types import column_mapping_mode
@@ -42,11 +43,11 @@ def read_inventory(
     literal: relative to the root, or beginning with one of its addresses; those that lie elsewhere
     are left out. `InvalidRequestError` where a column is missing or of another type.
     """
-    folder, slash, name = address.rpartition("/")
-    alone = name.endswith(".parquet")
-    store = open_store((folder or slash or ".") if alone else address, storage_options)
+    place = Address.parse(address)
+    alone = place.name.endswith(".parquet")
+    store = open_store(str(place.parent if alone else place), storage_options)
     try:
-        files = [name] if alone else _files(store)
+        files = [place.name] if alone else _files(store)
         found = [path for batch in _batches(store, files) for path in _below(batch, roots)]
     finally:
         store.close()

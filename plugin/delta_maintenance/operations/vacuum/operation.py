@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
-from delta_maintenance.clock import NewId, new_id
+from delta_maintenance import clock
+from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
-from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.core.execution import Execution, Prepared
 from delta_maintenance.operations.vacuum.deletion import Deletion, remove_empty_directories
 from delta_maintenance.operations.vacuum.engine import VacuumEngine
 from delta_maintenance.operations.vacuum.options import (
@@ -26,6 +27,7 @@ from delta_maintenance.operations.vacuum.options import (
     SampleFile,
     VacuumOptions,
     VacuumPlan,
+    VacuumResult,
 )
 from delta_maintenance.operations.vacuum.planning import (
     Settings,
@@ -36,6 +38,7 @@ from delta_maintenance.operations.vacuum.planning import (
     survey,
 )
 from delta_maintenance.operations.vacuum.removed_in_log import record_vacuumed
+from delta_maintenance.operations.vacuum.report import DeadFileListing, write_report
 from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
 from delta_maintenance.protocol.vacuum.visibility import Mask
 from delta_maintenance.table.commit.follow import advance
@@ -63,43 +66,14 @@ __all__ = [
 _PLAN_LIFE = timedelta(hours=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VacuumResult(Record):
-    """What was deleted."""
-
-    table: str
-    version: int
-    """The latest version that is known of, the run's own commits included."""
-    status: Literal["vacuumed", "partly", "nothing-to-do"]
-    """`partly`: something could not be deleted, or must not have been. See `failures`."""
-    deleted: int = 0
-    """Files that are gone, those that somebody else deleted first included."""
-    bytes: int = 0
-    directories: int = 0
-    """Empty directories that are gone."""
-    spared: int = 0
-    """Files that came into use after the plan was made."""
-    failures: tuple[str, ...] = ()
-    """The first files that may still be there, and why."""
-    failed: int = 0
-    """How many of them there are."""
-    stopped: str | None = None
-    """Why it ended before the last file had its turn."""
-    lost: tuple[str, ...] = ()
-    """Files that somebody brought back into use right after they were deleted."""
-    start_version: int | None = None
-    """Of the commit VACUUM START."""
-    end_version: int | None = None
-    """Of the commit VACUUM END."""
-    notes: tuple[str, ...] = ()
-
-
 def plan(
     snapshot: Snapshot,
     options: VacuumOptions | None = None,
     *,
     now: datetime,
+    new_id: NewId = clock.new_id,
     engine: VacuumEngine | None = None,
+    progress: Progress | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> VacuumPlan:
     """What may go. See `survey`, which has the exact list too."""
@@ -110,11 +84,11 @@ def apply(
     table: Table,
     plan: VacuumPlan,
     *,
-    now: datetime,
-    new_id: NewId = new_id,
+    now: datetime | Clock = clock.now,
+    new_id: NewId = clock.new_id,
+    engine: VacuumEngine | None = None,
     progress: Progress | None = None,
     surveyed: Survey | None = None,
-    engine: VacuumEngine | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> VacuumResult:
     """Deletes what was planned, as far as it is still out of use. Two at a time do no harm.
@@ -123,8 +97,9 @@ def apply(
     plan holds for an hour. `RefusedError` where it is older, where it is too large for its options,
     or where the clocks of this machine and of the store differ: nothing was deleted then.
     """
+    begun = as_clock(now)()
     try:
-        _require_young(plan, now)
+        _require_young(plan, begun)
         if surveyed is None and not plan.is_noop:
             snapshot = table.snapshot()
             surveyed = survey(
@@ -144,9 +119,46 @@ def apply(
                 status="nothing-to-do",
                 notes=(made.reason, *made.notes),
             )
-        return _Vacuuming(table, surveyed, now, new_id, progress).run()
+        return _Vacuuming(table, surveyed, begun, new_id, progress).run()
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
+
+
+def prepare(
+    table: Table, options: VacuumOptions, *, now: datetime, execution: Execution
+) -> Prepared[VacuumPlan, VacuumResult] | None:
+    """Surveys, and writes the report that the execution asks for.
+
+    None where the survey takes Spark, and the execution has no engine for it.
+    """
+    snapshot = execution.snapshot_of(table)
+    if execution.engine is None and engine_for(snapshot, options) == "spark":
+        return None
+    inventory = options.inventory
+    surveyed = survey(
+        snapshot,
+        options,
+        now=now,
+        engine=execution.engine,
+        storage_options=None if inventory is None else execution.storage_options(inventory),
+    )
+    if execution.report is not None:
+        write_report(
+            surveyed.found.batches(),
+            execution.report,
+            table=table.store,
+            storage_options=execution.storage_options(execution.report),
+        )
+    carry_out = partial(
+        apply,
+        table,
+        surveyed.plan,
+        now=execution.now,
+        new_id=execution.new_id,
+        progress=execution.progress,
+        surveyed=surveyed,
+    )
+    return Prepared(plan=surveyed.plan, apply=carry_out, listing=DeadFileListing(surveyed.found))
 
 
 class _Vacuuming:

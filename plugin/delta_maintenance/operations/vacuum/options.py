@@ -4,48 +4,98 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Annotated, Literal
 
-from delta_maintenance.operations.core.record import Instant, Record
-from delta_maintenance.table.commit.preconditions import OtherWriters
+from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.table.commit.other_writers import OtherWriters
+
+LEAST_RETENTION = timedelta(days=7)
+"""A writer may have been at work for so long before it commits what it wrote."""
 
 Mode = Literal["full", "lite", "inventory"]
+Version = Annotated[int, AtLeast(0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumOptions(Record):
     """What may go, and how it is found."""
 
-    mode: Mode = "full"
+    mode: Annotated[
+        Mode,
+        Flag(
+            help="full, the default, lists the table's folder; lite takes the log's word for what "
+            "was removed, and finds nothing else; inventory takes a list from elsewhere"
+        ),
+    ] = "full"
     """`full` lists the table's folder; `lite` takes the log's word for what was removed, and finds
     nothing that never was in the table; `inventory` takes a list of the folder from elsewhere."""
-    retention: timedelta | None = None
+    retention: Annotated[
+        timedelta | None,
+        Flag(
+            metavar="I",
+            help="for how long removed files stay, such as '30 days'; by default the table's "
+            "delta.deletedFileRetentionDuration, but a week at least. Shorter takes both flags "
+            "below",
+        ),
+    ] = None
     """For how long removed files stay; by default the table's `delta.deletedFileRetentionDuration`,
     but a week at least. Shorter takes both flags."""
-    allow_short_retention: bool = False
+    allow_short_retention: Annotated[
+        bool, Flag(help="files that the table's own retention, or the last week, covers may go")
+    ] = False
     """First flag: files that the table's retention, or the last week, covers may go."""
-    no_other_writers: bool = False
+    no_other_writers: Annotated[
+        bool, Flag(help="nobody writes to the table or reads older versions of it meanwhile")
+    ] = False
     """Second flag: nobody writes to the table or reads older versions of it meanwhile."""
     as_of: Instant | None = None
     """An instant at which everything was as old as it counts: what has outlived its retention since
     then stays. For a plan that was approved a while ago."""
-    keep_versions: tuple[int, ...] = ()
+    keep_versions: Annotated[
+        tuple[Version, ...],
+        Flag(
+            name="--keep-version",
+            help="a version of which every file stays, whatever its age; repeatable",
+        ),
+    ] = ()
     """Versions of which every file stays, whatever their age."""
-    inventory: str | None = None
+    inventory: Annotated[
+        str | None,
+        Flag(
+            metavar="URI",
+            help="for that mode: a Parquet file, a folder of them or a Delta table, with the "
+            "columns path, length, isDir and modificationTime",
+        ),
+    ] = None
     """For that mode: a Parquet file, a folder of them or a Delta table, with the columns `path`,
     `length`, `isDir` and `modificationTime`."""
-    foreign_files: bool = False
+    foreign_files: Annotated[
+        bool,
+        Flag(help="files go too whose names are not those of Delta's files, such as a readme"),
+    ] = False
     """Whether files go too whose names are not those of Delta's files."""
-    allow_large_delete: bool = False
+    allow_large_delete: Annotated[
+        bool, Flag(help="more than 1,000 files may go that are more than half of all")
+    ] = False
     """Whether more than 1,000 files may go that are more than half of all files, or bytes."""
-    ignore_missing_files: bool = False
+    ignore_missing_files: Annotated[
+        bool, Flag(help="go on where files of the table are not there")
+    ] = False
     """Whether to go on where files of the table are not there."""
-    log_commits: bool | None = None
+    log_commits: Annotated[
+        bool | None,
+        Flag(help="commit VACUUM START and VACUUM END; by default everywhere but on S3"),
+    ] = None
     """Whether VACUUM START and VACUUM END are committed. By default as Delta Spark has it:
     everywhere but on S3."""
-    other_writers: OtherWriters | None = None
+    other_writers: Annotated[
+        OtherWriters | None,
+        Flag(help="who else commits to a table on S3, if --log-commits is given for one"),
+    ] = None
     """On S3, if these are committed: who else commits to the table."""
-    engine: Literal["auto", "local", "spark"] = "auto"
+    engine: flags.Engine = "auto"
     auto_spark_bytes: int = 4 << 30
     """From so many bytes of log on, `auto` takes Spark."""
 
@@ -118,3 +168,34 @@ class VacuumPlan(Record):
     def is_noop(self) -> bool:
         """Whether `apply` would delete nothing."""
         return not self.files and not self.directories
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacuumResult(Record):
+    """What was deleted."""
+
+    table: str
+    version: int
+    """The latest version that is known of, the run's own commits included."""
+    status: Literal["vacuumed", "partly", "nothing-to-do"]
+    """`partly`: something could not be deleted, or must not have been. See `failures`."""
+    deleted: int = 0
+    """Files that are gone, those that somebody else deleted first included."""
+    bytes: int = 0
+    directories: int = 0
+    """Empty directories that are gone."""
+    spared: int = 0
+    """Files that came into use after the plan was made."""
+    failures: tuple[str, ...] = ()
+    """The first files that may still be there, and why."""
+    failed: int = 0
+    """How many of them there are."""
+    stopped: str | None = None
+    """Why it ended before the last file had its turn."""
+    lost: tuple[str, ...] = ()
+    """Files that somebody brought back into use right after they were deleted."""
+    start_version: int | None = None
+    """Of the commit VACUUM START."""
+    end_version: int | None = None
+    """Of the commit VACUUM END."""
+    notes: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from delta_maintenance.address import StoreKind
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
 from delta_maintenance.operations.vacuum.candidates import Search, Tally
@@ -16,6 +17,7 @@ from delta_maintenance.operations.vacuum.deletion import require_deletable_root
 from delta_maintenance.operations.vacuum.engine import Found, LocalEngine, Request, VacuumEngine
 from delta_maintenance.operations.vacuum.inventory import read_inventory
 from delta_maintenance.operations.vacuum.options import (
+    LEAST_RETENTION,
     DeadGroup,
     KeptGroup,
     SampleFile,
@@ -33,8 +35,6 @@ from delta_maintenance.table.read.segment import LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
-LEAST_RETENTION = timedelta(days=7)
-"""A writer may have been at work for so long before it commits what it wrote."""
 _LARGE = 1000
 _SAMPLES = 5
 
@@ -310,7 +310,7 @@ class _Surveying:
             directories=len(found.directories),
             sample_directories=tuple(sorted(found.directories)[:_SAMPLES]),
             large=_large(files, size, found),
-            logs_commits=logs if logs is not None else not self.store.root.startswith("s3"),
+            logs_commits=logs if logs is not None else self.store.address.kind is not StoreKind.S3,
             first_commit=window.first if window is not None and swept else None,
             last_commit=window.last if window is not None and swept else None,
             reason=self._reason(files, window),

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from delta_maintenance.operations.core.policy_values import Address, PolicyModel
 from delta_maintenance.policies.definition.patterns import Pattern
 from delta_maintenance.policies.definition.reader import read_document
 from delta_maintenance.policies.definition.rules import Rules
-from delta_maintenance.policies.definition.values import Address, PolicyModel
 
 
 class TableEntry(Rules):
@@ -38,6 +38,10 @@ class TableEntry(Rules):
     """For people."""
     tags: tuple[str, ...] = ()
     """For people."""
+
+    if TYPE_CHECKING:
+        # As of `Rules`.
+        def __init__(self, **values: Any) -> None: ...
 
     @model_validator(mode="after")
     def _says_where(self) -> Self:

@@ -1,13 +1,13 @@
-"""What a table needs: one small model for each operation, and one for each way of going about it.
+"""What a table needs: the rules of the operations, each beside its own code, and those of all.
 
 A key that is left out says nothing, so that another layer of the policy may say it. An operation
-that no layer names is not run.
+that no layer names is not run. Which keys there are follows from the registry of operations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -15,136 +15,29 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    create_model,
 )
 from pydantic_core import CoreSchema
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.operation import PolicyPart, load
+from delta_maintenance.operations.core.policy_values import PolicyModel, Settings
+from delta_maintenance.operations.core.registry import policy_operations
+from delta_maintenance.operations.core.rules import EngineRule, Limits, Rule
 from delta_maintenance.policies.definition.hours import Hours
-from delta_maintenance.policies.definition.values import (
-    Bytes,
-    Duration,
-    PolicyModel,
-    Settings,
-    Share,
-)
 from delta_maintenance.submission.configuration import checked_conf
+from delta_maintenance.table.commit.other_writers import OtherWriters
 
-OperationName = Literal[
-    "upgrade-protocol",
-    "set-properties",
-    "backfill-row-ids",
-    "fsck",
-    "checkpoint",
-    "compact-log",
-    "clean-log",
-    "vacuum",
-]
-"""The operations that a policy can ask for, in the order in which they run.
+_PARTS: Mapping[str, PolicyPart] = {
+    record.name: record.policy for record in policy_operations() if record.policy is not None
+}
+"""How each operation is asked for, in the order in which they run."""
 
-First what changes the table, so that everything after it sees the table as it is to be; then the
-look at its soundness, which ends the run of a corrupt table before anything is deleted; then what
-writes, and last what deletes: `clean-log` rests on a checkpoint, and `vacuum` on a short log.
-"""
-
-OPERATIONS: tuple[OperationName, ...] = get_args(OperationName)
-DELETING: tuple[OperationName, ...] = ("clean-log", "vacuum")
-"""Those after which something is gone."""
-
-ByHandName = Literal["drop-feature", "add-constraint"]
-BY_HAND: tuple[ByHandName, ...] = get_args(ByHandName)
-"""Those that only run because somebody asks for them: there is no rule for them, since what they do
-is done once, and not kept up."""
-AnyOperation = OperationName | ByHandName
-MAY_DELETE: tuple[AnyOperation, ...] = (*DELETING, "drop-feature")
-"""Those that may delete what is old enough, and take the instant at which it has to have been."""
-
-CHANGING: tuple[AnyOperation, ...] = (
-    "upgrade-protocol",
-    "set-properties",
-    "backfill-row-ids",
-    "drop-feature",
-    "add-constraint",
-)
-"""Those by which a table becomes, and stays, what was asked for. All of them commit, and have to be
-told who else does."""
-
-
-class CheckpointRule(PolicyModel):
-    """When a checkpoint is due: as soon as one of the limits is reached."""
-
-    max_commits: Annotated[int, Field(ge=1)] | None = 100
-    """Commits since the last one."""
-    max_bytes: Bytes | None = None
-    """Bytes of these commits."""
-    max_age: Duration | None = None
-    """Age of the oldest of these commits."""
-    kind: Literal["auto", "classic", "v2-classic", "v2-json", "v2-parquet"] = "auto"
-    """`auto` follows the table's `delta.checkpointPolicy`."""
-    actions_per_sidecar: Annotated[int, Field(ge=0)] = 50_000
-    """Of V2 checkpoints: file actions per sidecar; 0 keeps them in the top-level file."""
-    time_zone: str | None = None
-    """Of partition values of type timestamp; only needed for statistics as structs."""
-
-
-class CompactLogRule(PolicyModel):
-    """Log compactions, due as soon as one window is complete and no checkpoint is due."""
-
-    commits_per_file: Annotated[int, Field(ge=2)] = 10
-    """Commits that one compaction stands for."""
-
-
-class CleanLogRule(PolicyModel):
-    """When history goes that the retention no longer asks for."""
-
-    retention: Duration | None = None
-    """By default the table's `delta.logRetentionDuration`; a shorter one is refused."""
-    every: Duration = Field(default="1 day", validate_default=True)
-    """At most so often."""
-
-
-class VacuumRule(PolicyModel):
-    """When files go that no retained version needs."""
-
-    every: Duration = Field(default="7 days", validate_default=True)
-    """Due when the last one is so long ago, or none is known."""
-    min_reclaimable: Bytes | None = None
-    """Due earlier, once the log tells of so many bytes that could go."""
-    retention: Duration | None = None
-    """By default the table's `delta.deletedFileRetentionDuration`, but a week at least; a shorter
-    one is refused."""
-    mode: Literal["full", "lite"] = "full"
-    """`full` lists the table's folder; `lite` takes the log's word for what was removed."""
-    log_commits: bool | None = None
-    """Whether VACUUM START and VACUUM END are committed; by default everywhere but on S3."""
-
-
-class FsckRule(PolicyModel):
-    """When the table is examined."""
-
-    every: Duration = Field(default="30 days", validate_default=True)
-    """Due when the last one is so long ago, or none is known."""
-    deep: bool = False
-    """Whether every data file's footer and every deletion vector is opened."""
-
-
-class ProtocolRule(PolicyModel):
-    """What the table is to support, and how it is to be configured."""
-
-    features: tuple[str, ...] = ()
-    """Table features by the names of the protocol; what they require comes along."""
-    properties: Mapping[str, str] = Field(default_factory=dict)
-    """Table properties and their values."""
-
-
-class EngineRule(PolicyModel):
-    """Where the work is done."""
-
-    prefer: Literal["auto", "local", "spark"] = "auto"
-    """`auto` takes Spark from the sizes below on."""
-    spark_log_bytes: Bytes | None = None
-    """Bytes of log; by default what each operation thinks right."""
-    spark_files: Annotated[int, Field(ge=0)] | None = None
-    """Files to be opened; by default what each operation thinks right."""
+if TYPE_CHECKING:
+    OperationName = str
+else:
+    OperationName = Literal[tuple(_PARTS)]
+    """An operation that a policy may ask for."""
 
 
 def _spark_conf(conf: Mapping[str, str]) -> Mapping[str, str]:
@@ -174,21 +67,6 @@ class StorageRule(PolicyModel):
     """Storage options (docs/stores.md). Secrets as `${env:NAME}`."""
 
 
-class Limits(PolicyModel):
-    """What ends the run of one table before it goes too far."""
-
-    max_deleted_files: Annotated[int, Field(ge=0)] | None = None
-    """Files that one operation may delete."""
-    max_deleted_bytes: Bytes | None = None
-    """Bytes that one operation may delete."""
-    max_deleted_share: Share | None = 0.5
-    """Of the live files and those to go, once more than 1,000 are to go."""
-    max_duration: Duration | None = None
-    """After which no further operation begins; one under way is not interrupted."""
-    max_commits: Annotated[int, Field(ge=0)] | None = None
-    """Commits that one run may add to the table."""
-
-
 class _Switch:
     """Lets `true` stand for a rule with its defaults, and `false` for none."""
 
@@ -209,29 +87,34 @@ def _switched(value: object) -> object:
 
 
 def _operations(names: tuple[OperationName, ...]) -> tuple[OperationName, ...]:
-    return tuple(name for name in OPERATIONS if name in names)
+    return tuple(name for name in _PARTS if name in names)
 
 
 Operations = Annotated[tuple[OperationName, ...], AfterValidator(_operations)]
 
 
-class Rules(PolicyModel):
+def _key(part: PolicyPart) -> tuple[Any, Any]:
+    """The type and the default of an operation's key."""
+    told = Field(default=None, description=part.description)
+    if part.rule == "bool":
+        return bool | None, told
+    rule = load(part.rule)
+    return Annotated[rule | None, BeforeValidator(_switched), _Switch()], told
+
+
+if TYPE_CHECKING:
+    _OperationRules = PolicyModel
+else:
+    _OperationRules = create_model(
+        "_OperationRules",
+        __base__=PolicyModel,
+        **{part.key: _key(part) for part in _PARTS.values()},
+    )
+
+
+class Rules(_OperationRules):
     """What is to be done with a table. Each operation takes its own rule, `true` or `false`."""
 
-    protocol: Annotated[ProtocolRule | None, BeforeValidator(_switched), _Switch()] = None
-    """What the table is to support, and its properties."""
-    row_tracking: bool | None = None
-    """`true` gives row IDs to every file and enables row tracking, `false` disables it."""
-    fsck: Annotated[FsckRule | None, BeforeValidator(_switched), _Switch()] = None
-    """Examinations of the table."""
-    checkpoint: Annotated[CheckpointRule | None, BeforeValidator(_switched), _Switch()] = None
-    """Checkpoints."""
-    compact_log: Annotated[CompactLogRule | None, BeforeValidator(_switched), _Switch()] = None
-    """Log compactions."""
-    clean_log: Annotated[CleanLogRule | None, BeforeValidator(_switched), _Switch()] = None
-    """Deletion of history."""
-    vacuum: Annotated[VacuumRule | None, BeforeValidator(_switched), _Switch()] = None
-    """Deletion of data files."""
     engine: EngineRule = EngineRule()
     """Who does the work."""
     spark: SparkRule = SparkRule()
@@ -240,10 +123,40 @@ class Rules(PolicyModel):
     """How to reach the table's store."""
     hours: Hours | None = None
     """When maintenance may run; always, by default."""
-    other_writers: Literal["conditional_put", "spark", "none"] | None = None
+    other_writers: OtherWriters | None = None
     """Who else commits to a table on S3, which has to be said before anything is committed there:
     writers that put conditionally, Delta Spark, or nobody."""
     limits: Limits = Limits()
     """What ends a run before it goes too far."""
     approval: Operations = ()
     """Operations that run only once somebody has approved them."""
+
+    if TYPE_CHECKING:
+        # The keys of operations come from the registry, which type checkers do not know.
+        def __init__(self, **values: Any) -> None: ...
+        def __getattr__(self, key: str) -> Any: ...
+
+    def value(self, key: str) -> object:
+        """What stands under the key of an operation; None where nothing does."""
+        return getattr(self, key, None)
+
+    def asking_for(self, operation: str) -> Rules:
+        """The rules that ask for one operation at once, and for nothing else.
+
+        An operation that no policy asks for has none: the rules that are about all stay.
+        """
+        kept = {
+            name: getattr(self, name)
+            for name in ("engine", "spark", "storage", "other_writers", "limits")
+        }
+        part = _PARTS.get(operation)
+        asked = {} if part is None else {part.key: _at_once(part, self.value(part.key))}
+        return Rules(**kept, **asked)
+
+
+def _at_once(part: PolicyPart, value: object) -> Rule | bool:
+    if part.rule == "bool":
+        return True
+    rule = value if isinstance(value, Rule) else load(part.rule)()
+    at_once: Rule = rule.at_once()
+    return at_once

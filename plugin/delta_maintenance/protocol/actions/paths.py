@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.address import Address
+
 # `:` only stands before a slash where a scheme is; relative paths encode it.
 ABSOLUTE = "^(/|[A-Za-z][A-Za-z0-9+.-]*:)"
 """What paths begin with that are not relative to the table's root."""
@@ -125,7 +127,7 @@ def below_root(paths: pa.StringArray, *, root: str) -> pa.StringArray:
 
 def location_of_root(root: str) -> bytes:
     """The location of a table's root, without a slash behind it."""
-    encoded = root.lower().startswith("file:")
+    encoded = Address.parse(root).scheme == "file"
     for pattern, replacement in _REWRITES[1:]:
         root = re.sub(pattern, replacement, root)
     root = root.rstrip("/")

@@ -131,7 +131,7 @@ def _unknown(name: str, feature: TableFeature | None) -> UnsupportedFeatureError
     close = get_close_matches(name.lower(), by_case, n=1)
     return UnsupportedFeatureError(
         f"the table feature {name!r} is unknown",
-        remedy=f"write {by_case[close[0]]}" if close else "see the features in docs/cli.md",
+        remedy=f"write {by_case[close[0]]}" if close else "see docs/cli.md, upgrade-protocol",
     )
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.option_values import check_endpoint, flag, named_values
 from delta_maintenance.storage.core.paths import check_directory
@@ -43,11 +44,14 @@ class AzureAddress:
     @classmethod
     def parse(cls, root: str) -> AzureAddress:
         """`InvalidRequestError` for an address of another form."""
-        scheme, _, rest = root.partition("://")
-        place, _, directory = rest.partition("/")
-        container, at, host = place.partition("@")
+        return cls.of(Address.parse(root))
+
+    @classmethod
+    def of(cls, address: Address) -> AzureAddress:
+        """`InvalidRequestError` for an address of another form."""
+        container, at, host = address.authority.partition("@")
         known = _HOST.fullmatch(host) if at else None
-        fits = scheme in ("abfs", "abfss", "az") and _CONTAINER.fullmatch(container)
+        fits = address.kind is StoreKind.AZURE and _CONTAINER.fullmatch(container)
         if not fits or (at and known is None):
             # The address is not repeated: a malformed one may hold a password.
             raise InvalidRequestError(
@@ -57,7 +61,7 @@ class AzureAddress:
             )
         return cls(
             container=container,
-            prefix=f"{check_directory(directory)}/" if directory else "",
+            prefix=f"{check_directory(address.path)}/" if address.path else "",
             account=known[1] if known else None,
             # Both names of a host lead to the same files; only the blobs' knows If-None-Match.
             endpoint=f"https://{known[1]}.{known[2] or ''}blob.{known[3]}" if known else None,

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from delta_maintenance import clock
+from delta_maintenance.address import Address
 from delta_maintenance.storage.azure.client import AzureClient, AzureFailure
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.azure.put import BLOCK_BLOB, AzurePut
@@ -37,7 +38,7 @@ class AzureStore(ObjectStore):
         multipart_size: int = 64 << 20,
         part_size: int = 16 << 20,
     ) -> None:
-        root = root.rstrip("/")
+        root = str(Address.parse(root))
         address = AzureAddress.parse(root)
         if client is None:
             options = AzureOptions.parse(storage_options, address, os.environ)

@@ -5,17 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, BinaryIO
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import RefusedError, StorageError
+from delta_maintenance.storage.core.file_status import FileStatus
 from delta_maintenance.storage.core.paths import check_directory, check_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from delta_maintenance.storage.core.listing import Skip
+
+__all__ = ["FileStatus", "Put", "Store"]
 
 
 class Put(Enum):
@@ -26,18 +29,6 @@ class Put(Enum):
     """These bytes are there now, written by this call."""
     EXISTS = "exists"
     """Somebody else's file is there; it was not touched."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileStatus:
-    """One file as the store lists it."""
-
-    path: str
-    """Relative to the store's root, `/`-separated, exactly as stored (never URI-encoded)."""
-    size: int
-    """Bytes."""
-    modified_ms: int
-    """Milliseconds since 1970-01-01 UTC."""
 
 
 class Store(ABC):
@@ -127,6 +118,11 @@ class Store(ABC):
         return kept
 
     @property
+    def address(self) -> Address:
+        """The address that the user gave, taken apart."""
+        return Address.parse(self.root)
+
+    @property
     def addresses(self) -> tuple[str, ...]:
         """Every address under which the log may name this root, `root` first."""
         return (self.root,)
@@ -159,7 +155,7 @@ class Store(ABC):
         # Columns are a matter of few calls: most of what uses a store needs no pyarrow.
         from delta_maintenance.storage.core.listing import statuses_by_listing
 
-        return statuses_by_listing(self, paths)
+        return statuses_by_listing(self.list_from, paths)
 
     def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
         """Like `delete_many`, for the rows of a listing (`tree.STATUSES`).

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.storage.core.file_status import FileStatus
 from delta_maintenance.storage.core.paths import check_path
-
-if TYPE_CHECKING:
-    from delta_maintenance.storage.core.base import Store
 
 _UNCLEAN = r"[\x00-\x1f\x7f-\x{9f}\\]|(^|/)\.{0,2}(/|$)"
 """No text of Arrow holds a lone surrogate."""
@@ -76,12 +73,14 @@ def check_paths(paths: pa.ChunkedArray) -> None:
             check_path(path)
 
 
-def statuses_by_listing(store: Store, paths: pa.ChunkedArray) -> pa.Table:
+def statuses_by_listing(
+    list_directory: Callable[[str], Iterable[FileStatus]], paths: pa.ChunkedArray
+) -> pa.Table:
     """Those of the files that are there, by one listing of each directory that they are in."""
     check_paths(paths)
     found = []
     for directory in pc.unique(directories_of(paths)).to_pylist():
-        listed = list(store.list_from(directory))
+        listed = list(list_directory(directory))
         columns = [
             pa.array([status.path for status in listed], pa.string()),
             pa.array([status.size for status in listed], pa.int64()),

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from delta_maintenance import clock
+from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
 from delta_maintenance.storage.core.paths import check_directory
@@ -36,14 +37,14 @@ class GCSStore(ObjectStore):
         multipart_size: int = 64 << 20,
         part_size: int = 16 << 20,
     ) -> None:
-        root = root.rstrip("/")
-        bucket, prefix = _parse_address(root)
+        address = Address.parse(root)
+        bucket, prefix = _place(address)
         if client is None:
             client = GCSClient(GCSOptions.parse(storage_options, os.environ), bucket)
         creator = GCSPut(client, new_id=new_id, multipart_size=multipart_size, part_size=part_size)
-        place = root.partition("://")[2]
+        place = f"{bucket}/{address.path}".rstrip("/")
         aliases = (f"gs://{place}", f"gcs://{place}")
-        super().__init__(root, _GCSBucket(client), prefix, creator, aliases=aliases)
+        super().__init__(str(address), _GCSBucket(client), prefix, creator, aliases=aliases)
 
 
 class _GCSBucket(Bucket):
@@ -109,17 +110,15 @@ class _GCSBucket(Bucket):
         self._client.close()
 
 
-def _parse_address(root: str) -> tuple[str, str]:
+def _place(address: Address) -> tuple[str, str]:
     """The bucket, and the prefix of every key below the root."""
-    scheme, _, rest = root.partition("://")
-    bucket, _, directory = rest.partition("/")
-    if scheme not in ("gs", "gcs") or not _BUCKET.fullmatch(bucket):
+    if address.kind is not StoreKind.GCS or not _BUCKET.fullmatch(address.authority):
         # The address is not repeated: a malformed one may hold a password.
         raise InvalidRequestError(
             "the address is not of the form gs://BUCKET/PATH",
             remedy="correct it; credentials go into storage options",
         )
-    return bucket, f"{check_directory(directory)}/" if directory else ""
+    return address.authority, f"{check_directory(address.path)}/" if address.path else ""
 
 
 def _status(item: dict[str, Any]) -> ObjectStatus:

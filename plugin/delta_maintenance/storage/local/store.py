@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, BinaryIO
 
 from delta_maintenance import clock
+from delta_maintenance.address import Address
 from delta_maintenance.errors import (
     CommitUnknownError,
     RefusedError,
@@ -123,6 +124,10 @@ class LocalStore(Store):
             if stat.S_ISLNK(found.st_mode):
                 raise _refused_link(path)
             os.unlink(segments[-1], dir_fd=parent)
+
+    @property
+    def address(self) -> Address:
+        return Address.of_path(self.root)
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
 from delta_maintenance import clock
+from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
@@ -38,15 +39,15 @@ class MemoryStore(Store):
         if root is None:
             self.root, self._files, self._prefix = "memory:", _Files(), ""
             return
-        name, _, directory = root.removeprefix("memory://").strip("/").partition("/")
-        if not root.startswith("memory://") or not name:
+        address = Address.parse(root)
+        if address.kind is not StoreKind.MEMORY or not address.authority:
             raise InvalidRequestError(
-                f"{root!r} is not a memory address", remedy="write memory://NAME/PATH"
+                f"{address} is not a memory address", remedy="write memory://NAME/PATH"
             )
-        self.root = root.rstrip("/")
-        self._prefix = f"{check_directory(directory)}/" if directory else ""
+        self.root = str(address)
+        self._prefix = f"{check_directory(address.path)}/" if address.path else ""
         with _NAMED_LOCK:
-            self._files = _NAMED.setdefault(name, _Files())
+            self._files = _NAMED.setdefault(address.authority, _Files())
 
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
         within = check_directory(directory)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from delta_maintenance import clock
+from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
 from delta_maintenance.storage.core.paths import check_directory
@@ -33,13 +34,13 @@ class S3Store(ObjectStore):
         multipart_size: int = 64 << 20,
         part_size: int = 16 << 20,
     ) -> None:
-        root = root.rstrip("/")
-        bucket, prefix = _parse_address(root)
+        address = Address.parse(root)
+        bucket, prefix = _place(address)
         client = client or S3Client(S3Options.parse(storage_options))
         creator = S3Put(
             client, bucket, new_id=new_id, multipart_size=multipart_size, part_size=part_size
         )
-        super().__init__(root, _S3Bucket(client, bucket), prefix, creator)
+        super().__init__(str(address), _S3Bucket(client, bucket), prefix, creator)
 
 
 class _S3Bucket(Bucket):
@@ -133,17 +134,15 @@ class _S3Bucket(Bucket):
         return kept
 
 
-def _parse_address(root: str) -> tuple[str, str]:
+def _place(address: Address) -> tuple[str, str]:
     """The bucket, and the prefix of every key below the root."""
-    scheme, _, rest = root.partition("://")
-    bucket, _, directory = rest.partition("/")
-    if scheme not in ("s3", "s3a", "s3n") or not _BUCKET.fullmatch(bucket):
+    if address.kind is not StoreKind.S3 or not _BUCKET.fullmatch(address.authority):
         # The address is not repeated: a malformed one may hold a password.
         raise InvalidRequestError(
             "the address is not of the form s3://BUCKET/PATH",
             remedy="correct it; credentials go into storage options",
         )
-    return bucket, f"{check_directory(directory)}/" if directory else ""
+    return address.authority, f"{check_directory(address.path)}/" if address.path else ""
 
 
 def _just_before(start: str) -> str:

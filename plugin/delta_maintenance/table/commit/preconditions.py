@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
-from typing import Literal
 
+from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.protocol.features.registry import (
@@ -16,11 +15,9 @@ from delta_maintenance.protocol.features.registry import (
 )
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
-
-OtherWriters = Literal["conditional_put", "spark", "none"]
-"""Who else commits to a table on S3: writers that put conditionally, Delta Spark, or nobody."""
 
 
 def require_committable(
@@ -61,7 +58,7 @@ def kind_of(actions: StagedActions) -> Operation:
 
 def require_no_external_log(store: Store) -> None:
     """Refuses a log whose commits go through DynamoDB, as far as that has left traces."""
-    if not _is_s3(store.root):
+    if store.address.kind is not StoreKind.S3:
         return
     # Delta Spark's log store for DynamoDB keeps each commit there before it copies it.
     trace = next(store.list_from(f"{LOG_DIRECTORY}/.tmp"), None)
@@ -75,7 +72,8 @@ def require_no_external_log(store: Store) -> None:
 
 
 def _require_declared_writers(table: str, other_writers: OtherWriters | None) -> None:
-    if not _is_s3(table) or other_writers in ("conditional_put", "none"):
+    on_s3 = Address.parse(table).kind is StoreKind.S3
+    if not on_s3 or other_writers in ("conditional_put", "none"):
         return
     if other_writers == "spark":
         raise RefusedError(
@@ -107,7 +105,3 @@ def _require_no_draft(snapshot: Snapshot, actions: StagedActions) -> None:
             f"the log holds {drafts[0]}, from a draft of row tracking of 2023",
             remedy="convert the table to today's row tracking first",
         )
-
-
-def _is_s3(address: str) -> bool:
-    return re.match("s3[an]?:", address, re.IGNORECASE) is not None

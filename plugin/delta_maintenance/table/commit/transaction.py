@@ -63,6 +63,7 @@ from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.table.commit.checksum_writer import write_checksum
 from delta_maintenance.table.commit.idempotency import commit_after
+from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import (
     AlreadyDone,
     Conflicted,
@@ -71,7 +72,6 @@ from delta_maintenance.table.commit.outcome import (
     Superseded,
 )
 from delta_maintenance.table.commit.preconditions import (
-    OtherWriters,
     kind_of,
     require_committable,
     require_no_external_log,

@@ -1,0 +1,204 @@
+"""The address of a table or of another folder or file, taken apart once for all who ask about it.
+
+Whatever depends on where something is (which store opens it, whether an executor reaches it, which
+options apply) asks an `Address` and never looks at the text itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import PurePosixPath
+from urllib.parse import quote, unquote
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.redaction import LINK, holds_credentials
+
+
+class StoreKind(StrEnum):
+    """The kinds of stores, as options and rules tell them apart."""
+
+    LOCAL = "local"
+    MEMORY = "memory"
+    S3 = "s3"
+    GCS = "gcs"
+    AZURE = "azure"
+    OTHER = "other"
+    """Whatever else fsspec may know, chained addresses included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address without credentials: `str` of it may be shown to anyone.
+
+    A plain path is literal. A `file:` address is a URI (RFC 8089), decoded once. In every other
+    address all that follows the authority is literal.
+    """
+
+    scheme: str
+    """In lower case; empty for a plain path."""
+    authority: str
+    """The bucket, container or host; empty where the address names none."""
+    path: str
+    """What follows the authority: decoded, and without a slash at its end or, except for paths on
+    this machine, at its beginning."""
+    before: str = ""
+    """The text of the address up to its path."""
+    behind: str = ""
+    """The rest of a chained address of fsspec, such as `::s3://bucket/archive.zip`."""
+
+    @classmethod
+    def parse(cls, text: str | os.PathLike[str]) -> Address:
+        """Takes an address apart.
+
+        `InvalidRequestError` for an empty one, for one with credentials, a query or a fragment,
+        and for a `file:` URI that names no absolute path on this machine. Its message does not
+        repeat the address.
+        """
+        address = os.fspath(text)
+        if not address:
+            raise InvalidRequestError("the address is empty", remedy="give a path or a URI")
+        if not _SCHEME.match(address):
+            return cls.of_path(address)
+        if holds_credentials(address):
+            raise InvalidRequestError(
+                "the address holds credentials or a query",
+                remedy="give the plain address, and credentials as storage options",
+            )
+        first, link, behind = _first_link(address)
+        found = _SCHEME.match(first[len(link) :])
+        if found is None:
+            local = first[len(link) :]
+            return cls("", "", local.rstrip("/") or local, before=link, behind=behind)
+        scheme = found[1].lower()
+        rest = first[len(link) + found.end() :]
+        if unclear := _UNCLEAR.search(rest):
+            raise InvalidRequestError(
+                f"the address holds {unclear[0]!r}",
+                remedy="give an address without query and fragment",
+            )
+        if scheme == "file":
+            return replace(_file(rest), before=f"{link}file://", behind=behind)
+        slashes = "//" if rest.startswith("//") else ""
+        authority, slash, path = rest[len(slashes) :].partition("/")
+        if not slashes:
+            authority, slash, path = "", "/" if rest.startswith("/") else "", rest.removeprefix("/")
+        path = path.rstrip("/")
+        if authority and not path:
+            slash = ""
+        return cls(
+            scheme,
+            authority,
+            path,
+            before=f"{link}{scheme}:{slashes}{authority}{slash}",
+            behind=behind,
+        )
+
+    @classmethod
+    def of_path(cls, path: str | os.PathLike[str]) -> Address:
+        """The address of a path on this machine, whatever its first characters look like."""
+        text = os.fspath(path)
+        # With `./` before a name that would otherwise read as a scheme.
+        before = "./" if _SCHEME.match(text) else ""
+        return cls("", "", text.rstrip("/") or text, before=before)
+
+    @property
+    def kind(self) -> StoreKind:
+        """The kind of store that is there."""
+        return StoreKind.OTHER if self.is_chained else _KINDS.get(self.scheme, StoreKind.OTHER)
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether several file systems of fsspec are laid over each other."""
+        return bool(self.behind) or "::" in self.before
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a path on this machine."""
+        return self.kind is StoreKind.LOCAL
+
+    @property
+    def name(self) -> str:
+        """The last segment of the path; empty for the root of a store."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def parent(self) -> Address:
+        """The folder of what the path names. `InvalidRequestError` for the root of a store."""
+        folder, slash, name = self.path.rpartition("/")
+        if not name:
+            raise InvalidRequestError(
+                f"the address {self} names no file", remedy="give the address of a file"
+            )
+        if self.scheme in ("", "file"):
+            return replace(self, path=folder or slash or ".")
+        before = self.before.removesuffix("/") if self.authority and not folder else self.before
+        return replace(self, path=folder, before=before)
+
+    def join(self, path: str) -> Address:
+        """The address of a path below this one, such as of a file in a folder."""
+        joined = f"{self.path.rstrip('/')}/{path}" if self.path else path
+        bare = self.scheme not in ("", "file") and not self.before.endswith(("/", ":"))
+        return replace(self, path=joined, before=f"{self.before}/" if bare else self.before)
+
+    def absolute(self) -> Address:
+        """The address that means the same in every working directory."""
+        if self.scheme or self.is_chained:
+            return self
+        return Address.of_path(os.path.abspath(self.path))
+
+    def __str__(self) -> str:
+        path = quote(self.path) if self.scheme == "file" else self.path
+        return f"{self.before}{path}{self.behind}"
+
+
+def _first_link(address: str) -> tuple[str, str, str]:
+    """The part of a chained address in which its files are, the links before it, the rest.
+
+    `simplecache::s3://bucket/t` and `zip://folder::s3://bucket/archive.zip` are read as fsspec
+    does: a link without an address of its own stands for the next one.
+    """
+    links = _LINK.split(address)
+    count = 0
+    while count < len(links) - 1 and _WRAPPER.fullmatch(links[count]):
+        count += 1
+    before = "".join(f"{link}::" for link in links[:count])
+    behind = "".join(f"::{link}" for link in links[count + 1 :])
+    return before + links[count], before, behind
+
+
+def _file(rest: str) -> Address:
+    """What a `file:` URI names, given all that follows its scheme."""
+    authority, path = "", rest
+    if rest.startswith("//"):
+        authority, slash, path = rest[2:].partition("/")
+        path = slash + path
+    try:
+        path = unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        path = ""
+    if authority not in ("", "localhost") or not PurePosixPath(path).is_absolute():
+        raise InvalidRequestError(
+            "the file: address does not name an absolute path on this machine",
+            remedy="write file:///PATH or the plain path",
+        )
+    return Address("file", "", path.rstrip("/") or "/")
+
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_LINK = re.compile(LINK)
+_WRAPPER = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_UNCLEAR = re.compile(r"[?#]")
+S3_SCHEMES = ("s3", "s3a", "s3n")
+GCS_SCHEMES = ("gs", "gcs")
+AZURE_SCHEMES = ("abfss", "abfs", "az")
+_KINDS = {
+    "": StoreKind.LOCAL,
+    "file": StoreKind.LOCAL,
+    "memory": StoreKind.MEMORY,
+    **dict.fromkeys(S3_SCHEMES, StoreKind.S3),
+    **dict.fromkeys(GCS_SCHEMES, StoreKind.GCS),
+    **dict.fromkeys(AZURE_SCHEMES, StoreKind.AZURE),
+}

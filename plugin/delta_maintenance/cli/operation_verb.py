@@ -1,0 +1,174 @@
+"""The verb of any operation: flags from its Options in, Plan or Result out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from delta_maintenance import clock
+from delta_maintenance.cli.arguments import Verbs, add_spark, add_verb, open_table
+from delta_maintenance.cli.option_flags import add_flags, read_flags
+from delta_maintenance.cli.output import Progress, print_facts, print_json, printable, warn
+from delta_maintenance.cli.spark_launcher import absolute, run_spark_job
+from delta_maintenance.operations.core.execution import Execution, options_for
+from delta_maintenance.operations.core.flags import has_field
+from delta_maintenance.operations.core.outcome import Outcome
+from delta_maintenance.operations.core.registry import AnyOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from delta_maintenance.operations.core.execution import Listing
+    from delta_maintenance.operations.core.outcome import Ending
+
+
+def add_parser(verbs: Verbs, record: AnyOperation) -> None:
+    """Adds the verb of an operation to the command line."""
+    parser = add_verb(
+        verbs,
+        record.name,
+        summary=record.summary,
+        description=record.description,
+        json_help="print the Result, with --dry-run the Plan and the exact lists behind it, as one "
+        "JSON document",
+    )
+    add_flags(parser, record.options)
+    if record.takes_version:
+        parser.add_argument(
+            "--version",
+            metavar="N",
+            type=int,
+            help="the version to work on, by default the latest",
+        )
+    if record.report is not None:
+        parser.add_argument(
+            "--report",
+            metavar="URI",
+            help=f"a new Parquet file with {record.report}, in any store and outside of the table, "
+            "written before anything is changed",
+        )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only say what would be done, and why"
+    )
+    if record.spark is not None:
+        add_spark(parser)
+    parser.set_defaults(run=partial(run, record), version=None, report=None)
+
+
+def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
+    """Plans, and unless this is a dry run carries the plan out."""
+    # Before the table is opened: what comes later must not look older than it is.
+    now = clock.now()
+    verb = _Verb(record, arguments)
+    options = read_flags(arguments, record.options)
+    dry_run, spark = arguments.dry_run, record.spark
+    if spark is not None and not dry_run and _asks_for_spark(options) and spark.skips_plan(options):
+        verb.conclude(verb.submitted(options))
+        return
+    table = open_table(arguments)
+    with Progress() as progress:
+        execution = Execution(
+            progress=progress,
+            version=arguments.version,
+            report=arguments.report,
+            storage_options=partial(options_for, given=dict(arguments.storage_options)),
+            warn=warn,
+        )
+        prepared = record.prepare(table, options, now=now, execution=execution)
+        in_process = prepared is not None and not record.needs_job(prepared.plan)
+        if prepared is not None and in_process and not dry_run:
+            result = prepared.apply()
+    if prepared is None:
+        verb.conclude(verb.submitted(options))
+    elif dry_run:
+        verb.conclude(prepared.plan, prepared.listing)
+    else:
+        verb.conclude(result if in_process else verb.submitted(options, prepared.plan))
+
+
+class _Verb:
+    """What is done with one command line."""
+
+    def __init__(self, record: AnyOperation, arguments: argparse.Namespace) -> None:
+        self.record = record
+        self.arguments = arguments
+
+    def submitted(self, options: Any, plan: Any = None) -> Any:
+        """The Result of a Spark job; of a dry run its Plan. The job plans anew."""
+        record, arguments = self.record, self.arguments
+        assert record.spark is not None
+        report = arguments.report
+        job = {
+            "version": plan.version if plan is not None and record.spark.pins_version else None,
+            "options": _for_job(options, plan).to_json(),
+            "plan_only": arguments.dry_run,
+            "report_uri": None if report is None else absolute(report),
+        }
+        document = run_spark_job(record.name, job, arguments)
+        return (record.plan if arguments.dry_run else record.result).from_json(document)
+
+    def conclude(self, document: Any, listing: Listing | None = None) -> None:
+        """Prints a Plan or a Result, and raises the error that it amounts to."""
+        record, arguments = self.record, self.arguments
+        if arguments.json:
+            _print_document(document.to_json(), listing)
+        else:
+            dry_run = arguments.dry_run
+            facts = (record.plan_facts if dry_run else record.result_facts)(document)
+            print_facts(f"{record.name}, dry run" if dry_run else record.name, facts)
+            if listing is not None:
+                _print_lines(listing.lines(reported=arguments.report is not None))
+        ending = self._ending(document)
+        if ending.outcome is Outcome.WAITING:
+            warn([str(ending)])
+        error = ending.error(table=document.table, version=document.version)
+        if error is not None:
+            raise error
+
+    def _ending(self, document: Any) -> Ending:
+        if self.arguments.dry_run:
+            return self.record.ending_of_plan(document)
+        return self.record.ending(document)
+
+
+def _asks_for_spark(options: Any) -> bool:
+    return has_field(options, "engine") and options.engine == "spark"
+
+
+def _for_job(options: Any, plan: Any) -> Any:
+    """The Options by which a job does what was planned here."""
+    if has_field(options, "engine"):
+        options = replace(options, engine="spark")
+    if has_field(options, "operation_id") and options.operation_id is None:
+        own = getattr(plan, "operation_id", None)
+        if own is not None:
+            # An id of the plan's own cannot be older than the plan.
+            options = replace(options, operation_id=own, operation_since=plan.planned_at)
+    return options
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        # Tabs separate; names of files may hold anything.
+        cells = (cell if cell.isascii() else printable(cell) for cell in line.split("\t", 2))
+        sys.stdout.write("\t".join(cells) + "\n")
+
+
+def _print_document(document: dict[str, Any], listing: Listing | None) -> None:
+    """The JSON of a document with the lists behind it, item by item: there may be millions."""
+    if listing is None:
+        print_json(document)
+        return
+    sys.stdout.write(json.dumps(document, indent=2).removesuffix("\n}"))
+    for name, items in listing.json_lists():
+        sys.stdout.write(f',\n  "{name}": [')
+        comma = ""
+        for item in items:
+            sys.stdout.write(f"{comma}\n    {json.dumps(item)}")
+            comma = ","
+        sys.stdout.write("\n  ]" if comma else "]")
+    sys.stdout.write("\n}\n")

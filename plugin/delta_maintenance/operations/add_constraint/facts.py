@@ -1,0 +1,50 @@
+"""What people are told of a constraint that is added."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.add_constraint.options import (
+    AddConstraintPlan,
+    AddConstraintResult,
+)
+from delta_maintenance.operations.core.facts import Facts, size_text
+from delta_maintenance.operations.core.outcome import Ending, Outcome
+from delta_maintenance.operations.table_change import facts as change_facts
+
+
+def plan_facts(plan: AddConstraintPlan) -> Facts:
+    """What has to be read, and who is cut off."""
+    facts = change_facts.plan_facts(plan)
+    if not plan.is_noop:
+        facts |= {
+            "files to read": plan.num_files,
+            "of bytes": size_text(plan.total_size),
+            "deletion vectors": plan.num_deletion_vectors or None,
+            "engine": plan.engine,
+        }
+    return facts
+
+
+def result_facts(result: AddConstraintResult) -> Facts:
+    """What was found in the rows, and what was committed."""
+    found = result.checked
+    return {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "constraint": [f"{change.name}: {change.after}" for change in result.changes],
+        "added features": result.added_features,
+        "files": found.files or None,
+        "rows": found.rows or None,
+        "violations": found.violations or None,
+        "in files": found.violating_files or None,
+        "most of them": [
+            f"{file.path}: {file.violations:,} of {file.rows:,} rows" for file in found.worst_files
+        ],
+        "problem": result.problem,
+        "notes": result.notes,
+    }
+
+
+def ending(result: AddConstraintResult, outcome: Outcome) -> Ending:
+    """Says which rows violate the constraint, or why there is a conflict."""
+    return Ending(outcome=outcome, problem=result.problem)

@@ -1,0 +1,113 @@
+"""Which constraint is to be added, what that takes, and what was found and committed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.table_change.options import (
+    ChangeOptions,
+    ChangePlan,
+    PropertyChange,
+)
+
+SHOWN_FILES = 5
+"""Files with violations that a Result names at most."""
+
+Status = Literal["committed", "already-done", "nothing-to-do", "violated", "conflict"]
+"""`violated`: rows do not satisfy the constraint. `conflict`: others changed the table faster than
+it could be looked at, or in another way than planned. Nothing was written in either case."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddConstraintOptions(ChangeOptions):
+    """Which constraint."""
+
+    name: Annotated[
+        str,
+        Flag(positional=True, help="the name of the constraint, in any case", example="positive"),
+    ]
+    """Regardless of case; stored in small letters, as Delta Spark does."""
+    expression: Annotated[
+        str,
+        Flag(
+            positional=True,
+            help="Spark SQL that must be true of every row, such as 'quantity > 0'; a row of which "
+            "it is null violates it as well",
+            example="quantity > 0",
+        ),
+    ]
+    """SQL that must be true of every row; false violates it, and so does null."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddConstraintPlan(ChangePlan):
+    """What `apply` will look at and commit, and for whom."""
+
+    options: AddConstraintOptions
+    engine: Literal["spark"] = "spark"
+    """Who looks at the rows: nobody else speaks the language of the expression."""
+    num_files: int
+    """To be read, of which only the columns that the expression names."""
+    total_size: int
+    """Bytes of these files, all columns included."""
+    num_deletion_vectors: int
+    """To be read as well; deleted rows violate nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViolatingFile(Record):
+    """A data file with rows that do not satisfy the constraint."""
+
+    path: str
+    """As in the log."""
+    rows: int
+    """That are not deleted."""
+    violations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedRows(Record):
+    """What a look at the data found."""
+
+    files: int = 0
+    rows: int = 0
+    violations: int = 0
+    """Rows of which the expression is false or null."""
+    violating_files: int = 0
+    worst_files: tuple[ViolatingFile, ...] = ()
+    """Up to `SHOWN_FILES` of them, those with the most violations first."""
+
+    def __add__(self, other: CheckedRows) -> CheckedRows:
+        worst = sorted(
+            (*self.worst_files, *other.worst_files), key=lambda file: (-file.violations, file.path)
+        )
+        return CheckedRows(
+            files=self.files + other.files,
+            rows=self.rows + other.rows,
+            violations=self.violations + other.violations,
+            violating_files=self.violating_files + other.violating_files,
+            worst_files=tuple(worst[:SHOWN_FILES]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddConstraintResult(Record):
+    """What was found and committed."""
+
+    table: str
+    version: int
+    """Of the commit; where none was made, the newest one that was looked at."""
+    status: Status
+    attempts: int = 0
+    """Versions tried."""
+    looks: int = 0
+    """At the data; more than one where others committed meanwhile."""
+    checked: CheckedRows = CheckedRows()
+    changes: tuple[PropertyChange, ...] = ()
+    added_features: tuple[str, ...] = ()
+    problem: str | None = None
+    """Why there is a violation or a conflict, and what to do."""
+    notes: tuple[str, ...] = ()

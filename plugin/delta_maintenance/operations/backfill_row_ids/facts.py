@@ -1,0 +1,57 @@
+"""What people are told of a backfill of row IDs."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.backfill_row_ids.options import (
+    BackfillRowIdsPlan,
+    BackfillRowIdsResult,
+)
+from delta_maintenance.operations.core.facts import Facts
+from delta_maintenance.operations.core.outcome import Ending, Outcome
+
+_SHOWN = 10
+"""Files that cannot be counted; the Result has more."""
+
+
+def plan_facts(plan: BackfillRowIdsPlan) -> Facts:
+    """How many files and commits it takes, and why."""
+    facts: dict[str, object] = {"table": plan.table, "version": plan.version}
+    if not plan.is_noop:
+        facts |= {
+            "row tracking": plan.state,
+            "files": plan.num_files,
+            "files to backfill": plan.files_to_backfill,
+            "rows to backfill": plan.rows_to_backfill,
+            "footers to read": plan.files_to_count or None,
+            "engine": plan.engine,
+            "commits": plan.num_commits,
+        }
+    return facts | {"reason": plan.reason, "notes": plan.notes}
+
+
+def result_facts(result: BackfillRowIdsResult) -> Facts:
+    """How far it came."""
+    return {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "commits": result.num_commits,
+        "files backfilled": result.files_backfilled,
+        "high-water mark": result.high_water_mark,
+        "checkpoint": result.checkpoint,
+        "problem": result.problem,
+        "uncounted": result.uncounted[:_SHOWN],
+        "notes": result.notes,
+    }
+
+
+def ending(result: BackfillRowIdsResult, outcome: Outcome) -> Ending:
+    """Says what keeps row tracking from being enabled."""
+    if result.problem is None:
+        return Ending(outcome=outcome)
+    were = "commit was" if result.num_commits == 1 else "commits were"
+    return Ending(
+        outcome=outcome,
+        problem=f"{result.num_commits} {were} made, then: {result.problem}",
+        remedy="see the Result, and run again to go on",
+    )

@@ -1,0 +1,55 @@
+"""The operation `backfill-row-ids`, as every surface knows it."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.backfill_row_ids.facts import ending, plan_facts, result_facts
+from delta_maintenance.operations.backfill_row_ids.options import (
+    BackfillRowIdsOptions,
+    BackfillRowIdsPlan,
+    BackfillRowIdsResult,
+)
+from delta_maintenance.operations.core.operation import (
+    Amounts,
+    Effects,
+    OperationRecord,
+    PolicyPart,
+    SparkPart,
+)
+from delta_maintenance.operations.core.outcome import Outcome
+
+RECORD = OperationRecord(
+    name="backfill-row-ids",
+    title="Enable row tracking, with IDs for all rows",
+    summary="give row IDs to every file, and enable row tracking",
+    description="Let the table support row tracking, commit its files anew with row IDs, some at a "
+    "time, and\nenable row tracking once every live file has them. Others may write meanwhile; a "
+    "run that\nends anywhere is continued by the next one. Prints what was done, with --dry-run "
+    "what would\nbe, and why.",
+    options=BackfillRowIdsOptions,
+    plan=BackfillRowIdsPlan,
+    result=BackfillRowIdsResult,
+    code="delta_maintenance.operations.backfill_row_ids.operation",
+    outcomes={
+        "enabled": Outcome.DONE,
+        "incomplete": Outcome.INCOMPLETE,
+        "nothing-to-do": Outcome.NOTHING_TO_DO,
+    },
+    effects=Effects(commits=True, changes_table=True),
+    requires=("commit",),
+    spark=SparkPart(engine="delta_maintenance.spark.footers:SparkFooters.of_job"),
+    policy=PolicyPart(
+        key="row_tracking",
+        rule="bool",
+        description="`true` gives row IDs to every file and enables row tracking, `false` disables "
+        "it.",
+        due="delta_maintenance.operations.backfill_row_ids.policy:due",
+    ),
+    reuses_snapshot=True,
+    decisive=("state", "changes_support"),
+    asks_for_approval=lambda plan: not plan.is_noop and plan.changes_support,
+    planned_amounts=lambda plan: Amounts(commits=plan.num_commits),
+    done_amounts=lambda result: Amounts(commits=result.num_commits),
+    plan_facts=plan_facts,
+    result_facts=result_facts,
+    ending_of_result=ending,
+)

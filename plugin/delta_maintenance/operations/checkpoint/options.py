@@ -1,0 +1,106 @@
+"""What a checkpoint is asked for, what it plans to write, and what it wrote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+
+CheckpointKind = Literal["auto", "classic", "v2-classic", "v2-json", "v2-parquet"]
+"""`classic` is V1. The others are V2: one file under the classic name, or a UUID-named top-level
+file as JSON or Parquet. `auto` follows the table's `delta.checkpointPolicy`."""
+
+Engine = Literal["auto", "local", "spark"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointOptions(Record):
+    """What to write."""
+
+    kind: Annotated[
+        CheckpointKind,
+        Flag(
+            help="classic is V1; the others are V2: one file under the classic name, or a "
+            "UUID-named top-level file as JSON or Parquet; auto, the default, follows the table's "
+            "delta.checkpointPolicy"
+        ),
+    ] = "auto"
+    actions_per_sidecar: Annotated[
+        int,
+        AtLeast(0),
+        Flag(
+            help="of V2 checkpoints: file actions per sidecar, by default {default}; 0 keeps them "
+            "in the top-level file"
+        ),
+    ] = 50_000
+    """Of V2 checkpoints: file actions per sidecar; 0 keeps them in the top-level file."""
+    time_zone: Annotated[
+        str | None,
+        Flag(
+            metavar="Z",
+            help="IANA name of the zone in which partition values of type timestamp without a zone "
+            "are meant, such as Europe/Paris; only needed where the table sets "
+            "delta.checkpoint.writeStatsAsStruct",
+        ),
+    ] = None
+    """IANA name of the zone in which partition values of type timestamp without a zone are meant.
+    Only needed for `delta.checkpoint.writeStatsAsStruct`."""
+    engine: flags.Engine = "auto"
+    auto_spark_bytes: int = 8 << 30
+    """With `engine="auto"`: from this many bytes of log on, the work goes to Spark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPlan(Record):
+    """What `apply` will write, and why."""
+
+    table: str
+    version: int
+    kind: Literal["classic", "v2-classic", "v2-json", "v2-parquet"] | None
+    """None where there is nothing to do."""
+    engine: Literal["local", "spark"]
+    reason: str
+    """One sentence: why this kind and this engine, or why nothing is to be done."""
+    log_bytes: int
+    """Bytes of the log files that make up the version now."""
+    commits_since_checkpoint: int
+    actions_per_sidecar: int
+    time_zone: str | None
+    tombstones_from: Instant | None
+    """Tombstones deleted before this instant are expired and left out; None keeps all."""
+    transactions_from: Instant | None
+    """Transactions last updated at or before this instant are left out; None keeps all."""
+    notes: tuple[str, ...] = ()
+    """What is passed over, left out or carried, and why."""
+
+    @property
+    def is_noop(self) -> bool:
+        """Whether `apply` would write nothing."""
+        return self.kind is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointResult(Record):
+    """What was written."""
+
+    table: str
+    version: int
+    status: Literal["written", "already-there", "nothing-to-do"]
+    kind: Literal["classic", "v2-classic", "v2-json", "v2-parquet"] | None = None
+    engine: Literal["local", "spark"] = "local"
+    path: str | None = None
+    """The top-level file, relative to the table root."""
+    sidecars: int = 0
+    bytes_written: int = 0
+    """The top-level file and its sidecars."""
+    actions: int = 0
+    """All rows of the checkpoint."""
+    num_files: int = 0
+    num_tombstones: int = 0
+    expired_tombstones: int = 0
+    hint_updated: bool = False
+    """Whether `_last_checkpoint` points here now; it is never moved to an older version."""
+    notes: tuple[str, ...] = ()

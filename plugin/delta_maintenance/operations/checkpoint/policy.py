@@ -1,0 +1,85 @@
+"""When a policy asks for a checkpoint."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import Field
+
+from delta_maintenance.operations import checkpoint
+from delta_maintenance.operations.checkpoint.options import CheckpointOptions
+from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.evaluation import Look, count_text, given, not_due
+from delta_maintenance.operations.core.policy_values import Bytes, Duration
+from delta_maintenance.operations.core.rules import Rule
+
+
+class CheckpointRule(Rule):
+    """When a checkpoint is due: as soon as one of the limits is reached."""
+
+    max_commits: Annotated[int, Field(ge=1)] | None = 100
+    """Commits since the last one."""
+    max_bytes: Bytes | None = None
+    """Bytes of these commits."""
+    max_age: Duration | None = None
+    """Age of the oldest of these commits."""
+    kind: Literal["auto", "classic", "v2-classic", "v2-json", "v2-parquet"] = "auto"
+    """`auto` follows the table's `delta.checkpointPolicy`."""
+    actions_per_sidecar: Annotated[int, Field(ge=0)] = 50_000
+    """Of V2 checkpoints: file actions per sidecar; 0 keeps them in the top-level file."""
+    time_zone: str | None = None
+    """Of partition values of type timestamp; only needed for statistics as structs."""
+
+    def at_once(self) -> Self:
+        return self.model_copy(update={"max_commits": 1})
+
+
+def due(look: Look) -> AssessedOperation | None:
+    """Due once the commits since the last checkpoint are too many, too large or too old."""
+    rule, health = look.rule("checkpoint", CheckpointRule), look.health
+    if rule is None:
+        return None
+    commits, size = health.commits_since_checkpoint, health.bytes_since_checkpoint
+    oldest = health.oldest_commit_since_checkpoint
+    due_at = oldest + rule.max_age if oldest is not None and rule.max_age is not None else None
+    since = (
+        "since the table's first version"
+        if health.checkpoint_version is None
+        else f"since the checkpoint of version {health.checkpoint_version}"
+    )
+    if commits and rule.max_commits is not None and commits >= rule.max_commits:
+        reason = f"{count_text(commits, 'commit')} {since}, of {rule.max_commits} allowed"
+    elif commits and rule.max_bytes is not None and size >= rule.max_bytes:
+        reason = f"{size} bytes of commits {since}, of {int(rule.max_bytes)} allowed"
+    elif due_at is not None and look.now >= due_at:
+        reason = f"the oldest commit {since} is older than {rule.max_age}"
+    else:
+        return not_due("checkpoint", f"{count_text(commits, 'commit')} {since}", due_at)
+    options = CheckpointOptions(
+        **given(
+            kind=rule.kind,
+            actions_per_sidecar=rule.actions_per_sidecar,
+            time_zone=rule.time_zone,
+            engine=look.rules.engine.prefer,
+            auto_spark_bytes=look.rules.engine.spark_log_bytes,
+        )
+    ).validated()
+    plan = checkpoint.plan(look.snapshot, options, now=look.now)
+    if plan.is_noop:
+        return not_due("checkpoint", plan.reason)
+    actions = health.num_files + health.tombstones
+    sidecars = 0
+    if plan.kind != "classic" and options.actions_per_sidecar:
+        sidecars = math.ceil(actions / options.actions_per_sidecar)
+    return AssessedOperation(
+        operation="checkpoint",
+        status="due",
+        reason=reason,
+        engine=plan.engine,
+        options=options,
+        commits_to_replay=len(look.snapshot.segment.tail),
+        commits_to_replay_after=0,
+        bytes_to_read=plan.log_bytes,
+        requests=health.files_to_open + sidecars + 3,
+    )

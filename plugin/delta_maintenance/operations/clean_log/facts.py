@@ -1,0 +1,70 @@
+"""What people are told of a log clean-up, and what of it counts for limits."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.clean_log.options import CleanLogPlan, CleanLogResult
+from delta_maintenance.operations.core.facts import Facts, count_text, size_text
+from delta_maintenance.operations.core.operation import Amounts
+from delta_maintenance.operations.core.outcome import Ending, Outcome
+
+
+def plan_facts(plan: CleanLogPlan) -> Facts:
+    """Every group of files that goes, and what stays beside it."""
+    facts: dict[str, object] = {
+        "table": plan.table,
+        "version": plan.version,
+        "oldest version": plan.oldest_version,
+        "reason": plan.reason,
+    }
+    for group in plan.groups:
+        facts[group.kind] = [
+            f"{count_text(group.count, 'file')} ({size_text(group.bytes)}): {group.because}",
+            group.first if group.count == 1 else f"{group.first} to {group.last}",
+            *([f"{group.kept} stays: {group.kept_because}"] if group.kept else ()),
+        ]
+    if plan.needs_classic_name:
+        facts["first"] = "the cut-off checkpoint gets an equal that clients without V2 can see"
+    facts["notes"] = plan.notes
+    return facts
+
+
+def result_facts(result: CleanLogResult) -> Facts:
+    """What is gone of every group."""
+    facts: dict[str, object] = {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "oldest version": result.oldest_version,
+    }
+    for group in result.groups:
+        facts[group.kind] = f"{group.deleted:,} of {group.planned:,} deleted"
+    facts["compatible checkpoint"] = result.compatible_checkpoint
+    facts["hint updated"] = result.hint_updated or None
+    facts["failures"] = result.failures
+    facts["notes"] = result.notes
+    return facts
+
+
+def planned_amounts(plan: CleanLogPlan) -> Amounts:
+    """The files that go."""
+    return Amounts(
+        deleted_files=sum(group.count for group in plan.groups),
+        deleted_bytes=sum(group.bytes for group in plan.groups),
+    )
+
+
+def done_amounts(result: CleanLogResult) -> Amounts:
+    """The files that are gone; nobody has counted their bytes."""
+    return Amounts(deleted_files=sum(group.deleted for group in result.groups))
+
+
+def ending(result: CleanLogResult, outcome: Outcome) -> Ending:
+    """Names the first file that could not be deleted."""
+    if not result.failed:
+        return Ending(outcome=outcome)
+    return Ending(
+        outcome=outcome,
+        problem=f"{count_text(result.failed, 'file')} could not be deleted, first "
+        f"{result.failures[0]}; nothing behind it was touched",
+        remedy="see the Result, and run again",
+    )

@@ -1,0 +1,60 @@
+"""When a policy asks for a log clean-up."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from delta_maintenance.operations.clean_log.options import LEAST_RETENTION, CleanLogOptions
+from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.evaluation import (
+    Look,
+    blocked,
+    count_text,
+    not_due,
+    requests_to_list,
+    since,
+)
+from delta_maintenance.operations.core.policy_values import Duration
+from delta_maintenance.operations.core.rules import Rule
+
+
+class CleanLogRule(Rule):
+    """When history goes that the retention no longer asks for."""
+
+    retention: Duration | None = None
+    """By default the table's `delta.logRetentionDuration`; a shorter one is refused."""
+    every: Duration = Field(default="1 day", validate_default=True)
+    """At most so often."""
+
+
+def due(look: Look) -> AssessedOperation | None:
+    """Due where the log has files behind its retention, at most as often as the policy says."""
+    rule, health = look.rule("clean_log", CleanLogRule), look.health
+    if rule is None:
+        return None
+    least = max(health.log_retention, LEAST_RETENTION)
+    if rule.retention is not None and rule.retention < least:
+        return blocked(
+            "clean-log",
+            f"the policy's log retention of {rule.retention} is shorter than {least}; set the "
+            "table's delta.logRetentionDuration, or take a longer one",
+        )
+    if not health.expired_log_files:
+        return not_due("clean-log", "the log retention asks for all that is there")
+    last = look.last_run("clean-log")
+    _, due_at = since("clean-log", last.at if last is not None else None, rule.every, look.now)
+    found = f"{count_text(health.expired_log_files, 'file')} of the log behind the retention"
+    if due_at is not None:
+        return not_due(
+            "clean-log", f"{found}, and the last one was less than {rule.every} ago", due_at
+        )
+    return AssessedOperation(
+        operation="clean-log",
+        status="due",
+        reason=found,
+        options=CleanLogOptions(log_retention=rule.retention),
+        bytes_to_read=health.checkpoint_bytes,
+        requests=requests_to_list(health.expired_log_files) + 6,
+        reclaims_files=health.expired_log_files,
+        reclaims_bytes=health.expired_log_bytes,
+    )

@@ -1,0 +1,50 @@
+"""What people are told of log compactions."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.compact_log.options import CompactLogPlan, CompactLogResult
+from delta_maintenance.operations.core.facts import Facts, count_text
+from delta_maintenance.operations.core.outcome import Ending, Outcome
+
+
+def plan_facts(plan: CompactLogPlan) -> Facts:
+    """The windows, and why these."""
+    return {
+        "table": plan.table,
+        "version": plan.version,
+        "windows": [f"{w.first_version} to {w.last_version}" for w in plan.windows],
+        "reason": plan.reason,
+        "log bytes": plan.log_bytes,
+        "engine": plan.engine,
+        "notes": plan.notes,
+    }
+
+
+def result_facts(result: CompactLogResult) -> Facts:
+    """What became of each window."""
+    return {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "windows": [
+            f"{w.first_version} to {w.last_version}: {w.status}"
+            + (f", {w.reason}" if w.reason else "")
+            for w in result.windows
+        ],
+        "bytes written": result.bytes_written,
+        "notes": result.notes,
+    }
+
+
+def ending(result: CompactLogResult, outcome: Outcome) -> Ending:
+    """Names the first window that was not compacted."""
+    if not result.failures:
+        return Ending(outcome=outcome)
+    first = result.failures[0]
+    return Ending(
+        outcome=outcome,
+        problem=f"{count_text(len(result.failures), 'window')} could not be compacted, the first "
+        f"from version {first.first_version} to {first.last_version}: {first.reason}",
+        file=first.path,
+        remedy="see the Result for each of them",
+    )

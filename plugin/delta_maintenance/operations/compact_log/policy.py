@@ -1,0 +1,56 @@
+"""When a policy asks for log compactions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from delta_maintenance.operations import compact_log
+from delta_maintenance.operations.compact_log.options import CompactLogOptions
+from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.evaluation import Look, given, not_due
+from delta_maintenance.operations.core.rules import Rule
+
+
+class CompactLogRule(Rule):
+    """Log compactions, due as soon as one window is complete and no checkpoint is due."""
+
+    commits_per_file: Annotated[int, Field(ge=2)] = 10
+    """Commits that one compaction stands for."""
+
+
+def due(look: Look) -> AssessedOperation | None:
+    """Due once a window is complete that no earlier run has tried."""
+    rule = look.rule("compact_log", CompactLogRule)
+    if rule is None:
+        return None
+    if look.is_due("checkpoint"):
+        return not_due("compact-log", "the checkpoint that is due leaves nothing to compact")
+    options = CompactLogOptions(
+        **given(
+            commits_per_file=rule.commits_per_file,
+            engine=look.rules.engine.prefer,
+            auto_spark_bytes=look.rules.engine.spark_log_bytes,
+        )
+    ).validated()
+    plan = compact_log.plan(look.snapshot, options, now=look.now)
+    last = look.last_run("compact-log")
+    # Windows in which nothing stands, or whose commits contradict each other, stay as they are.
+    tried = -1 if last is None else last.version
+    windows = [window for window in plan.windows if window.last_version > tried]
+    if not windows:
+        return not_due("compact-log", plan.reason if plan.is_noop else "nothing new to compact")
+    commits = sum(window.last_version - window.first_version + 1 for window in windows)
+    replayed = len(look.snapshot.segment.tail)
+    return AssessedOperation(
+        operation="compact-log",
+        status="due",
+        reason=plan.reason,
+        engine=plan.engine,
+        options=options,
+        commits_to_replay=replayed,
+        commits_to_replay_after=replayed - commits + len(windows),
+        bytes_to_read=plan.log_bytes,
+        requests=commits + len(windows) + 2,
+    )

@@ -1,0 +1,74 @@
+"""What an operation is given besides the table and its Options: one record for every caller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from delta_maintenance import clock
+from delta_maintenance.address import Address
+from delta_maintenance.clock import Clock, NewId
+from delta_maintenance.table.progress import Progress
+
+if TYPE_CHECKING:
+    from delta_maintenance.table.read.snapshot import Snapshot
+    from delta_maintenance.table.read.table import Table
+
+P = TypeVar("P", covariant=True)
+R = TypeVar("R", covariant=True)
+
+
+def _no_options(_: str) -> Mapping[str, str] | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """Clock, ids, engine, progress and addresses of one execution of an operation."""
+
+    # Looked up late: tests replace the clock.
+    now: Clock = field(default_factory=lambda: clock.now)
+    new_id: NewId = field(default_factory=lambda: clock.new_id)
+    engine: Any = None
+    """Does the distributed part of the work; None works in this process."""
+    progress: Progress | None = None
+    version: int | None = None
+    """The version to work on, of operations that take one; None is the latest."""
+    report: str | None = None
+    """The address of a new Parquet file for the exact list of files or findings."""
+    storage_options: Callable[[str], Mapping[str, str] | None] = _no_options
+    """Gives the storage options for an address other than the table's: a report, an inventory."""
+    warn: Callable[[Sequence[str]], None] | None = None
+    """Told what was passed over when the table was opened."""
+
+    def snapshot_of(self, table: Table) -> Snapshot:
+        """Opens the version to work on, and passes on its warnings."""
+        snapshot = table.snapshot(version=self.version)
+        if self.warn is not None:
+            self.warn(snapshot.warnings)
+        return snapshot
+
+
+class Listing(Protocol):
+    """The exact list behind a plan, which is too long for the Plan."""
+
+    def json_lists(self) -> Iterator[tuple[str, Iterable[Any]]]:
+        """What the JSON of a dry run has besides the Plan: names, and JSON values one by one."""
+
+    def lines(self, *, reported: bool) -> Iterator[str]:
+        """The list for people, tab-separated. With `reported` the files are in a report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared(Generic[P, R]):
+    """A plan, and the way to carry it out with what planning has found out already."""
+
+    plan: P
+    apply: Callable[[], R]
+    listing: Listing | None = None
+
+
+def options_for(address: str, given: Mapping[str, str]) -> Mapping[str, str] | None:
+    """The options of the table's store for another address, which may be on a local disk."""
+    return None if Address.parse(address).is_local else given

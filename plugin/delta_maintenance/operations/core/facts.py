@@ -1,0 +1,80 @@
+"""What people are told of a Plan or a Result: names and values, the same wherever they are shown.
+
+Values are texts, numbers, flags, instants, sequences and mappings of those, or a `Grid`. A surface
+leaves out what is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+Facts = Mapping[str, object]
+"""By name, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Rows of a table."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
+def facts_of(document: Any) -> dict[str, object]:
+    """The fields of a Plan or a Result that differ from their defaults."""
+    values = ((field, getattr(document, field.name)) for field in fields(document))
+    return {
+        field.name.replace("_", " "): value for field, value in values if value != field.default
+    }
+
+
+def shown(facts: Facts) -> Iterator[tuple[str, object]]:
+    """The facts that are not empty."""
+    for name, value in facts.items():
+        if value not in (None, "", (), [], {}) and not (isinstance(value, Grid) and not value.rows):
+            yield name, value
+
+
+def fact_lines(value: object) -> list[str]:
+    """A fact as lines of text."""
+    match value:
+        case Grid(rows=rows):
+            return [", ".join(filter(None, map(fact_text, row))) for row in rows]
+        case tuple() | list():
+            return [line for item in value for line in fact_lines(item)]
+        case Mapping():
+            return [f"{key}={fact_text(item)}" for key, item in value.items()]
+        case _:
+            return [fact_text(value)]
+
+
+def fact_text(value: object) -> str:
+    """A single value as text."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "" if value is None else str(value)
+
+
+def count_text(count: int, thing: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
+def size_text(size: int) -> str:
+    """Bytes for people: `3.4 MB`."""
+    # Only where a size is shown: most calls show none.
+    from rich.filesize import decimal
+
+    return decimal(size)
+
+
+def instant_text(instant: datetime | None) -> str | None:
+    """An instant to the second, ISO 8601; None for None."""
+    return None if instant is None else instant.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,154 @@
+"""How the fields of an operation's Options appear on the command line and in forms.
+
+A field that people may set carries a `Flag` in its `Annotated` type; the flag's kind of value, its
+choices and its bounds follow from that type and from the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from delta_maintenance.operations.core.record import Instant, Record, Remark
+from delta_maintenance.table.commit.other_writers import OtherWriters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag(Remark):
+    """The flag of one field."""
+
+    help: str
+    name: str | None = None
+    """By default `--` and the name of the field, of a field that is on by default `--no-`."""
+    metavar: str | None = None
+    positional: bool = False
+    """Whether the value is given by its place, without a name."""
+    example: str | None = None
+    """Of a field without a default: a value for error messages and forms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlagField:
+    """A field of an Options class that has a flag."""
+
+    name: str
+    """Of the field."""
+    flag: Flag
+    kind: Any
+    """The type of the value, without metadata and without None."""
+    default: Any
+    """`dataclasses.MISSING` where the field has to be given."""
+    may_be_none: bool
+    least: int | None = None
+    """The least value of a number."""
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the field has to be given."""
+        return self.default is MISSING
+
+    @property
+    def choices(self) -> tuple[str, ...] | None:
+        """All allowed values, where they are few."""
+        return get_args(self.kind) if get_origin(self.kind) is Literal else None
+
+
+Engine = Annotated[
+    Literal["auto", "local", "spark"],
+    Flag(
+        help="local works in this process, spark in a PySpark job; auto, the default, goes by the "
+        "size of the work, and --dry-run says which and why"
+    ),
+]
+"""Where the work is done."""
+
+OtherWritersField = Annotated[
+    OtherWriters | None,
+    Flag(
+        help="who else commits to a table on S3, which has to be said before anything is committed "
+        "there: writers that put conditionally (delta-rs, Trino and the like), Delta Spark, or "
+        "nobody"
+    ),
+]
+"""A field of the Options of operations that commit."""
+
+OperationId = Annotated[
+    str | None,
+    Flag(
+        metavar="ID",
+        help="the name of this task in the history; run again under it, it ends as done",
+    ),
+]
+"""Names a task in the history, so that another try of it finds what the first one committed."""
+
+OperationSince = Annotated[
+    Instant | None,
+    Flag(
+        metavar="TIME",
+        help="when this task began for the first time (ISO 8601, with a zone): spares a look for "
+        "its ID at what was committed before",
+    ),
+]
+"""When a task first began: older commits are not searched for its name."""
+
+
+def flag_fields(options: type[Record]) -> Iterator[FlagField]:
+    """The fields with a flag: those of the class itself, then those of its bases."""
+    hints = get_type_hints(options, include_extras=True)
+    inherited = {name for base in options.__mro__[1:] for name in _fields_of(base)}
+    for field in sorted(fields(options), key=lambda field: field.name in inherited):
+        found = _flag_field(field, hints[field.name])
+        if found is not None:
+            yield found
+
+
+def required_fields(options: type[Record]) -> tuple[str, ...]:
+    """The names of the fields that have no default."""
+    return tuple(
+        field.name
+        for field in fields(options)
+        if field.default is MISSING and field.default_factory is MISSING
+    )
+
+
+def has_field(options: type[Record] | Record, name: str) -> bool:
+    """Whether Options have a field of this name."""
+    return any(field.name == name for field in fields(options))
+
+
+def _fields_of(kind: type[Any]) -> set[str]:
+    return set(getattr(kind, "__dataclass_fields__", ()))
+
+
+def _flag_field(field: Field[Any], hint: Any) -> FlagField | None:
+    metadata, kind, may_be_none = _taken_apart(hint)
+    flag = next((each for each in metadata if isinstance(each, Flag)), None)
+    if flag is None:
+        return None
+    default = field.default
+    if default is MISSING and field.default_factory is not MISSING:
+        default = field.default_factory()
+    least = next((each.least for each in metadata if hasattr(each, "least")), None)
+    return FlagField(
+        name=field.name,
+        flag=flag,
+        kind=kind,
+        default=default,
+        may_be_none=may_be_none,
+        least=least,
+    )
+
+
+def _taken_apart(hint: Any) -> tuple[list[Any], Any, bool]:
+    """The metadata of a type, the type without it and without None, and whether None is allowed."""
+    if get_origin(hint) is Annotated:
+        kind, *metadata = get_args(hint)
+        inner, bare, may_be_none = _taken_apart(kind)
+        return [*metadata, *inner], bare, may_be_none
+    parts = get_args(hint)
+    if type(None) in parts:
+        (kind,) = (part for part in parts if part is not type(None))
+        metadata, bare, _ = _taken_apart(kind)
+        return metadata, bare, True
+    return [], hint, False

@@ -1,0 +1,292 @@
+"""What describes one operation to every surface: command line, Spark job, policies, orchestrators.
+
+A record is light to import: no pyarrow, pydantic or PySpark. What is heavy is named by references
+(`"package.module:attribute"`), which are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial, reduce
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+
+from delta_maintenance.operations.core.execution import Execution, Prepared
+from delta_maintenance.operations.core.facts import Facts, facts_of
+from delta_maintenance.operations.core.flags import has_field, required_fields
+from delta_maintenance.operations.core.outcome import Ending, Outcome
+from delta_maintenance.operations.core.record import Record
+
+if TYPE_CHECKING:
+    from delta_maintenance.table.read.table import Table
+
+
+class PlanDocument(Protocol):
+    """What every Plan has."""
+
+    @property
+    def table(self) -> str:
+        """The address."""
+
+    @property
+    def version(self) -> int:
+        """The latest version when the plan was made."""
+
+    @property
+    def reason(self) -> str:
+        """One sentence: why this, or why nothing."""
+
+    @property
+    def is_noop(self) -> bool:
+        """Whether `apply` would change nothing."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is passed over or left alone, and why."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The Plan as a JSON object."""
+
+    @classmethod
+    def from_json(cls, value: Any) -> Any:
+        """The Plan of a JSON object."""
+
+
+class ResultDocument(Protocol):
+    """What every Result has."""
+
+    @property
+    def table(self) -> str:
+        """The address."""
+
+    @property
+    def version(self) -> int:
+        """The version that was written, or the latest one seen."""
+
+    @property
+    def status(self) -> str:
+        """How it ended, in the operation's own words; see `OperationRecord.outcomes`."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was passed over or left alone, and why."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The Result as a JSON object."""
+
+    @classmethod
+    def from_json(cls, value: Any) -> Any:
+        """The Result of a JSON object."""
+
+
+O = TypeVar("O", bound=Record)  # noqa: E741
+P = TypeVar("P", bound=PlanDocument)
+R = TypeVar("R", bound=ResultDocument)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """What an operation may do to a table besides reading it."""
+
+    commits: bool = False
+    """Adds versions."""
+    adds_files: bool = False
+    """Adds files for readers to use, without a version: checkpoints, compactions."""
+    deletes: bool = False
+    """Takes away files of the log or data files."""
+    changes_table: bool = False
+    """Makes the table another one for good: its protocol, its properties, its row IDs. Such an
+    operation is done once; what is so already needs no approval."""
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether a table is the same afterwards, byte for byte."""
+        return self == Effects()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """What a plan would do to a table, or a Result tells of, in numbers that policies limit."""
+
+    commits: int = 0
+    deleted_files: int = 0
+    deleted_bytes: int = 0
+    looked_at: int | None = None
+    """Files of which the deleted ones are a share; None where a share says nothing."""
+
+
+def _is_for_spark(plan: Any) -> bool:
+    return plan.engine == "spark" and not plan.is_noop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkPart:
+    """How an operation works on Spark."""
+
+    engine: str
+    """Reference to a function that makes the engine of a `spark.session.JobSession`."""
+    plans_by_job: bool = False
+    """Whether only a job can make a plan for Spark, since making it is most of the work."""
+    skips_plan: Callable[[Any], bool] = lambda _: False
+    """Whether, with these Options, work for Spark goes to a job without a plan made here first."""
+    pins_version: bool = False
+    """Whether the job works on the version of the plan, and not on the newest one."""
+    needs_job: Callable[[Any], bool] = _is_for_spark
+    """Whether a plan that was made in this process is for a job to carry out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyPart:
+    """How a policy asks for an operation."""
+
+    key: str
+    """Of the policy document. Several operations may share one."""
+    rule: str
+    """Reference to the model of the key's value, a `core.rules.Rule`; `"bool"` for a switch."""
+    description: str
+    """Of the key, for the JSON schema."""
+    due: str
+    """Reference to the function that takes a `core.evaluation.Look` and says whether, and why, the
+    operation is due; None where the policy does not ask for it."""
+    before: str | None = None
+    """Reference to a function that names, for the value of the key, the operations behind which
+    this one must not run, whatever the usual order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationRecord(Generic[O, P, R]):
+    """One operation: its parts, what it does to a table, and what to say about it."""
+
+    name: str
+    """The verb of the command line, such as `compact-log`."""
+    title: str
+    """For forms, such as `Compact the log`."""
+    summary: str
+    """One clause for lists of verbs."""
+    description: str
+    """A few lines for the verb's own help."""
+    options: type[O]
+    plan: type[P]
+    result: type[R]
+    code: str
+    """The module with `plan` and `apply`, and with `prepare` where that does more than both."""
+    outcomes: Mapping[str, Outcome]
+    """What each `status` of a Result means."""
+    effects: Effects = field(default_factory=Effects)
+    requires: tuple[str, ...] = ()
+    """What the table's protocol must allow: values of `protocol.features.registry.Operation`."""
+    subjects: tuple[str, ...] = ()
+    """Fields of the Options that say what the operation is about: arguments of operators."""
+    spark: SparkPart | None = None
+    """None where it only works in process."""
+    works_in_process: bool = True
+    """False where only Spark can do the work."""
+    policy: PolicyPart | None = None
+    """None where it only runs because somebody asks for it."""
+    takes: Literal["snapshot", "table"] = "snapshot"
+    """What `plan` begins with; `table` for operations on tables that may not open."""
+    takes_version: bool = False
+    """Whether it can work on another version than the latest."""
+    reuses_snapshot: bool = False
+    """Whether `apply` takes the plan's `snapshot`, which saves opening the table again."""
+    report: str | None = None
+    """What a report on it lists, such as `every file that goes`; None where there is none."""
+    decisive: tuple[str, ...] = ()
+    """Fields of the Plan that tell whether it is still the plan that was approved."""
+    asks_for_approval: Callable[[P], bool] = lambda _: False
+    """Whether somebody should agree to a plan first."""
+    planned_amounts: Callable[[P], Amounts] = lambda _: Amounts()
+    done_amounts: Callable[[R], Amounts] = lambda _: Amounts()
+    plan_facts: Callable[[P], Facts] = facts_of
+    """What people are told of a plan, on the command line, in logs, approvals and pages."""
+    result_facts: Callable[[R], Facts] = facts_of
+    """The same of a Result."""
+    ending_of_plan: Callable[[P], Ending] = lambda _: Ending(outcome=Outcome.PLANNED)
+    """For an operation whose plan may tell of a damaged table."""
+    ending_of_result: Callable[[R, Outcome], Ending] = lambda _, outcome: Ending(outcome=outcome)
+    """Adds problem and remedy to the outcome of a Result, or corrects it."""
+    wrote: Callable[[R], bool] | None = None
+    """Whether a Result tells of a table that was written to. By default its outcome decides."""
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """`local`, `spark` or both."""
+        local = ("local",) if self.works_in_process else ()
+        return (*local, "spark") if self.spark is not None else local
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Fields of the Options that have no default."""
+        return required_fields(self.options)
+
+    @property
+    def commits_by_name(self) -> bool:
+        """Whether commits carry the name of a task, by which another try of it finds them."""
+        return has_field(self.options, "operation_id")
+
+    @property
+    def asks_for_writers(self) -> bool:
+        """Whether it wants to know who else commits to the table."""
+        return has_field(self.options, "other_writers")
+
+    def ending(self, result: R) -> Ending:
+        """How a Result ended."""
+        return self.ending_of_result(result, self.outcome_of(result.status))
+
+    def outcome_of(self, status: str) -> Outcome:
+        """What the status of a Result means; one that this release does not know is a failure."""
+        return self.outcomes.get(status, Outcome.FAILED)
+
+    def wrote_to_table(self, result: R) -> bool:
+        """Whether a Result tells of a table that was written to, by this try or by another one."""
+        if self.wrote is not None:
+            return self.wrote(result)
+        untouched = (Outcome.NOTHING_TO_DO, Outcome.CONFLICT, Outcome.REFUSED)
+        return self.ending(result).outcome not in untouched
+
+    def prepare(
+        self, table: Table, options: O, *, now: datetime, execution: Execution
+    ) -> Prepared[P, R] | None:
+        """Plans, and keeps what planning has found out for `apply`. Changes nothing.
+
+        `now` is to be read before the table is opened. None where only a Spark job can make the
+        plan. Errors are those of the operation's `plan`.
+        """
+        code = import_module(self.code)
+        own = getattr(code, "prepare", None)
+        if own is not None:
+            prepared: Prepared[P, R] | None = own(table, options, now=now, execution=execution)
+            return prepared
+        subject = table if self.takes == "table" else execution.snapshot_of(table)
+        plan: P = code.plan(
+            subject,
+            options,
+            now=now,
+            new_id=execution.new_id,
+            engine=execution.engine,
+            progress=execution.progress,
+        )
+        kept = {"snapshot": subject} if self.reuses_snapshot else {}
+        apply = partial(
+            code.apply,
+            table,
+            plan,
+            now=execution.now,
+            new_id=execution.new_id,
+            engine=execution.engine if getattr(plan, "engine", "local") == "spark" else None,
+            progress=execution.progress,
+            **kept,
+        )
+        return Prepared(plan=plan, apply=apply)
+
+    def needs_job(self, plan: P) -> bool:
+        """Whether a plan of this process is for a Spark job to carry out."""
+        return self.spark is not None and self.spark.needs_job(plan)
+
+
+def load(reference: str) -> Any:
+    """What a reference `package.module:attribute` names."""
+    module, _, attributes = reference.partition(":")
+    return reduce(getattr, attributes.split("."), import_module(module))

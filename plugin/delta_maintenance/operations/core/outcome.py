@@ -1,0 +1,97 @@
+"""How an operation ended, in one word for every surface.
+
+The `status` of a Result is the operation's own; its record maps it to an `Outcome`. Exit statuses,
+retries and the colours of pages follow from the outcome alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from delta_maintenance.errors import (
+    CommitConflictError,
+    CorruptTableError,
+    DeltaMaintenanceError,
+    IncompleteError,
+    PartialFailureError,
+    RefusedError,
+)
+
+
+class Outcome(Enum):
+    """How an operation ended."""
+
+    DONE = "done"
+    NOTHING_TO_DO = "nothing-to-do"
+    PLANNED = "planned"
+    """Only a plan was asked for."""
+    WAITING = "waiting"
+    """A part is done; the rest has to wait for an instant, not for anybody. No failure."""
+    INCOMPLETE = "incomplete"
+    """A part is done, and the same again goes on from there."""
+    CONFLICT = "conflict"
+    """Other writers were quicker. Nothing was written."""
+    REFUSED = "refused"
+    """The table or its data forbid it. Nothing was written."""
+    FAILED = "failed"
+    """A part could not be done, and the same again does not help."""
+    CORRUPT = "corrupt"
+    """The table is damaged."""
+
+    @property
+    def error(self) -> type[DeltaMaintenanceError] | None:
+        """The error that stands for the outcome; None for those that are no failure."""
+        return _ERRORS.get(self)
+
+    @property
+    def exit_status(self) -> int:
+        """Of the command line."""
+        return 0 if self.error is None else self.error.exit_status
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same again may succeed."""
+        return self.error is not None and self.error.retryable
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether what was asked for is done, or as far as it can be by now."""
+        return self.error is None
+
+
+_ERRORS = {
+    Outcome.INCOMPLETE: IncompleteError,
+    Outcome.CONFLICT: CommitConflictError,
+    Outcome.REFUSED: RefusedError,
+    Outcome.FAILED: PartialFailureError,
+    Outcome.CORRUPT: CorruptTableError,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """An outcome, and what there is to say about one that is not plain success."""
+
+    outcome: Outcome
+    problem: str | None = None
+    """One clause."""
+    remedy: str | None = None
+    """One imperative clause."""
+    file: str | None = None
+
+    def error(self, *, table: str, version: int) -> DeltaMaintenanceError | None:
+        """The error that the ending amounts to; None where it is no failure."""
+        kind = self.outcome.error
+        if kind is None:
+            return None
+        return kind(
+            self.problem or f"the operation ended as {self.outcome.value}",
+            table=table,
+            version=version,
+            file=self.file,
+            remedy=self.remedy,
+        )
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (self.problem, self.remedy)))

@@ -1,0 +1,170 @@
+"""The values of a policy that are more than YAML's own: lengths of time, bytes, references.
+
+Nothing here or in `rules` and `policy` may load pyarrow: orchestrators parse their DAGs with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+)
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.protocol.features.properties import parse_interval
+from delta_maintenance.redaction import holds_credentials
+
+
+class PolicyModel(BaseModel):
+    """Base of everything a policy consists of: frozen, and strict about the names of its keys."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        # A value that is refused may be a secret in the wrong place.
+        hide_input_in_errors=True,
+    )
+
+    def to_json(self) -> dict[str, Any]:
+        """The value as a JSON object."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """The value of a JSON object. `InvalidRequestError` names the field that is wrong."""
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            field = ".".join(str(part) for part in first["loc"]) or cls.__name__
+            raise InvalidRequestError(
+                f"{field}: {first['msg']}", remedy=f"correct this field of {cls.__name__}"
+            ) from None
+
+
+def _duration(value: object) -> object:
+    if isinstance(value, timedelta):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("a length of time needs a unit; write it like '7 days'")
+    if value.startswith("P"):
+        return _ISO.validate_python(value)
+    try:
+        return parse_interval(value)
+    except InvalidRequestError as error:
+        raise ValueError(f"{error.problem}; {error.remedy}") from None
+
+
+def _not_negative(value: timedelta) -> timedelta:
+    if value < timedelta():
+        raise ValueError("a length of time is not negative")
+    return value
+
+
+def _no_debt(value: ByteSize) -> ByteSize:
+    if value < 0:
+        raise ValueError("a number of bytes is not negative; give zero or more")
+    return value
+
+
+_ISO = TypeAdapter(timedelta)
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(_duration),
+    AfterValidator(_not_negative),
+    WithJsonSchema(
+        {"type": "string", "examples": ["7 days", "12 hours", "P7D"]}, mode="validation"
+    ),
+]
+"""A length of time: `7 days 12 hours`, from weeks to microseconds, or ISO 8601 (`P7DT12H`)."""
+
+Bytes = Annotated[ByteSize, AfterValidator(_no_debt)]
+"""A number of bytes, or text such as `64 MiB`."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+"""A part of a whole, from 0 to 1."""
+
+_REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+_SECRET = re.compile(
+    r"secret|passw|token|credential|access[._-]?key|account[._-]?key|api[._-]?key|private"
+    r"|connection[._-]?string|[._-]sas\b|sas[._-]",
+    re.IGNORECASE,
+)
+_PATHS = ("GOOGLE_APPLICATION_CREDENTIALS",)
+"""These only say where secrets are."""
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a setting of this name holds what must not stand in a file that people share."""
+    return name not in _PATHS and _SECRET.search(name) is not None
+
+
+def is_reference(value: str) -> bool:
+    """Whether the value is an environment variable's and nothing else."""
+    return _REFERENCE.fullmatch(value) is not None
+
+
+def resolve(text: str, environment: Mapping[str, str]) -> str:
+    """The text with each `${env:NAME}` replaced.
+
+    `InvalidRequestError` for a variable that is not set; no value is ever in a message.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in environment:
+            raise InvalidRequestError(
+                f"the environment variable {match[1]} is not set",
+                remedy="set it where this runs, or take the reference out of the policy",
+            )
+        return environment[match[1]]
+
+    return _REFERENCE.sub(value, text)
+
+
+def _no_secrets(settings: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in settings.items():
+        if looks_secret(name) and not is_reference(value):
+            raise ValueError(
+                f"{name} looks like a secret, which a policy must not hold; name a connection, or "
+                "refer to the environment with ${env:NAME}"
+            )
+    return settings
+
+
+Settings = Annotated[Mapping[str, str], AfterValidator(_no_secrets)]
+"""Names and values of which the secret ones are references to the environment."""
+
+
+def _address(text: str, info: ValidationInfo) -> str:
+    # Without an environment the value comes from JSON, in which references are resolved.
+    if info.context is not None:
+        try:
+            text = resolve(text, info.context["environment"])
+        except InvalidRequestError as error:
+            raise ValueError(f"{error.problem}; {error.remedy}") from None
+    if not text:
+        raise ValueError("an address is not empty; give a path or a URI")
+    if holds_credentials(text):
+        raise ValueError(
+            "the address holds credentials, which a policy must not hold; name a connection, or "
+            "refer to the environment in storage options"
+        )
+    return text.rstrip("/") or text
+
+
+Address = Annotated[str, AfterValidator(_address)]
+"""A path or URI, without a slash at its end; `${env:NAME}` is resolved as the file is read."""

@@ -1,0 +1,154 @@
+"""Which operations there are: the built-in ones, and those that other distributions add.
+
+A distribution adds an operation by an entry point of the group `delta_maintenance.operations`:
+its name is the operation's, its value a reference to the `OperationRecord`. Every process of an
+environment with that distribution knows the operation. Looking entry points up takes some
+milliseconds, so it is done only where a name is not built in, or where all names are asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.operation import OperationRecord, load
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+AnyOperation = OperationRecord[Any, Any, Any]
+
+ENTRY_POINTS = "delta_maintenance.operations"
+
+BUILT_IN = (
+    "upgrade-protocol",
+    "set-properties",
+    "backfill-row-ids",
+    "fsck",
+    "checkpoint",
+    "compact-log",
+    "clean-log",
+    "vacuum",
+    "drop-feature",
+    "add-constraint",
+)
+"""The operations of this distribution. Those that a policy may ask for run in this order.
+
+First what changes the table, so that everything after it sees the table as it is to be; then the
+look at its soundness, which ends the run of a corrupt table before anything is deleted; then what
+writes, and last what deletes: `clean-log` rests on a checkpoint, and `vacuum` on a short log.
+"""
+
+_logger = logging.getLogger(__name__)
+_registered: dict[str, AnyOperation] = {}
+_loaded: dict[str, AnyOperation] = {}
+
+
+def find(name: str) -> AnyOperation:
+    """The operation of a name. `InvalidRequestError` where there is none."""
+    found = known(name)
+    if found is None:
+        raise InvalidRequestError(
+            f"there is no operation {name!r}", remedy=f"name one of {', '.join(names())}"
+        )
+    return found
+
+
+def known(name: str) -> AnyOperation | None:
+    """The operation of a name; None where there is none, as of a distribution that is gone."""
+    if name in _registered:
+        return _registered[name]
+    return _built_in(name) if name in BUILT_IN else _by_entry_point(name)
+
+
+def names() -> tuple[str, ...]:
+    """The names of all operations."""
+    return tuple(record.name for record in operations())
+
+
+def operations() -> tuple[AnyOperation, ...]:
+    """All operations, in the order in which a policy runs them.
+
+    Those of other distributions stand behind the built-in ones with the same effects. One that
+    cannot be loaded is left out, with a warning.
+    """
+    records = [_built_in(name) for name in BUILT_IN]
+    by_entry_point = {name: _by_entry_point(name) for name in _points()}
+    further = {**by_entry_point, **_registered}
+    for _, record in sorted(further.items()):
+        if record is None:
+            continue
+        place = [at for at, each in enumerate(records) if _phase(each) <= _phase(record)]
+        records.insert(place[-1] + 1 if place else 0, record)
+    return tuple(records)
+
+
+def policy_operations() -> tuple[AnyOperation, ...]:
+    """The operations that a policy may ask for, in the order in which they run."""
+    return tuple(record for record in operations() if record.policy is not None)
+
+
+def spark_operations() -> tuple[AnyOperation, ...]:
+    """The operations that run as Spark jobs."""
+    return tuple(record for record in operations() if record.spark is not None)
+
+
+def register(record: AnyOperation) -> None:
+    """Adds an operation to this process; `InvalidRequestError` for a name that is taken.
+
+    For embedding and tests. A policy knows the operation only if it is registered before
+    `delta_maintenance.policies` is imported; an entry point has no such limit.
+    """
+    if record.name in BUILT_IN or record.name in _registered:
+        raise InvalidRequestError(
+            f"there is an operation {record.name!r} already", remedy="choose another name"
+        )
+    _registered[record.name] = record
+
+
+def unregister(name: str) -> None:
+    """Takes back what `register` added."""
+    _registered.pop(name, None)
+    _loaded.pop(name, None)
+
+
+def _built_in(name: str) -> AnyOperation:
+    if name not in _loaded:
+        package = f"delta_maintenance.operations.{name.replace('-', '_')}"
+        _loaded[name] = load(f"{package}.record:RECORD")
+    return _loaded[name]
+
+
+def _by_entry_point(name: str) -> AnyOperation | None:
+    if name not in _points():
+        return None
+    if name not in _loaded:
+        try:
+            _loaded[name] = _points()[name].load()
+        except Exception as error:
+            # A distribution that is broken must not break the operations of others.
+            _logger.warning("the operation %s cannot be loaded: %s", name, error)
+            return None
+    return _loaded[name]
+
+
+@cache
+def _points() -> Mapping[str, EntryPoint]:
+    # Takes longer to import than a short command to run.
+    from importlib.metadata import entry_points
+
+    found = entry_points(group=ENTRY_POINTS)
+    return {point.name: point for point in found if point.name not in BUILT_IN}
+
+
+def _phase(record: AnyOperation) -> int:
+    """What changes the table, what only reads, what writes, what deletes, what no policy runs."""
+    effects = record.effects
+    if record.policy is None:
+        return 4
+    if effects.changes_table:
+        return 0
+    return 3 if effects.deletes else 1 if effects.only_reads else 2

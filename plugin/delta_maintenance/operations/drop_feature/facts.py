@@ -1,0 +1,73 @@
+"""What people are told of a feature that is dropped, and what of it counts for limits."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.core.facts import Facts, instant_text
+from delta_maintenance.operations.core.operation import Amounts
+from delta_maintenance.operations.core.outcome import Ending, Outcome
+from delta_maintenance.operations.drop_feature.options import DropFeaturePlan, DropFeatureResult
+from delta_maintenance.operations.table_change.facts import cut_off_text, protocol_text
+
+
+def plan_facts(plan: DropFeaturePlan) -> Facts:
+    """The steps, what they come to, and for whom."""
+    before, after = plan.protocol_before, plan.protocol_after
+    return {
+        "table": plan.table,
+        "version": plan.version,
+        "ends": plan.ends,
+        "ready at": instant_text(plan.ready_at),
+        "reason": plan.reason,
+        "protocol": protocol_text(before),
+        "becomes": None if after == before else protocol_text(after),
+        "steps": [f"{step.kind}: {step.detail}" for step in plan.steps],
+        "in the way": plan.history_traces,
+        "opened to": plan.opened_to,
+        "cut off": [cut_off_text(cut) for cut in plan.cut_off],
+        "notes": plan.notes,
+    }
+
+
+def result_facts(result: DropFeatureResult) -> Facts:
+    """What was committed, and how far it came."""
+    return {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "protocol": None if result.protocol is None else protocol_text(result.protocol),
+        "ready at": instant_text(result.ready_at),
+        "commits": [f"{commit.version}: {commit.kind}" for commit in result.commits],
+        "checkpoints": ", ".join(map(str, result.checkpoints)),
+        "oldest version": result.cleaned.oldest_version if result.cleaned else None,
+        "notes": result.notes,
+    }
+
+
+def planned_amounts(plan: DropFeaturePlan) -> Amounts:
+    """The commits of all steps, and the files of the log that go."""
+    return Amounts(
+        commits=plan.num_commits,
+        deleted_files=sum(group.count for group in plan.groups),
+        deleted_bytes=sum(group.bytes for group in plan.groups),
+    )
+
+
+def done_amounts(result: DropFeatureResult) -> Amounts:
+    """The commits that were made, and the files of the log that are gone."""
+    cleaned = result.cleaned.groups if result.cleaned is not None else ()
+    return Amounts(
+        commits=len(result.commits), deleted_files=sum(group.deleted for group in cleaned)
+    )
+
+
+def ending(result: DropFeatureResult, outcome: Outcome) -> Ending:
+    """Says from when on another run can drop a feature that is only switched off."""
+    if outcome is not Outcome.WAITING:
+        return Ending(outcome=outcome)
+    ready = instant_text(result.ready_at)
+    when = "once history is old enough" if ready is None else f"at {ready} or later"
+    return Ending(
+        outcome=outcome,
+        problem=f"{result.feature} is switched off, but not dropped yet",
+        remedy=f"run again {when}",
+    )

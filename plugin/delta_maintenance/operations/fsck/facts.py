@@ -1,0 +1,44 @@
+"""What people are told of an examination."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.core.facts import Facts, Grid, count_text
+from delta_maintenance.operations.core.outcome import Ending, Outcome
+from delta_maintenance.operations.fsck.options import FsckPlan, FsckResult
+
+
+def facts(document: FsckPlan | FsckResult) -> Facts:
+    """What was found, how often, and what comes of it."""
+    return {
+        "table": document.table,
+        "version": document.version,
+        "status": document.status,
+        "findings": [f"{c.kind}: {c.count:,} ({c.severity})" for c in document.counts],
+        "repairs": [str(repair) for repair in document.repairs],
+        "report": document.report,
+        "notes": document.notes,
+        "details": Grid(
+            ("severity", "kind", "version", "path", "problem", "what to do"),
+            [
+                (f.severity, f.kind, f.version, f.path, f.problem, f.remedy)
+                for f in document.findings
+            ],
+        ),
+    }
+
+
+def ending_of_plan(plan: FsckPlan) -> Ending:
+    """A table that is found corrupt is an error even where only a plan was asked for."""
+    return ending(plan, Outcome.CORRUPT if plan.num_corrupt else Outcome.PLANNED)
+
+
+def ending(document: FsckPlan | FsckResult, outcome: Outcome) -> Ending:
+    """Counts what is corrupt."""
+    if not document.num_corrupt:
+        return Ending(outcome=outcome)
+    counts = ", ".join(f"{c.count} {c.kind}" for c in document.counts if c.severity == "corrupt")
+    return Ending(
+        outcome=outcome,
+        problem=f"{count_text(document.num_corrupt, 'finding')} of corruption: {counts}",
+        remedy="see each finding for what to do",
+    )

@@ -1,0 +1,56 @@
+"""When a policy asks for an examination."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.evaluation import (
+    Look,
+    given,
+    not_due,
+    requests_to_list,
+    since,
+)
+from delta_maintenance.operations.core.policy_values import Duration
+from delta_maintenance.operations.core.rules import Rule
+from delta_maintenance.operations.fsck.options import FsckOptions
+
+
+class FsckRule(Rule):
+    """When the table is examined."""
+
+    every: Duration = Field(default="30 days", validate_default=True)
+    """Due when the last one is so long ago, or none is known."""
+    deep: bool = False
+    """Whether every data file's footer and every deletion vector is opened."""
+
+
+def due(look: Look) -> AssessedOperation | None:
+    """Due by the calendar."""
+    rule = look.rule("fsck", FsckRule)
+    if rule is None:
+        return None
+    last = look.last_run("fsck")
+    reason, due_at = since("fsck", last.at if last is not None else None, rule.every, look.now)
+    if due_at is not None:
+        return not_due("fsck", reason, due_at)
+    engine = look.rules.engine
+    options = FsckOptions(
+        **given(deep=rule.deep, engine=engine.prefer, auto_spark_files=engine.spark_files)
+    ).validated()
+    health = look.health
+    many = engine.prefer == "spark" or (
+        engine.prefer == "auto" and health.num_files >= options.auto_spark_files
+    )
+    opened = health.num_files + health.files_with_deletion_vector if rule.deep else 0
+    listings = requests_to_list(health.num_files + health.tombstones) + 1
+    return AssessedOperation(
+        operation="fsck",
+        status="due",
+        reason=reason,
+        engine="spark" if rule.deep and many else "local",
+        options=options,
+        bytes_to_read=health.log_bytes,
+        requests=sum(kind.files for kind in health.log_files) + listings + opened,
+    )

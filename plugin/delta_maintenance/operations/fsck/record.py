@@ -1,0 +1,51 @@
+"""The operation `fsck`, as every surface knows it."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.core.operation import (
+    Effects,
+    OperationRecord,
+    PolicyPart,
+    SparkPart,
+)
+from delta_maintenance.operations.core.outcome import Outcome
+from delta_maintenance.operations.fsck.facts import ending, ending_of_plan, facts
+from delta_maintenance.operations.fsck.options import FsckOptions, FsckPlan, FsckResult
+
+RECORD = OperationRecord(
+    name="fsck",
+    title="Examine the table",
+    summary="say whether a table is sound, and what is wrong",
+    description="Hold everything against everything: commits against the rules, checkpoints, "
+    "compactions and\nchecksums against the commits, the log against the files that are there. "
+    "Nothing is changed\nunless a repair is asked for. Prints what was found, each with what to do "
+    "about it; the exit\nstatus is 5 where the table is corrupt, and stays so after the repairs.",
+    options=FsckOptions,
+    plan=FsckPlan,
+    result=FsckResult,
+    code="delta_maintenance.operations.fsck.operation",
+    outcomes={"sound": Outcome.DONE, "warnings": Outcome.DONE, "corrupt": Outcome.CORRUPT},
+    effects=Effects(commits=True, adds_files=True),
+    spark=SparkPart(
+        engine="delta_maintenance.spark.fsck:SparkContents.of_job",
+        # The log would be read twice.
+        skips_plan=lambda options: options.deep,
+        # Also where nothing is to be repaired: the files are yet to be opened.
+        needs_job=lambda plan: plan.engine == "spark",
+    ),
+    policy=PolicyPart(
+        key="fsck",
+        rule="delta_maintenance.operations.fsck.policy:FsckRule",
+        description="Examinations of the table.",
+        due="delta_maintenance.operations.fsck.policy:due",
+    ),
+    takes="table",
+    report="every finding",
+    decisive=("repairs",),
+    asks_for_approval=lambda plan: bool(plan.repairs),
+    plan_facts=facts,
+    result_facts=facts,
+    ending_of_plan=ending_of_plan,
+    ending_of_result=ending,
+    wrote=lambda result: any(repair.status == "done" for repair in result.repairs),
+)

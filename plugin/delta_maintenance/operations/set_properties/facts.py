@@ -1,0 +1,32 @@
+"""What people are told of properties that are set and removed."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.core.facts import Facts
+from delta_maintenance.operations.set_properties.options import (
+    SetPropertiesPlan,
+    SetPropertiesResult,
+)
+from delta_maintenance.operations.table_change import facts as change_facts
+
+
+def plan_facts(plan: SetPropertiesPlan) -> Facts:
+    """The properties, the protocol that they need, and who is cut off."""
+    mapped = "every column gets an id and a physical name" if plan.maps_columns else None
+    return change_facts.plan_facts(plan) | {"columns": mapped}
+
+
+def result_facts(result: SetPropertiesResult) -> Facts:
+    """The properties as they are now."""
+    return {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "properties": {
+            change.name: change.after if change.after is not None else "(removed)"
+            for change in result.changes
+        },
+        "added features": result.added_features,
+        "problem": result.problem,
+        "notes": result.notes,
+    }

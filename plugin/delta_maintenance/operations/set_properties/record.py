@@ -1,0 +1,50 @@
+"""The operation `set-properties`, as every surface knows it."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.core.operation import Effects, OperationRecord, PolicyPart
+from delta_maintenance.operations.set_properties.facts import plan_facts, result_facts
+from delta_maintenance.operations.set_properties.options import (
+    SetPropertiesOptions,
+    SetPropertiesPlan,
+    SetPropertiesResult,
+)
+from delta_maintenance.operations.table_change.facts import (
+    DECISIVE,
+    OUTCOMES,
+    commits_of,
+    ending,
+    planned_amounts,
+    raises_protocol,
+)
+
+RECORD = OperationRecord(
+    name="set-properties",
+    title="Set table properties",
+    summary="set and remove table properties, with the features they need",
+    description="Set and remove properties of a table in one commit. Names and values are checked "
+    "first. A\nproperty that activates a table feature brings the feature with it; any other one "
+    "never\ntouches the protocol. Prints what was changed, with --dry-run what would be, and who "
+    "would\nbe cut off.",
+    options=SetPropertiesOptions,
+    plan=SetPropertiesPlan,
+    result=SetPropertiesResult,
+    code="delta_maintenance.operations.set_properties.operation",
+    outcomes=OUTCOMES,
+    effects=Effects(commits=True, changes_table=True),
+    requires=("change-metadata",),
+    subjects=("properties", "remove"),
+    policy=PolicyPart(
+        key="protocol",
+        rule="delta_maintenance.operations.table_change.policy:ProtocolRule",
+        description="What the table is to support, and its properties.",
+        due="delta_maintenance.operations.set_properties.policy:due",
+    ),
+    decisive=(*DECISIVE, "maps_columns"),
+    asks_for_approval=raises_protocol,
+    planned_amounts=planned_amounts,
+    done_amounts=lambda result: commits_of(result.status),
+    plan_facts=plan_facts,
+    result_facts=result_facts,
+    ending_of_result=ending,
+)

@@ -1,0 +1,158 @@
+"""What operations that change protocol and metadata are asked for, plan and answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.record import Record
+
+if TYPE_CHECKING:
+    from delta_maintenance.operations.table_change.models import Decision, Ending
+    from delta_maintenance.protocol.actions.model import Protocol
+    from delta_maintenance.table.read.snapshot import Snapshot
+
+Status = Literal["committed", "already-done", "nothing-to-do", "conflict"]
+"""`conflict`: others changed the table since it was planned, and nothing was written."""
+Fate = Literal["stays", "ends", "may end", "was closed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolVersions(Record):
+    """A protocol as it stands in the log; a list is None where it has none."""
+
+    min_reader_version: int
+    min_writer_version: int
+    reader_features: tuple[str, ...] | None = None
+    writer_features: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, protocol: Protocol) -> ProtocolVersions:
+        """The same of a snapshot."""
+        return cls(
+            min_reader_version=protocol.min_reader_version,
+            min_writer_version=protocol.min_writer_version,
+            reader_features=protocol.reader_features,
+            writer_features=protocol.writer_features,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PropertyChange(Record):
+    """One property of the table that gets another value."""
+
+    name: str
+    before: str | None
+    """None where it is not set."""
+    after: str | None
+    """None where it is removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutOff(Record):
+    """A client that can do less with the table afterwards, or may."""
+
+    client: str
+    reading: Fate
+    writing: Fate
+    features: tuple[str, ...]
+    """What stands in its way; empty where it is a version of the protocol."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOptions(Record):
+    """What all these operations take, whatever they change."""
+
+    other_writers: flags.OtherWritersField = None
+    """Who else commits to the table; has to be said of tables on S3."""
+    operation_id: flags.OperationId = None
+    """Of the task: run again, it ends as done. By default a new one for each plan."""
+    operation_since: flags.OperationSince = None
+    """When the task first began: with an `operation_id`, older commits are not looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePlan(Record):
+    """What `apply` will change, and for whom."""
+
+    table: str
+    table_id: str | None
+    version: int
+    planned_at: datetime
+    operation_id: str
+    options: ChangeOptions
+    is_noop: bool
+    """Whether `apply` would commit nothing."""
+    reason: str
+    """One sentence."""
+    changes: tuple[PropertyChange, ...]
+    """Those that follow from others included."""
+    protocol_before: ProtocolVersions
+    protocol_after: ProtocolVersions
+    added_features: tuple[str, ...]
+    """Those that were implied before are not among them."""
+    cut_off: tuple[CutOff, ...]
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        snapshot: Snapshot,
+        options: ChangeOptions,
+        decision: Decision,
+        *,
+        operation_id: str,
+        now: datetime,
+        reason: str,
+        **more: Any,
+    ) -> Self:
+        """The plan to carry out a decision; `more` are the fields that one operation adds."""
+        return cls(
+            table=snapshot.table,
+            table_id=snapshot.metadata.id,
+            version=snapshot.version,
+            planned_at=now,
+            operation_id=operation_id,
+            options=options,
+            is_noop=decision.is_noop,
+            reason=reason,
+            changes=decision.changes,
+            protocol_before=decision.protocol_before,
+            protocol_after=decision.protocol_after,
+            added_features=decision.added_features,
+            cut_off=decision.cut_off,
+            notes=(*decision.notes, *snapshot.warnings),
+            **more,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeResult(Record):
+    """What was changed."""
+
+    table: str
+    version: int
+    """Of the commit; where none was made, the newest one that was looked at."""
+    status: Status
+    attempts: int = 0
+    """Versions tried."""
+    added_features: tuple[str, ...] = ()
+    problem: str | None = None
+    """Why there is a conflict, and what to do."""
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, plan: ChangePlan, ending: Ending, **more: Any) -> Self:
+        """What came of a plan; `more` are the fields that one operation adds."""
+        return cls(
+            table=plan.table,
+            version=ending.version,
+            status=ending.status,
+            attempts=ending.attempts,
+            added_features=plan.added_features if ending.status == "committed" else (),
+            problem=ending.problem,
+            notes=ending.notes,
+            **more,
+        )

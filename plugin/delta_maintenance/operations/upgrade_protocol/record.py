@@ -1,0 +1,51 @@
+"""The operation `upgrade-protocol`, as every surface knows it."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.core.operation import Effects, OperationRecord, PolicyPart
+from delta_maintenance.operations.table_change.facts import (
+    DECISIVE,
+    OUTCOMES,
+    commits_of,
+    ending,
+    planned_amounts,
+    raises_protocol,
+)
+from delta_maintenance.operations.upgrade_protocol.facts import plan_facts, result_facts
+from delta_maintenance.operations.upgrade_protocol.options import (
+    UpgradeProtocolOptions,
+    UpgradeProtocolPlan,
+    UpgradeProtocolResult,
+)
+
+RECORD = OperationRecord(
+    name="upgrade-protocol",
+    title="Upgrade the protocol",
+    summary="let the table support more table features",
+    description="Add table features to the protocol of a table, with what they require, in one "
+    "commit.\nEverything that the table supports stays supported, what its versions imply "
+    "included, and\nno property changes: to put a feature to use, set its property with "
+    "set-properties.\nPrints what was changed, with --dry-run what would be, and who would be cut "
+    "off.",
+    options=UpgradeProtocolOptions,
+    plan=UpgradeProtocolPlan,
+    result=UpgradeProtocolResult,
+    code="delta_maintenance.operations.upgrade_protocol.operation",
+    outcomes=OUTCOMES,
+    effects=Effects(commits=True, changes_table=True),
+    requires=("change-metadata",),
+    subjects=("features",),
+    policy=PolicyPart(
+        key="protocol",
+        rule="delta_maintenance.operations.table_change.policy:ProtocolRule",
+        description="What the table is to support, and its properties.",
+        due="delta_maintenance.operations.upgrade_protocol.policy:due",
+    ),
+    decisive=DECISIVE,
+    asks_for_approval=raises_protocol,
+    planned_amounts=planned_amounts,
+    done_amounts=lambda result: commits_of(result.status),
+    plan_facts=plan_facts,
+    result_facts=result_facts,
+    ending_of_result=ending,
+)

@@ -1,0 +1,85 @@
+"""What people are told of a vacuum, and what of it counts for limits."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.core.facts import Facts, count_text, size_text
+from delta_maintenance.operations.core.operation import Amounts
+from delta_maintenance.operations.core.outcome import Ending, Outcome
+from delta_maintenance.operations.vacuum.options import VacuumPlan, VacuumResult
+
+
+def plan_facts(plan: VacuumPlan) -> Facts:
+    """What goes and what stays, each with the reason."""
+    facts: dict[str, object] = {
+        "table": plan.table,
+        "version": plan.version,
+        "engine": plan.engine,
+        "retention": plan.retention,
+        "reason": plan.reason,
+        "files": f"{plan.files:,} of {plan.listed:,} ({size_text(plan.bytes)})",
+    }
+    for group in plan.groups:
+        facts[group.reason] = f"{count_text(group.count, 'file')} ({size_text(group.bytes)})"
+    facts["empty directories"] = plan.directories or None
+    facts["stay"] = [f"{group.count:,}: {group.why}" for group in plan.kept]
+    facts["needs --allow-large-delete"] = plan.large
+    facts["commits"] = "VACUUM START and VACUUM END" if plan.logs_commits else None
+    facts["notes"] = plan.notes
+    return facts
+
+
+def result_facts(result: VacuumResult) -> Facts:
+    """What is gone, and what is not."""
+    return {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "deleted": f"{count_text(result.deleted, 'file')} ({size_text(result.bytes)})",
+        "empty directories": result.directories or None,
+        "came into use meanwhile": result.spared or None,
+        "stopped": result.stopped,
+        "failures": result.failures,
+        "brought back after deletion": result.lost,
+        "VACUUM START": result.start_version,
+        "VACUUM END": result.end_version,
+        "notes": result.notes,
+    }
+
+
+def planned_amounts(plan: VacuumPlan) -> Amounts:
+    """The files that go, of those and the live ones."""
+    return Amounts(
+        commits=2 * plan.logs_commits,
+        deleted_files=plan.files,
+        deleted_bytes=plan.bytes,
+        looked_at=plan.files + plan.live_files,
+    )
+
+
+def done_amounts(result: VacuumResult) -> Amounts:
+    """The files that are gone."""
+    commits = (result.start_version, result.end_version)
+    return Amounts(
+        commits=sum(version is not None for version in commits),
+        deleted_files=result.deleted,
+        deleted_bytes=result.bytes,
+    )
+
+
+def ending(result: VacuumResult, outcome: Outcome) -> Ending:
+    """Says what is not deleted, or should not have been."""
+    if result.lost:
+        return Ending(
+            outcome=Outcome.CORRUPT,
+            problem=f"{count_text(len(result.lost), 'file')} came back into use after the deletion",
+            file=result.lost[0],
+            remedy="restore them from a backup, or the table to a version without them",
+        )
+    if result.status != "partly":
+        return Ending(outcome=outcome)
+    problem = f"{count_text(result.failed, 'file')} could not be deleted"
+    if result.stopped is not None:
+        problem = f"{count_text(result.deleted, 'file')} deleted, then: {result.stopped}"
+    elif result.failures:
+        problem += f", first {result.failures[0]}"
+    return Ending(outcome=outcome, problem=problem, remedy="see the Result, and run again")

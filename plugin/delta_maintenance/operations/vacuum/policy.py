@@ -1,0 +1,112 @@
+"""When a policy asks for a vacuum."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from delta_maintenance.operations import health as table_health
+from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.evaluation import (
+    Look,
+    blocked,
+    given,
+    not_due,
+    requests_to_list,
+    since,
+)
+from delta_maintenance.operations.core.policy_values import Bytes, Duration
+from delta_maintenance.operations.core.rules import Rule
+from delta_maintenance.operations.vacuum.options import LEAST_RETENTION, VacuumOptions
+
+_OWN_SHARE = 0.5
+"""Of all files; beyond it a vacuum refuses by itself."""
+
+
+class VacuumRule(Rule):
+    """When files go that no retained version needs."""
+
+    every: Duration = Field(default="7 days", validate_default=True)
+    """Due when the last one is so long ago, or none is known."""
+    min_reclaimable: Bytes | None = None
+    """Due earlier, once the log tells of so many bytes that could go."""
+    retention: Duration | None = None
+    """By default the table's `delta.deletedFileRetentionDuration`, but a week at least; a shorter
+    one is refused."""
+    mode: Literal["full", "lite"] = "full"
+    """`full` lists the table's folder; `lite` takes the log's word for what was removed."""
+    log_commits: bool | None = None
+    """Whether VACUUM START and VACUUM END are committed; by default everywhere but on S3."""
+
+
+def before(rule: VacuumRule) -> tuple[str, ...]:
+    """A vacuum by the log needs the commits that a clean-up would take away."""
+    return ("clean-log",) if rule.mode == "lite" else ()
+
+
+def due(look: Look) -> AssessedOperation | None:
+    """Due by the calendar, or earlier once enough bytes can be reclaimed."""
+    rule, health = look.rule("vacuum", VacuumRule), look.health
+    if rule is None:
+        return None
+    least = max(health.deleted_file_retention, LEAST_RETENTION)
+    if rule.retention is not None and rule.retention < least:
+        return blocked(
+            "vacuum",
+            f"the policy's retention of {rule.retention} is shorter than {least}; take a longer "
+            "one, or vacuum by hand",
+        )
+    remembered = look.last_run("vacuum")
+    logged = table_health.last_vacuum(health.maintenance)
+    times = (logged, remembered.at if remembered is not None else None)
+    last = max((time for time in times if time is not None), default=None)
+    reason, due_at = since("vacuum", last, rule.every, look.now)
+    enough = rule.min_reclaimable
+    if due_at is not None and enough is not None and health.reclaimable_bytes >= max(1, enough):
+        reason = f"{health.reclaimable_bytes} bytes wait to be reclaimed, of {int(enough)} allowed"
+    elif due_at is not None:
+        return not_due("vacuum", reason, due_at)
+    mode = rule.mode
+    if mode == "lite" and not _goes_back_far_enough(look):
+        mode = "full"
+        reason += ", in full, for the log no longer tells of everything that was removed"
+    share = look.rules.limits.max_deleted_share
+    options = VacuumOptions(
+        **given(
+            mode=mode,
+            retention=rule.retention,
+            log_commits=rule.log_commits,
+            other_writers=look.rules.other_writers,
+            allow_large_delete=share is None or share > _OWN_SHARE,
+            engine=look.rules.engine.prefer,
+            auto_spark_bytes=look.rules.engine.spark_log_bytes,
+        )
+    ).validated()
+    return AssessedOperation(
+        operation="vacuum",
+        status="due",
+        reason=reason,
+        engine=vacuum.engine_for(look.snapshot, options),
+        options=options,
+        bytes_to_read=health.bytes_to_open,
+        requests=requests_to_list(health.num_files + health.tombstones)
+        + 1
+        + health.files_to_open
+        + requests_to_list(health.reclaimable_files),
+        reclaims_files=health.reclaimable_files,
+        reclaims_bytes=health.reclaimable_bytes,
+    )
+
+
+def _goes_back_far_enough(look: Look) -> bool:
+    """Whether all commits are there that no vacuum by the log went through."""
+    # Loads pyarrow, which reading a policy must not wait for.
+    from delta_maintenance.operations.vacuum.removed_in_log import last_vacuumed
+
+    oldest = look.health.oldest_version
+    if not oldest:
+        return oldest == 0
+    done = last_vacuumed(look.snapshot.store)
+    return done is not None and done >= oldest - 1

@@ -1,0 +1,56 @@
+"""The operation `vacuum`, as every surface knows it."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.core.operation import (
+    Effects,
+    OperationRecord,
+    PolicyPart,
+    SparkPart,
+)
+from delta_maintenance.operations.core.outcome import Outcome
+from delta_maintenance.operations.vacuum.facts import (
+    done_amounts,
+    ending,
+    plan_facts,
+    planned_amounts,
+    result_facts,
+)
+from delta_maintenance.operations.vacuum.options import VacuumOptions, VacuumPlan, VacuumResult
+
+RECORD = OperationRecord(
+    name="vacuum",
+    title="Vacuum",
+    summary="delete files that no retained version of the table needs",
+    description="Delete data files, deletion vectors and change data files to which neither the "
+    "table nor any\nversion of its retention refers, and which are older than that retention "
+    "themselves. The log is\nread again before every few thousand deletions. Prints what was "
+    "deleted, with --dry-run the exact\nlist of what would be, and why.",
+    options=VacuumOptions,
+    plan=VacuumPlan,
+    result=VacuumResult,
+    code="delta_maintenance.operations.vacuum.operation",
+    outcomes={
+        "vacuumed": Outcome.DONE,
+        "partly": Outcome.INCOMPLETE,
+        "nothing-to-do": Outcome.NOTHING_TO_DO,
+    },
+    effects=Effects(commits=True, deletes=True),
+    requires=("vacuum",),
+    spark=SparkPart(engine="delta_maintenance.spark.vacuum:SparkVacuum.of_job", plans_by_job=True),
+    policy=PolicyPart(
+        key="vacuum",
+        rule="delta_maintenance.operations.vacuum.policy:VacuumRule",
+        description="Deletion of data files.",
+        due="delta_maintenance.operations.vacuum.policy:due",
+        before="delta_maintenance.operations.vacuum.policy:before",
+    ),
+    report="every single file with size, time and the reason",
+    decisive=("delete_before", "files", "bytes", "groups"),
+    asks_for_approval=lambda plan: bool(plan.files or plan.directories),
+    planned_amounts=planned_amounts,
+    done_amounts=done_amounts,
+    plan_facts=plan_facts,
+    result_facts=result_facts,
+    ending_of_result=ending,
+)

@@ -1,0 +1,106 @@
+"""Texts without the secrets that addresses can hold, for every place that shows a text.
+
+Addresses with credentials are refused before anything is opened (`address.Address.parse`), but the
+message that refuses one, a log line or a traceback may still quote it. Every such text passes
+through `redact`, or through `redact_address` where it is known to be one address. When in doubt
+both hide too much rather than too little.
+"""
+
+from __future__ import annotations
+
+import re
+
+HIDDEN = "***"
+"""What stands in the place of a secret."""
+
+
+def redact(text: str) -> str:
+    """The text without the credentials of the addresses that it quotes.
+
+    Hidden are user names and passwords before a host, query strings, and the values of parameters
+    that are known to be secret, such as `sig=` of Azure.
+    """
+    text = _QUOTED.sub(lambda found: found[1] + _without_credentials(found[2], found[3]), text)
+    text = _BARE_QUOTED.sub(rf"\1{HIDDEN}@", text)
+    return _PARAMETER.sub(rf"\1{HIDDEN}", text)
+
+
+def redact_address(address: str) -> str:
+    """Like `redact`, for a text that is a single address or path, in which blanks end nothing."""
+    links = _LINKS.split(address)
+    return _PARAMETER.sub(rf"\1{HIDDEN}", "".join(map(_redact_link, links)))
+
+
+def holds_credentials(address: str) -> bool:
+    """Whether some of an address would be hidden."""
+    return redact_address(address) != address
+
+
+def _redact_link(link: str) -> str:
+    scheme, mark, rest = link.partition("://")
+    if mark and _SCHEME.fullmatch(scheme):
+        return f"{scheme}://" + _without_credentials(f"{scheme}://", rest)
+    bare = _BARE.match(link)
+    return f"{bare[1]}{HIDDEN}@{link.rpartition('@')[2]}" if bare else link
+
+
+def _without_credentials(start: str, rest: str) -> str:
+    """`rest` of an address, which follows `start` such as `s3://`, without credentials."""
+    scheme = start.partition(":")[0].lower()
+    slashes = len(rest) - len(rest.lstrip("/"))
+    head, rest = rest[:slashes], rest[slashes:]
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    behind = rest[len(authority) :]
+    user, at, host = authority.rpartition("@")
+    if at:
+        suspect = not _USER_NAMES.get(scheme, _NOTHING).fullmatch(user)
+    else:
+        suspect = ":" in authority.replace("%3a", ":").replace("%3A", ":")
+        suspect = suspect and not _is_host_and_port(scheme, authority)
+    if suspect:
+        # A password may hold slashes, so that it ends before the last `@` of the whole.
+        _, at, host = rest.rpartition("@")
+        authority, behind = (f"{HIDDEN}@", host) if at else (HIDDEN, "")
+    return head + authority + _QUERY.sub(rf"\1{HIDDEN}", behind)
+
+
+def _is_host_and_port(scheme: str, authority: str) -> bool:
+    if scheme in _BUCKETS:
+        return False
+    host, _, port = authority.rpartition(":")
+    bare = host.startswith("[") and host.endswith("]") or ":" not in host
+    return bare and port.isascii() and port.isdecimal() and len(port) <= 5
+
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+LINK = r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::)|/)"
+"""Where the next link of a chained address of fsspec begins."""
+_LINKS = re.compile(f"({LINK})")
+_QUOTED = re.compile(rf"(([A-Za-z][A-Za-z0-9+.-]*)://)((?:(?!{LINK})[^\s\"'<>`])+)")
+_BUCKETS = frozenset(("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "az", "wasb", "wasbs"))
+"""Schemes in whose addresses a bucket stands, which has no port."""
+_CONTAINER = re.compile(r"[a-z0-9$-]+")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\\-]*")
+_NOTHING = re.compile(r"(?!)")
+_USER_NAMES = {
+    **dict.fromkeys(("abfs", "abfss", "az", "wasb", "wasbs"), _CONTAINER),
+    **dict.fromkeys(("hdfs", "webhdfs", "swebhdfs", "sftp", "ssh", "ftp", "smb"), _USER),
+}
+"""What may stand before the `@` of a host without being a secret."""
+_BARE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/?)(?!/)[^@]*@")
+_BARE_QUOTED = re.compile(
+    r"(?<![^\s\"'<>`(\[{=,])([A-Za-z][A-Za-z0-9+.-]*:/?)(?!/)[^\s\"'<>`]*@", re.IGNORECASE
+)
+"""`USER:PASSWORD@HOST` without a scheme, or with one and too few slashes."""
+_QUERY = re.compile(r"([?#])[^\s/?#=]*=.*", re.DOTALL)
+_PARAMETER = re.compile(
+    r"((?:"
+    # These are unmistakable, wherever they stand.
+    r"(?:\b|%3f|%26)(?:sig|x-(?:amz|goog)-(?:signature|credential|security-token)|awsaccesskeyid"
+    r"|accountkey|sharedaccess(?:key|signature))"
+    # A partition may have one of these names.
+    r"|(?:[?&;#]|%3f|%26)(?:[a-z_-]*(?:token|secret|passw(?:or)?d|signature|access_?key|credential))"
+    r")(?:=|%3d))"
+    r"[^&;\s\"'<>`]+",
+    re.IGNORECASE,
+)

@@ -1,0 +1,25 @@
+"""What a Spark job hands to the engine of its operation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from delta_maintenance.clock import NewId
+from delta_maintenance.table.progress import Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSession:
+    """A Spark session, and the table that the job is about."""
+
+    spark: SparkSession
+    table_uri: str
+    """An address that the driver and every executor reach."""
+    storage_options: Mapping[str, str]
+    new_id: NewId
+    """Has to be picklable: engines may call it on executors."""
+    progress: Progress
+    """Called in the driver."""

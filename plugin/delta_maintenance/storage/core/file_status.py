@@ -1,0 +1,17 @@
+"""One file as a store lists it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStatus:
+    """One file as the store lists it."""
+
+    path: str
+    """Relative to the store's root, `/`-separated, exactly as stored (never URI-encoded)."""
+    size: int
+    """Bytes."""
+    modified_ms: int
+    """Milliseconds since 1970-01-01 UTC."""

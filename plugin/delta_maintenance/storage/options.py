@@ -1,0 +1,72 @@
+"""What storage options mean, for whoever hands them on without opening a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from delta_maintenance.address import Address, StoreKind
+
+
+class StoreOptions(Protocol):
+    """The options of one store, taken apart. Hashable, and without secrets in its `repr`."""
+
+    def public(self) -> dict[str, str]:
+        """The options that are no secrets, as they may be given again."""
+
+    def secrets(self) -> dict[str, str | None]:
+        """The environment variables that mean the others.
+
+        None stands for a variable that must not be inherited.
+        """
+
+
+def parse_options(
+    uri: str | Address,
+    storage_options: Mapping[str, str] | None,
+    environment: Mapping[str, str] | None = None,
+) -> StoreOptions | None:
+    """What storage options mean for the store at an address; None for one that takes none.
+
+    `environment` completes those of Google and Azure, as the store itself would do.
+    `InvalidRequestError` for an address or option that is not understood.
+    """
+    address = uri if isinstance(uri, Address) else Address.parse(uri)
+    # Each is loaded where it is asked for: no table waits for other stores.
+    match address.kind:
+        case StoreKind.S3:
+            from delta_maintenance.storage.s3.options import S3Options
+
+            return S3Options.parse(storage_options)
+        case StoreKind.GCS:
+            from delta_maintenance.storage.gcs.options import GCSOptions
+
+            return GCSOptions.parse(storage_options, environment)
+        case StoreKind.AZURE:
+            from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
+
+            place = AzureAddress.of(address)
+            return AzureOptions.parse(storage_options, place, environment)
+        case _:
+            return None
+
+
+def options_over(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, str]:
+    """Some storage options over others, whichever of its names each option goes by."""
+    given = {meaning for name in upper for meaning in _meanings(name)}
+    kept = {name: value for name, value in lower.items() if not given & _meanings(name)}
+    return {**kept, **upper}
+
+
+def _meanings(name: str) -> set[tuple[str, str]]:
+    """What an option of this name is, by store."""
+    from delta_maintenance.storage.azure import options as azure_options
+    from delta_maintenance.storage.gcs import options as gcs_options
+    from delta_maintenance.storage.s3 import options as s3_options
+
+    stores = {"s3": s3_options.NAMES, "gcs": gcs_options.NAMES, "azure": azure_options.NAMES}
+    return {
+        (store, meaning)
+        for store, names in stores.items()
+        if (meaning := names.get(name) or names.get(name.upper())) is not None
+    }

@@ -1,0 +1,137 @@
+"""The commands and programs that README.md and the first pages show run as they are shown."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from delta_maintenance.cli.main import _parser, main
+from delta_maintenance.policies.definition.policy import load_policy
+
+ROOT = Path(__file__).parents[2]
+STARTS = sorted(f"docs/start/{path.name}" for path in ROOT.glob("docs/start/*.md"))
+PAGES = ("README.md", *STARTS)
+
+# Commands that need the network or a running orchestrator. Other tests cover their effects, in
+# tests/airflow/test_policy_dags.py, tests/dagster and tests/packaging/test_wheel.py.
+ELSEWHERE = ("pip", "make", "airflow", "dg", "dagster", "cp", "export")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    text = (ROOT / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(page: str) -> list[list[str]]:
+    """The words of every command that a page shows."""
+    text = "".join(blocks(page, "sh")).replace("\\\n", " ")
+    return [words for line in text.splitlines() if (words := shlex.split(line, comments=True))]
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the table and the policy of docs/start/command-line.md."""
+    folder = tmp_path_factory.mktemp("lake")
+    (program,) = blocks("docs/start/command-line.md", "python")
+    with contextlib.chdir(folder):
+        exec(program, {})
+    (policy,) = blocks("docs/start/command-line.md", "yaml")
+    (folder / "policy.yaml").write_text(policy)
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_runs(page: str, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lake)
+    for words in commands(page):
+        if words[0] not in ELSEWHERE:
+            assert words[0] == "delta-maintenance", f"{page}: {words}"
+            assert main(words[1:]) == 0, f"{page}: {words}"
+
+
+def test_the_tutorial_shows_what_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (program,) = blocks("docs/start/command-line.md", "python")
+    exec(program, {})
+    assert _commits_since_checkpoint(capsys) == 40
+    assert main(["checkpoint", "lake/events"]) == 0
+    assert re.search("commits since +0\n", _output(capsys, "inspect", "lake/events"))
+    assert _commits_since_checkpoint(capsys) == 0
+    assert "nothing" in _output(capsys, "vacuum", "lake/events")
+
+
+GUIDES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
+
+
+def test_every_command_that_a_page_shows_is_one() -> None:
+    checked = 0
+    for page in GUIDES:
+        text = (ROOT / page).read_text().replace("\\\n", " ")
+        shown = re.findall(r"^(?: {4}(?:\$ )?)?(delta-maintenance [a-z-]+ .*)$", text, re.MULTILINE)
+        shown += re.findall(r"`(delta-maintenance [a-z-]+ [^`]*)`", text)
+        for command in shown:
+            words = _words(command)
+            # Dots stand for more arguments.
+            if "…" in words or "VERB" in words:
+                continue
+            try:
+                _parser(words).parse_args(words)
+            except SystemExit as ended:
+                assert ended.code == 0, f"{page}: {command}"
+            checked += 1
+    assert checked > 80
+
+
+def _words(command: str) -> list[str]:
+    """The arguments of a command, up to a pipe or another operator of the shell."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars="|>&;")
+    lexer.whitespace_split = True
+    words = itertools.takewhile(lambda word: word[0] not in "|>&;", lexer)
+    return list(words)[1:]
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_every_policy_that_a_page_shows_is_valid(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE", "/lake")
+    for block in blocks(page, "yaml"):
+        shown = yaml.safe_load(block)
+        if not {"tables", "defaults"} & set(shown):
+            # Rules, without the layer that they stand in; or the document of something else.
+            if not set(shown) <= {"vacuum", "storage"}:
+                continue
+            shown = {"defaults": shown}
+        whole = {"version": 1, "tables": [], **shown}
+        (tmp_path / "policy.yaml").write_text(yaml.safe_dump(whole))
+        load_policy(str(tmp_path / "policy.yaml"))
+
+
+def test_the_python_of_the_reference_runs(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lake)
+    programs = blocks("docs/reference/python.md", "python")
+    assert len(programs) == 3
+    for program in programs:
+        exec(program.replace("s3://lake/events", "lake/events"), {})
+
+
+def _commits_since_checkpoint(capsys: pytest.CaptureFixture[str]) -> int:
+    document = json.loads(_output(capsys, "inspect", "lake/events", "--json"))
+    number: int = document["log"]["commits_since_checkpoint"]
+    return number
+
+
+def _output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert main(words) == 0
+    return capsys.readouterr().out

@@ -1,0 +1,158 @@
+"""The documents name only what exists.
+
+`make docs` checks the links and anchors of the site; this module also checks documents outside of
+it, and the names of files and modules.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from delta_maintenance.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "plugin" / "delta_maintenance"
+DOCUMENTS = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", "examples/*/*.md")
+    for path in ROOT.glob(pattern)
+    # Generated from the tests, and history.
+    if path.name not in ("conformance.md", "CHANGELOG.md")
+)
+# What a path may be relative to: the repository, a source root, or the library itself.
+HOMES = (ROOT, ROOT / "operators", ROOT / "plugin", LIBRARY)
+PACKAGES = "delta_maintenance(?:_airflow|_dagster)?"
+FOLDERS = {
+    path.name for home in HOMES for path in home.iterdir() if path.is_dir() and path.name != "build"
+}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_and_name_leads_somewhere(document: Path) -> None:
+    text = document.read_text()
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    targets = re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", prose)
+    links = [target for target in targets if not re.match(r"[a-z]+:", target)]
+    assert [target for target in links if not (document.parent / target).exists()] == []
+    named = re.findall(r"`([a-z_.]+(?:/[\w.-]+)+)/?`", prose)
+    ours = [name for name in named if name.split("/")[0] in FOLDERS]
+    assert [name for name in ours if not _exists(name)] == []
+    modules = re.findall(rf"`({PACKAGES}\.[\w.]+)`", text)
+    imports = re.findall(rf"^(?:from|import) ({PACKAGES}[\w.]*)", text, re.MULTILINE)
+    assert [name for name in [*modules, *imports] if not _importable(name)] == []
+
+
+def _exists(name: str) -> bool:
+    return any((home / f"{name}{end}").exists() for home in HOMES for end in ("", ".py"))
+
+
+def _importable(name: str) -> bool:
+    """Whether a dotted name is a module, or a name that the source of a module contains."""
+    if _source(name) is not None:
+        return True
+    module, _, attribute = name.rpartition(".")
+    path = _source(module)
+    return path is not None and re.search(rf"\b{attribute}\b", path.read_text()) is not None
+
+
+def _source(module: str) -> Path | None:
+    relative = module.replace(".", "/")
+    for root in (ROOT / "plugin", ROOT / "operators"):
+        for path in (root / f"{relative}.py", root / relative / "__init__.py"):
+            if path.is_file():
+                return path
+    return None
+
+
+def test_the_map_of_packages_is_complete() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    packages = [
+        path.parent.relative_to(LIBRARY).as_posix()
+        for path in sorted(LIBRARY.glob("*/*/__init__.py"))
+        if path.parent.parent.name != "operations"
+    ]
+    assert packages
+    assert [package for package in packages if f"`{package}`" not in text] == []
+
+
+def test_every_picture_is_shown() -> None:
+    shown = " ".join(document.read_text() for document in DOCUMENTS)
+    pictures = [path.name for path in (ROOT / "docs" / "images").iterdir()]
+    assert [name for name in pictures if name not in shown] == []
+
+
+def test_every_decision_is_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(r"\]\((\d{4}-[\w-]+\.md)\)", (folder / "index.md").read_text())
+    assert listed == sorted(path.name for path in folder.glob("0*.md"))
+    assert [int(name[:4]) for name in listed] == list(range(1, len(listed) + 1))
+
+
+def test_the_site_refuses_a_page_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    from docs_site import pages
+
+    def built(text: str) -> str:
+        return pages._linked(pages._generated(text, "a.md"), source="docs/a.md", pages={})
+
+    assert "| `--dry-run` |" in built("<!-- generated: cli-options vacuum -->")
+    assert built("[the Dag](../dags/delta_manual.py)") == "the Dag (`dags/delta_manual.py`)"
+    assert built("```\n[x](nowhere.md)\n```") == "```\n[x](nowhere.md)\n```"
+    for wrong in (
+        "<!-- generated: nothing -->",
+        "<!-- generated: cli-options no-such-verb -->",
+        "<!-- generated: python delta_maintenance.nothing -->",
+        "[gone](gone.md)",
+    ):
+        with pytest.raises(pages.PageError):
+            built(wrong)
+
+
+def test_the_navigation_has_every_page_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    import build_docs
+    from docs_site.pages import PageError
+
+    nav = [{"Home": "index.md"}, {"More": [{"One": "a.md"}, {"Deeper": [{"Two": "b.md"}]}]}]
+    build_docs.require_navigation(nav, {"index.md", "a.md", "b.md"})
+    with pytest.raises(PageError, match="lacks c.md"):
+        build_docs.require_navigation(nav, {"index.md", "a.md", "b.md", "c.md"})
+    with pytest.raises(PageError, match="lists b.md, which does not exist"):
+        build_docs.require_navigation(nav, {"index.md", "a.md"})
+    with pytest.raises(PageError, match="lists a.md twice"):
+        build_docs.require_navigation([*nav, {"Again": "a.md"}], {"index.md", "a.md", "b.md"})
+
+
+def test_the_page_of_a_verb_has_every_option_of_its_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    from docs_site import command_line
+
+    verbs = command_line.verb_names()
+    assert {"inspect", "vacuum", "run"} <= set(verbs)
+    for verb in verbs:
+        written = command_line.options(verb)
+        options = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", _help(verb), re.MULTILINE)
+        assert len(options) > 2
+        assert [name for name in options if f"`{name}" not in written and name != "--help"] == []
+
+
+def _help(verb: str) -> str:
+    output = io.StringIO()
+    with redirect_stdout(output):
+        assert main([verb, "--help"]) == 0
+    return output.getvalue()
+
+
+def test_every_test_that_the_documents_name_exists() -> None:
+    text = (ROOT / "docs" / "testing.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", text))
+    # The contracts of stores are tests that the library ships.
+    files = [*ROOT.glob("tests/**/test_*.py"), *LIBRARY.glob("testing/*_contract.py")]
+    sources = "".join(path.read_text() for path in files)
+    assert len(named) > 50
+    assert [name for name in sorted(named) if f"def {name}(" not in sources] == []
