@@ -104,8 +104,8 @@ def choose(
 ) -> Choice:
     """The bins for these files.
 
-    `partitions` are those that were asked for, `hot` those to be left alone because writers are at
-    work there, `taken` files that need no choice any more. `footers` are reasons that the footers of the files gave.
+    `partitions` are those that were asked for, `hot` those that are left alone because writers are
+    at work there. `taken` are files that are chosen already, `footers` reasons from footers.
     """
     count = files.count
     asked = np.ones(count, np.bool_) if partitions is None else partitions[files.partition]

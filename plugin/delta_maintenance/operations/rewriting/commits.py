@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from delta_maintenance import clock
@@ -28,11 +27,10 @@ from delta_maintenance.operations.rewriting.actions import (
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.winners import Followed, FollowedSources
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
-from delta_maintenance.protocol.columns.key_hash import hash_texts
 from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.table.commit.follow import advance
-from delta_maintenance.table.commit.outcome import AlreadyDone, Conflicted, Landed
-from delta_maintenance.table.commit.preconditions import OtherWriters
+from delta_maintenance.table.commit.other_writers import OtherWriters
+from delta_maintenance.table.commit.outcome import Conflicted, Landed
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.data.carried_deletions import (
     COMPLETE,
@@ -66,7 +64,7 @@ for it; `unknown`: whether its commit is in the log could not be found out."""
 SUMS_TAG = "delta-maintenance.rowSums"
 """The tag of `commitInfo` that holds the digest of all rows that a commit moved."""
 
-_TRIES = 20
+_TRIES = 50
 _TOUCHES = 2
 """How often others may change the sources of a bin before it is left to them."""
 
@@ -105,7 +103,6 @@ class CommitSettings:
 
     operation: Literal["OPTIMIZE", "REORG"]
     parameters: Mapping[str, Any]
-    operation_id: str | None = None
     other_writers: OtherWriters | None = None
     now: Callable[[], datetime] = clock.now
     new_id: clock.NewId = clock.new_id
@@ -154,11 +151,6 @@ class RewriteCommits:
             outcome = self._transaction(waiting)
             if isinstance(outcome, Landed):
                 self._landed(waiting, outcome)
-                return
-            if isinstance(outcome, AlreadyDone):
-                for pending in waiting:
-                    pending.fate = "dropped"
-                    pending.problem = f"this task did it before, as version {outcome.version}"
                 return
         for pending in waiting:
             pending.fate, pending.problem = "hot", "others were quicker every time"
@@ -230,6 +222,10 @@ class RewriteCommits:
         """Deletes from the new files what was deleted from the sources."""
         store, new_id = self._table.store, self._settings.new_id
         try:
+            if all(changed.get(row) == COMPLETE for row in range(pending.adds.num_rows)):
+                pending.fate = "dropped"
+                pending.problem = "others removed all rows of its sources meanwhile"
+                return
             late = late_deletions(store, pending.done, changed)
             if late is None:
                 pending.fate = "dropped"
@@ -262,7 +258,7 @@ class RewriteCommits:
         except DeltaMaintenanceError as error:
             pending.fate, pending.problem = "dropped", str(error)
 
-    def _transaction(self, bins: Sequence[Pending]) -> Landed | AlreadyDone | Conflicted:
+    def _transaction(self, bins: Sequence[Pending]) -> Landed | Conflicted:
         settings, contract = self._settings, self._contract
         removes = pa.concat_tables([bin_removes(pending) for pending in bins])
         adds = [
@@ -280,7 +276,6 @@ class RewriteCommits:
             settings.operation,
             parameters=settings.parameters,
             tags={SUMS_TAG: str(sums)} if contract.spec.proof == "rows" else {},
-            operation_id=_commit_id(settings.operation_id, removes),
             other_writers=settings.other_writers,
             preserves_row_ids=contract.spec.files.layout.tracks_rows,
             now=settings.now,
@@ -291,19 +286,13 @@ class RewriteCommits:
             txn.read_files(removes)
         if adds:
             txn.stage_adds(adds)
-        outcome = txn.commit(metrics=file_metrics(adds, removes), sleep=settings.sleep)
-        if not isinstance(outcome, Landed | AlreadyDone | Conflicted):
+        # One attempt: the rules for rebasing a commit do not cover everything that new files depend
+        # on, so each lost race leads back to `_move_on`.
+        metrics = file_metrics(adds, removes)
+        outcome = txn.commit(metrics=metrics, max_attempts=1, sleep=settings.sleep)
+        if not isinstance(outcome, Landed | Conflicted):
             raise AssertionError(f"a rewrite cannot end as {outcome}")
         return outcome
-
-
-def _commit_id(task: str | None, removes: pa.Table) -> str | None:
-    """The same sources are the same task; another commit of the run is another one."""
-    if task is None:
-        return None
-    paths = pa.concat_arrays([pa.array([], pa.string()), *removes["path"].chunks])
-    digest = int(np.bitwise_xor.reduce(hash_texts(paths), initial=0))
-    return f"{task}/files-{digest:016x}"
 
 
 def _state(found: Followed) -> str:

@@ -8,7 +8,7 @@ journal.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -36,8 +36,10 @@ from delta_maintenance.table.read.table import Table
 
 _logger = logging.getLogger(__name__)
 
-_COMMIT_BYTES = 1 << 30
-_COMMITS = 10
+COMMIT_BYTES = 1 << 30
+"""From how many bytes of new files on a commit is made."""
+MOST_COMMITS = 10
+"""About how many commits a large run is divided into."""
 _ACTIONS = 100_000
 _NAMED_SOURCES = 10_000
 """Sources that a result names; beyond that, the commits do."""
@@ -209,7 +211,7 @@ class RewriteRun:
         )
         assert self._ready_since is not None
         waited = now - self._ready_since
-        limit = self._settings.commit_bytes or max(_COMMIT_BYTES, self._total_bytes // _COMMITS)
+        limit = self._settings.commit_bytes or max(COMMIT_BYTES, self._total_bytes // MOST_COMMITS)
         if size >= limit or actions >= _ACTIONS or waited >= self._settings.commit_interval:
             self._commit()
         # Work of a few seconds is not worth a file.
@@ -243,9 +245,11 @@ class RewriteRun:
         )
         if pending is None:
             return report
-        result = pending.result
+        result, sources = pending.result, pending.adds
         return replace(
             report,
+            num_sources=sources.num_rows - len(pending.removed),
+            bytes_before=pc.sum(sources["size"]).as_py() or 0,
             outputs=result.paths,
             bytes_after=sum(output.size for output in result.outputs),
             rows=result.sums.rows,
@@ -260,12 +264,4 @@ class RewriteRun:
 
 
 def _refused(refusal: Refusal) -> RefusedFile:
-    return RefusedFile(path=refusal.source.path, problem=refusal.problem)
-
-
-def fates(reports: Sequence[BinReport]) -> Mapping[str, int]:
-    """How many bins came to which fate."""
-    counts: dict[str, int] = {}
-    for report in reports:
-        counts[report.fate] = counts.get(report.fate, 0) + 1
-    return counts
+    return RefusedFile(path=refusal.source.path, problem=refusal.problem, damaged=refusal.damaged)

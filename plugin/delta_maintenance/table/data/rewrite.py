@@ -22,6 +22,7 @@ from typing import Literal
 
 from delta_maintenance.clock import NewId, new_id
 from delta_maintenance.errors import (
+    CorruptTableError,
     DeltaMaintenanceError,
     RefusedError,
     StorageError,
@@ -91,6 +92,8 @@ class Refusal:
 
     source: SourceFile
     problem: str
+    damaged: bool = False
+    """Whether the file is missing or damaged, and not only beyond this release."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +136,9 @@ def rewrite_bin(
         try:
             attempt.run()
         except _SourceError as error:
-            refused.append(Refusal(source=work.sources[error.source], problem=error.problem))
+            source = work.sources[error.source]
+            refusal = Refusal(source=source, problem=error.problem, damaged=error.damaged)
+            refused.append(refusal)
             work = _without(work, error.source)
             continue
         return RewrittenBin(
@@ -148,9 +153,10 @@ def rewrite_bin(
 class _SourceError(Exception):
     """A source that is not to be read again."""
 
-    def __init__(self, source: int, problem: str) -> None:
+    def __init__(self, source: int, problem: str, *, damaged: bool) -> None:
         self.source = source
         self.problem = problem
+        self.damaged = damaged
 
 
 class _Attempt:
@@ -219,7 +225,8 @@ class _Attempt:
             except StorageError:
                 raise
             except DeltaMaintenanceError as error:
-                raise _SourceError(number, str(error)) from None
+                damaged = isinstance(error, CorruptTableError)
+                raise _SourceError(number, str(error), damaged=damaged) from None
             if found is None:
                 break
             self._count(found.batch.num_rows - len(found.gone()))
