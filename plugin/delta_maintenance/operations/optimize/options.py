@@ -19,8 +19,7 @@ class OptimizeOptions(RewriteOptions):
     """Which files are merged or rewritten."""
 
     target_bytes: Annotated[
-        int | None,
-        AtLeast(1),
+        Annotated[int, AtLeast(1)] | None,
         Flag(
             help="the size of new files in bytes; by default the table's delta.targetFileSize, "
             "else 128 MiB to 1 GiB by the size of the table"

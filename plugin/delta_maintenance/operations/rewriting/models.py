@@ -30,11 +30,11 @@ class RewriteOptions(Record):
     ] = None
     """Partitions that were written to within this time are left alone."""
     max_bytes: Annotated[
-        int | None, AtLeast(0), Flag(help="the most bytes of data files that are read")
+        Annotated[int, AtLeast(0)] | None, Flag(help="the most bytes of data files that are read")
     ] = None
     """The most bytes of data files that one run reads."""
     max_files: Annotated[
-        int | None, AtLeast(0), Flag(help="the most data files that are rewritten")
+        Annotated[int, AtLeast(0)] | None, Flag(help="the most data files that are rewritten")
     ] = None
     """The most data files that one run rewrites."""
     max_duration: Annotated[
@@ -52,8 +52,7 @@ class RewriteOptions(Record):
     """`rows` compares a digest of every value of every row before a commit, `counts` only numbers
     of rows."""
     workers: Annotated[
-        int | None,
-        AtLeast(1),
+        Annotated[int, AtLeast(1)] | None,
         Flag(help="bins that are rewritten at the same time; by default one for each processor"),
     ] = None
     """Bins that are rewritten at the same time; by default one for each processor, at most 8."""
