@@ -1,0 +1,87 @@
+"""Tables for rewriting, and short ways to rewrite them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from data_files import ROW_ID, ROW_TRACKING, ROW_VERSION, DataTable, field
+from row_ids import RacedStore
+from table_rows import Row, live_rows
+
+from delta_maintenance.clock import NewId
+from delta_maintenance.operations import optimize
+from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
+from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.testing.table_builder import EPOCH_MS
+
+NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+VECTORS = {"delta.enableDeletionVectors": "true"}
+
+
+def ids(prefix: int = 0) -> NewId:
+    numbers = itertools.count()
+    return lambda: f"{prefix:08d}-0000-4000-8000-{next(numbers):012d}"
+
+
+def numbers(first: int, count: int = 4) -> pa.Table:
+    """Rows with the numbers from `first` on."""
+    values = range(first, first + count)
+    return pa.table({"a": pa.array(values, pa.int64()), "b": [f"text {n}" for n in values]})
+
+
+class RacedRewrites(RacedStore):
+    """Lets others act right before a file of ours with this prefix appears."""
+
+    prefix = "_delta_log/"
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        if path.startswith(self.prefix):
+            return super().put_if_absent(path, data)
+        return MemoryStore.put_if_absent(self, path, data)
+
+
+class Rewritten:
+    """A table with three bins of four small files each, in three partitions."""
+
+    def __init__(
+        self, *, vectors: bool = True, tracked: bool = True, store: Store | None = None
+    ) -> None:
+        features = ["deletionVectors"] + (["rowTracking", "domainMetadata"] if tracked else [])
+        self.store = RacedRewrites() if store is None else store
+        self.tracked = tracked
+        self.table = DataTable(
+            field("a", "long"),
+            field("b", "string"),
+            field("p", "string"),
+            store=self.store,
+            features=features,
+            configuration=(VECTORS if vectors else {}) | (ROW_TRACKING if tracked else {}),
+            partitioned_by=["p"],
+        )
+        self.paths: dict[str, list[str]] = {}
+        for at, part in enumerate("xyz"):
+            made = [numbers(100 * at + 10 * n) for n in range(4)]
+            self.paths[part] = self.table.append(*made, partitionValues={"p": part})
+
+    def rows(self) -> list[Row]:
+        hidden = {"row_id": ROW_ID, "row_version": ROW_VERSION} if self.tracked else {}
+        return live_rows(self.store, **hidden)
+
+    def optimize(self, *, seed: int = 0, **options: Any) -> OptimizeResult:
+        table = Table(self.store)
+        settings = OptimizeOptions(workers=1, **options)
+        planned = optimize.plan(table.snapshot(), settings, now=NOW)
+        return optimize.apply(
+            table, planned, now=lambda: NOW, new_id=ids(seed), sleep=lambda _: None
+        )
+
+
+def without(rows: Sequence[Row], *values: int) -> list[Row]:
+    """The rows but those with these values of `a`."""
+    return [row for row in rows if dict(row[0])["a"] not in values]
