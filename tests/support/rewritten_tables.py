@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 from data_files import ROW_ID, ROW_TRACKING, ROW_VERSION, DataTable, field
 from row_ids import RacedStore
-from table_rows import Row, live_rows
+from table_rows import Row, actions_of, latest, live_adds, live_rows
 
-from delta_maintenance.clock import NewId
+from delta_maintenance.clock import NewId, epoch_millis
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
 from delta_maintenance.storage.core.base import Put, Store
@@ -20,7 +20,7 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.table_builder import EPOCH_MS
 
-NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=30)
 VECTORS = {"delta.enableDeletionVectors": "true"}
 
 
@@ -74,12 +74,22 @@ class Rewritten:
         return live_rows(self.store, **hidden)
 
     def optimize(self, *, seed: int = 0, **options: Any) -> OptimizeResult:
+        self.store.now_ms = lambda: epoch_millis(NOW)  # type: ignore[attr-defined]
         table = Table(self.store)
         settings = OptimizeOptions(workers=1, **options)
         planned = optimize.plan(table.snapshot(), settings, now=NOW)
-        return optimize.apply(
+        result = optimize.apply(
             table, planned, now=lambda: NOW, new_id=ids(seed), sleep=lambda _: None
         )
+        self.catch_up()
+        return result
+
+    def catch_up(self) -> None:
+        """Takes in commits of others, so that the table can be changed further."""
+        commits = self.table.builder.commits
+        for version in range(len(commits), latest(self.store) + 1):
+            commits[version] = actions_of(self.store, version)
+        self.table.live = live_adds(self.store)
 
 
 def without(rows: Sequence[Row], *values: int) -> list[Row]:

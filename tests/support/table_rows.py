@@ -10,6 +10,7 @@ import json
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor, load
@@ -53,7 +54,10 @@ def live_rows(
     rows = []
     hidden = {row_id, row_version}
     for path, add in live_adds(store).items():
-        table = pq.read_table(io.BytesIO(store.read(unquote(path))))
+        file = pq.ParquetFile(
+            io.BytesIO(store.read(unquote(path))), coerce_int96_timestamp_unit="us"
+        )
+        table = _instants(file.read())
         names = [name for name in table.column_names if name not in hidden]
         deleted = set()
         if add.get("deletionVector"):
@@ -74,3 +78,12 @@ def live_rows(
             partition = tuple(sorted(add["partitionValues"].items(), key=str))
             rows.append((tuple(values), partition, *identity))
     return sorted(rows, key=repr)
+
+
+def _instants(table: pa.Table) -> pa.Table:
+    """Timestamps without their zone, which depends on the physical type that holds them."""
+    for at, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type):
+            plain = table.column(at).cast(pa.timestamp("us"))
+            table = table.set_column(at, field.name, plain)
+    return table

@@ -43,7 +43,7 @@ MOST_COMMITS = 10
 _ACTIONS = 100_000
 _NAMED_SOURCES = 10_000
 """Sources that a result names; beyond that, the commits do."""
-_JOURNAL_EVERY = timedelta(seconds=10)
+JOURNAL_EVERY = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +215,7 @@ class RewriteRun:
         if size >= limit or actions >= _ACTIONS or waited >= self._settings.commit_interval:
             self._commit()
         # Work of a few seconds is not worth a file.
-        elif now - (self._journalled_at or self._ready_since) >= _JOURNAL_EVERY:
+        elif now - (self._journalled_at or self._ready_since) >= JOURNAL_EVERY:
             self._journal.save([pending.done for pending in self._ready])
             self._journalled_at = now
 
