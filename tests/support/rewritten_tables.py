@@ -47,10 +47,16 @@ class RacedRewrites(RacedStore):
 
 
 class Rewritten:
-    """A table with three bins of four small files each, in three partitions."""
+    """A table with a bin of four small files in each of three partitions."""
 
     def __init__(
-        self, *, vectors: bool = True, tracked: bool = True, store: Store | None = None
+        self,
+        *,
+        vectors: bool = True,
+        tracked: bool = True,
+        store: Store | None = None,
+        partitions: str = "xyz",
+        files: int = 4,
     ) -> None:
         features = ["deletionVectors"] + (["rowTracking", "domainMetadata"] if tracked else [])
         self.store = RacedRewrites() if store is None else store
@@ -65,8 +71,8 @@ class Rewritten:
             partitioned_by=["p"],
         )
         self.paths: dict[str, list[str]] = {}
-        for at, part in enumerate("xyz"):
-            made = [numbers(100 * at + 10 * n) for n in range(4)]
+        for at, part in enumerate(partitions):
+            made = [numbers(100 * at + 10 * n) for n in range(files)]
             self.paths[part] = self.table.append(*made, partitionValues={"p": part})
 
     def rows(self) -> list[Row]:
