@@ -82,7 +82,8 @@ def test_of_a_large_file_the_length_is_compared(
 
 
 def test_in_a_bucket_they_have_no_effect() -> None:
-    store = MemoryStore("memory://hadoop-checksums/table")
+    store = MemoryStore()
+    store.root = "s3://bucket/table"
     store.put(COMMIT, DATA)
     store.put(NAME, stated(b""))
     assert found(store) == []
