@@ -11,6 +11,8 @@ from delta_maintenance_airflow.operators.clean_log import DeltaLogCleanupOperato
 from delta_maintenance_airflow.operators.compact_log import DeltaLogCompactionOperator
 from delta_maintenance_airflow.operators.drop_feature import DeltaDropFeatureOperator
 from delta_maintenance_airflow.operators.fsck import DeltaFsckOperator
+from delta_maintenance_airflow.operators.optimize import DeltaOptimizeOperator
+from delta_maintenance_airflow.operators.purge import DeltaPurgeOperator
 from delta_maintenance_airflow.operators.set_properties import DeltaTablePropertiesOperator
 from delta_maintenance_airflow.operators.upgrade_protocol import DeltaProtocolUpgradeOperator
 from delta_maintenance_airflow.operators.vacuum import DeltaVacuumOperator
@@ -22,7 +24,9 @@ __all__ = [
     "DeltaFsckOperator",
     "DeltaLogCleanupOperator",
     "DeltaLogCompactionOperator",
+    "DeltaOptimizeOperator",
     "DeltaProtocolUpgradeOperator",
+    "DeltaPurgeOperator",
     "DeltaRowTrackingBackfillOperator",
     "DeltaTablePropertiesOperator",
     "DeltaVacuumOperator",
