@@ -63,7 +63,7 @@ files = st.lists(
 
 
 @given(files)
-@pytest.mark.conformance("RW-02", "RW-04", "RW-05", "RW-26")
+@pytest.mark.conformance("RW-02", "RW-04", "RW-05", "RW-26", "PART-09")
 def test_each_bin_is_of_one_partition_in_order_and_worth_it(found: list[dict[str, Any]]) -> None:
     columns = live(*found, partitions=3)
     choice = choose(columns, RULES)

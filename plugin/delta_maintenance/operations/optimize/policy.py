@@ -12,7 +12,7 @@ from delta_maintenance.operations.core.evaluation import Look, given, not_due, s
 from delta_maintenance.operations.core.policy_values import Bytes, Duration
 from delta_maintenance.operations.core.rules import Rule
 from delta_maintenance.operations.optimize.options import OptimizeOptions
-from delta_maintenance.operations.rewriting.choice import DELETED_ROWS
+from delta_maintenance.operations.rewriting.models import DELETED_ROWS
 
 
 class OptimizeRule(Rule):

@@ -24,10 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Numbers
+from delta_maintenance.operations.rewriting.models import DELETED_ROWS
 
 Mask = npt.NDArray[np.bool_]
 
-SMALL, DELETED_ROWS = "small", "deleted-rows"
+SMALL = "small"
 CLUSTERED, HOT, OFTEN = "clustered", "written-lately", "rewritten-often"
 _TIER = 4
 """A file of an earlier rewrite is joined by new ones that come to this fraction of it."""

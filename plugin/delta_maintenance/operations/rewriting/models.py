@@ -10,6 +10,9 @@ from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Record
 
+DELETED_ROWS = "deleted-rows"
+"""The reason of files of which too many rows are deleted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteOptions(Record):
