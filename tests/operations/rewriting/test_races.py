@@ -129,18 +129,28 @@ def test_another_optimize_takes_its_bins_and_no_other() -> None:
     before = made.rows()
     race(made, lambda: made.optimize(seed=1, where="p = 'y'"))
     result = made.optimize()
-    assert fates(result) == {"x": "committed", "y": "dropped", "z": "committed"}
+    assert fates(result) == {"x": "committed", "y": "superseded", "z": "committed"}
     assert (result.status, made.rows()) == ("rewritten", before)
 
 
 @pytest.mark.conformance("RW-29")
-def test_a_lost_race_for_every_bin_is_a_conflict() -> None:
+def test_nothing_is_left_to_do_where_another_run_was_first() -> None:
     made = Rewritten()
     before = made.rows()
     race(made, lambda: made.optimize(seed=1))
     result = made.optimize()
-    assert (result.status, set(fates(result).values())) == ("conflict", {"dropped"})
+    assert (result.status, set(fates(result).values())) == (
+        "nothing-to-do",
+        {"superseded"},
+    )
     assert (made.rows(), result.num_commits) == (before, 0)
+
+
+@pytest.mark.conformance("RW-29", "RW-30")
+def test_a_lost_race_for_every_bin_is_a_conflict() -> None:
+    made = Rewritten(partitions="y")
+    race(made, lambda: [made.table.remove(path) for path in made.paths["y"]])
+    assert made.optimize().status == "conflict"
 
 
 @pytest.mark.conformance("RW-29", "RW-30")
@@ -308,7 +318,7 @@ def test_commits_that_a_clean_up_took_away_are_made_up_for_by_the_state() -> Non
     race(made, clean_up, before=DATA_FILE)
     result = optimize.apply(table, planned, now=lambda: NOW, new_id=ids(), sleep=lambda _: None)
     # Nobody can tell any more what became of the source that is gone.
-    assert fates(result) == {"x": "committed", "y": "dropped", "z": "committed"}
+    assert fates(result) == {"x": "committed", "y": "superseded", "z": "committed"}
     live = table.snapshot().live_files()["path"].to_pylist()
     assert set(made.paths["y"][1:]) <= set(live)
     assert not {made.paths["y"][0], *made.paths["x"], *made.paths["z"]} & set(live)

@@ -46,6 +46,7 @@ Fate = Literal[
     "committed",
     "remapped",
     "re-spun",
+    "superseded",
     "dropped",
     "hot",
     "refused",
@@ -55,11 +56,12 @@ Fate = Literal[
     "unknown",
     "not-started",
 ]
-"""What became of a bin. `remapped` and `re-spun` are committed, with rows that others deleted
-meanwhile deleted too: by a deletion vector, or by writing the file once more. `dropped`: others
-rewrote a source or brought rows back; `hot`: others changed its sources again and again; `refused`:
-no source of it can be carried on exactly; `void`: the table changed so that its new files are wrong
-for it; `unknown`: whether its commit is in the log could not be found out."""
+"""How the work on a bin ended. `remapped` and `re-spun` bins are committed without rows that others
+deleted meanwhile: by a deletion vector, or by writing the file once more. `superseded`: others
+rewrote a source themselves. `dropped`: others brought rows of a source back, or removed all of
+them. `hot`: others changed its sources several times. `refused`: no source can be rewritten
+exactly. `void`: the table changed so that the new files no longer fit. `unknown`: the answer to the
+commit was lost."""
 
 SUMS_TAG = "delta-maintenance.rowSums"
 """The tag of `commitInfo` that holds the digest of all rows that a commit moved."""
@@ -193,7 +195,7 @@ class RewriteCommits:
         pending.state = state
         pending.touches += 1
         if any(found.fate == "rewritten" for found in touched.values()):
-            pending.fate = "dropped"
+            pending.fate = "superseded"
             pending.problem = "others rewrote a source meanwhile"
             return
         changed: dict[int, DeletionVectorDescriptor | None | str] = {}

@@ -148,7 +148,7 @@ def _status(
 
 def _notes(fates: Mapping[str, int], run: RewriteRun) -> tuple[str, ...]:
     notes = []
-    lost = sum(fates.get(fate, 0) for fate in _LOST)
+    lost = sum(fates.get(fate, 0) for fate in ("superseded", *_LOST))
     if lost:
         notes.append(f"other writers changed the sources of {lost} of the bins first")
     if fates.get("not-started"):

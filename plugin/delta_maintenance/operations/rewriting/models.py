@@ -157,8 +157,9 @@ class BinReport(Record):
     """The digest of these rows, equal for the sources and for the new files as they were read back
     from storage."""
     fate: str
-    """`committed`, `remapped`, `re-spun`, `dropped`, `hot`, `refused`, `failed`, `not-proved`,
-    `void`, `unknown` or `not-started`. The documentation of `optimize` explains each."""
+    """`committed`, `remapped`, `re-spun`, `superseded`, `dropped`, `hot`, `refused`, `failed`,
+    `not-proved`, `void`, `unknown` or `not-started`. The documentation of `optimize` explains
+    each."""
     adopted: bool = False
     """Whether an earlier run rewrote it."""
     version: int | None = None
@@ -186,7 +187,7 @@ class RewriteResult(Record):
     """The latest version that the run saw."""
     status: Literal["rewritten", "partly", "conflict", "failed", "nothing-to-do"]
     """`partly`: the run ended early; another run continues. `conflict`: other writers changed the
-    sources of every bin. `failed`: at least one bin failed, see `problem`; all others are
+    sources of bins, and no bin is committed. `failed`: at least one bin failed, see `problem`; all others are
     committed."""
     files_before: int = 0
     """Files that were removed from the table."""
