@@ -187,8 +187,8 @@ class RewriteResult(Record):
     """The latest version that the run saw."""
     status: Literal["rewritten", "partly", "conflict", "failed", "nothing-to-do"]
     """`partly`: the run ended early; another run continues. `conflict`: other writers changed the
-    sources of bins, and no bin is committed. `failed`: at least one bin failed, see `problem`; all others are
-    committed."""
+    sources of bins, and no bin is committed. `failed`: at least one bin failed, see `problem`; all
+    others are committed."""
     files_before: int = 0
     """Files that were removed from the table."""
     files_after: int = 0
