@@ -14,7 +14,8 @@ from data_files import DataTable
 from rewritten_tables import NOW, Rewritten, ids
 from table_rows import actions_of, latest, live_adds, live_rows
 
-from delta_maintenance.operations import purge
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.operations import drop_feature, purge, set_properties
 from delta_maintenance.operations.purge import PurgeOptions, PurgePlan, PurgeResult
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.table import Table
@@ -110,6 +111,27 @@ def test_footers_are_read_only_if_columns_were_dropped() -> None:
     [path] = table.append(pa.table({"col-a": [3], "col-gone": ["secret"]}))
     table.store.delete(path)
     assert run(table.store)[0].is_noop
+
+
+@pytest.mark.conformance("DV-15")
+def test_deletion_vectors_can_be_dropped_afterwards() -> None:
+    made = Rewritten(tracked=False)
+    made.table.delete(made.paths["x"][0], [0, 3])
+    made.table.delete(made.paths["z"][1], range(4))
+    before, table = made.rows(), Table(made.store)
+    wanted = drop_feature.DropFeatureOptions(feature="deletionVectors")
+    with pytest.raises(RefusedError, match="run purge"):
+        drop_feature.plan(table.snapshot(), wanted, now=NOW)
+    options = set_properties.SetPropertiesOptions(
+        properties={"delta.enableDeletionVectors": "false"}
+    )
+    changed = set_properties.plan(table.snapshot(), options, now=NOW)
+    assert set_properties.apply(table, changed, now=NOW).status == "committed"
+    assert run(made.store)[1].status == "rewritten"
+    planned = drop_feature.plan(table.snapshot(), wanted, now=NOW)
+    assert drop_feature.apply(table, planned, now=NOW).status == "dropped"
+    assert "deletionVectors" not in (table.snapshot().protocol.writer_features or ())
+    assert made.rows() == before
 
 
 def test_plans_and_results_are_documents() -> None:
