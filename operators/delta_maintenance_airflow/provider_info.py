@@ -12,20 +12,7 @@ from delta_maintenance_airflow import __version__
 
 _INTEGRATION = "Delta Lake"
 _PACKAGE = "delta_maintenance_airflow"
-_OPERATORS = (
-    "add_constraint",
-    "backfill_row_ids",
-    "by_hand",
-    "checkpoint",
-    "clean_log",
-    "compact_log",
-    "drop_feature",
-    "fsck",
-    "policy",
-    "set_properties",
-    "upgrade_protocol",
-    "vacuum",
-)
+_OPERATORS = ("by_hand", "operations", "policy")
 
 
 def get_provider_info() -> dict[str, Any]:

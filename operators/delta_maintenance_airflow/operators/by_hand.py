@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 
+from delta_maintenance.operations import core
 from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
 from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator, task_key
 from delta_maintenance_airflow.policy_work import PolicyWork, submitter
 from delta_maintenance_airflow.progress import LoggedProgress
 from delta_maintenance_airflow.template_values import as_flag
-from delta_maintenance_airflow.xcom import flat
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from delta_maintenance.errors import BusyError
     from delta_maintenance.policies.assessments import AssessmentEntry
     from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.models import RunResult
+    from delta_maintenance.policies.models import OperationOutcome, RunResult
 
 _PLAN_LENGTH = 4_000
 
@@ -141,17 +141,16 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
                 outcome.operation, plan, planned_at=outcome.started_at
             ).to_json()
             told["plan"] = approved
-        told["plan_text"] = _text(outcome.reason, plan)
+        told["plan_text"] = _text(outcome)
         self.log.info("%s", told["plan_text"])
         return told
 
     def _needs_approval(self, result: RunResult) -> bool:
-        from delta_maintenance.operations.core.registry import find
         from delta_maintenance.policies.approval import asks_for_approval
 
         outcome = result.outcomes[-1]
         if outcome.operation in self._table.rules.approval or outcome.result is None:
-            return outcome.result is not None or find(outcome.operation).effects.deletes
+            return outcome.result is not None or core.find(outcome.operation).effects.deletes
         return asks_for_approval(outcome.operation, outcome.result)
 
 
@@ -190,19 +189,32 @@ class DeltaApprovalOperator(ApprovalOperator):
 _EMPTY = (None, "")
 
 
-def _text(reason: str, plan: Mapping[str, Any] | None) -> str:
+def _text(outcome: OperationOutcome) -> str:
     """A plan for people, in Markdown."""
-    lines = [reason]
-    hidden = ("options", "reason", "table", "operation_id", "report")
-    facts = {name: value for name, value in (plan or {}).items() if name not in hidden}
-    if plan is not None and plan.get("reason"):
-        lines.append(str(plan["reason"]))
-    for name, value in flat(facts, limit=_PLAN_LENGTH).items():
-        if isinstance(value, list):
-            lines += [f"* {name}: `{_plain(item)}`" for item in value]
-        elif value not in (None, ""):
-            lines.append(f"* {name}: `{_plain(value)}`")
-    return "\n\n".join([lines[0], *lines[1:2]]) + "\n\n" + "\n".join(lines[2:])
+    record, lines = core.find(outcome.operation), [outcome.reason]
+    if outcome.result is None:
+        return outcome.reason
+    plan = record.plan.from_json(outcome.result)
+    facts = {
+        name: value for name, value in core.shown(record.plan_facts(plan)) if name not in _TOLD
+    }
+    if plan.reason:
+        lines.append(plan.reason)
+    told = [f"* {name}: `{_plain(line)}`" for name, v in facts.items() for line in _some(v)]
+    text = "\n\n".join(lines) + "\n\n" + "\n".join(told)
+    return text if len(text) <= _PLAN_LENGTH else f"{text[: _PLAN_LENGTH - 1]}…"
+
+
+_TOLD = ("table", "reason")
+"""What stands above the facts, or in the subject."""
+_SHOWN = 10
+
+
+def _some(value: object) -> list[str]:
+    """The first lines of a fact, and how many more there are."""
+    lines = core.fact_lines(value)
+    more = len(lines) - _SHOWN
+    return lines if more <= 0 else [*lines[:_SHOWN], f"and {more:,} more"]
 
 
 def _plain(value: Any) -> str:
