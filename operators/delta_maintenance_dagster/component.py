@@ -1,4 +1,4 @@
-"""The component: tables named in YAML, or in the policy file that Airflow's users have too."""
+"""The component: tables from YAML, or from a policy file that can be shared with Airflow."""
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 
@@ -27,12 +27,12 @@ from delta_maintenance.policies.definition.policy import (
 )
 from delta_maintenance.policies.definition.rules import Rules
 from delta_maintenance_dagster.definitions import build_definitions
-from delta_maintenance_dagster.health_checks import HealthThresholds
+from delta_maintenance_dagster.health.checks import HealthThresholds
 from delta_maintenance_dagster.references import Reference
 from delta_maintenance_dagster.resources import DeltaStorageResource
 from delta_maintenance_dagster.scaffolder import DeltaMaintenanceScaffolder
 from delta_maintenance_dagster.schedules import build_maintenance_schedule
-from delta_maintenance_dagster.spark import DeltaSparkResource
+from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource
 from delta_maintenance_dagster.tables import DeltaTable, asset_key_of
 
 
@@ -221,7 +221,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         storage = Reference(self.storage).here()
         found = discover(
             self._policy(), storage_options=lambda rule, _: storage.storage_options(rule)
-        )
+        ).complete()
         state_path.write_text(json.dumps([table.to_json() for table in found]))
 
     def build_defs_from_state(

@@ -1,4 +1,4 @@
-"""The address of a table or of another folder or file, taken apart once for all who ask about it.
+"""Parsing of addresses: of a table, of another folder, or of a file.
 
 Whatever depends on where something is (which store opens it, whether an executor reaches it, which
 options apply) asks an `Address` and never looks at the text itself.
@@ -25,8 +25,10 @@ class StoreKind(StrEnum):
     S3 = "s3"
     GCS = "gcs"
     AZURE = "azure"
+    HDFS = "hdfs"
+    """Through the REST interface of the name node."""
     OTHER = "other"
-    """Whatever else fsspec may know, chained addresses included."""
+    """Whatever else fsspec may know, chained addresses included: for reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,7 @@ _UNCLEAR = re.compile(r"[?#]")
 S3_SCHEMES = ("s3", "s3a", "s3n")
 GCS_SCHEMES = ("gs", "gcs")
 AZURE_SCHEMES = ("abfss", "abfs", "az")
+HDFS_SCHEMES = ("webhdfs", "swebhdfs")
 _KINDS = {
     "": StoreKind.LOCAL,
     "file": StoreKind.LOCAL,
@@ -201,4 +204,5 @@ _KINDS = {
     **dict.fromkeys(S3_SCHEMES, StoreKind.S3),
     **dict.fromkeys(GCS_SCHEMES, StoreKind.GCS),
     **dict.fromkeys(AZURE_SCHEMES, StoreKind.AZURE),
+    **dict.fromkeys(HDFS_SCHEMES, StoreKind.HDFS),
 }

@@ -24,6 +24,8 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 
+pytestmark = pytest.mark.cases
+
 HOUR_MS = 3_600_000
 STATS = '{"numRecords": 3}'
 TRACKED = log.features(writer_only=["domainMetadata", "rowTracking"])
@@ -209,7 +211,7 @@ def test_a_backfill_does_not_support_again_what_somebody_has_ended(clock: Clock)
     info = log.commit_info("UPGRADE PROTOCOL", operationId="task/support")
     commit(table, clock, info, TRACKED)
     undo(case, table, clock)
-    with pytest.raises(RefusedError, match="somebody has ended it since"):
+    with pytest.raises(RefusedError, match="another writer has changed it since"):
         planned(case, table, clock, operation_id="task")
 
 

@@ -1,4 +1,4 @@
-"""Which tables the policy knows, without a look into any store."""
+"""The tables that the policy names, found without access to a store."""
 
 from __future__ import annotations
 
@@ -50,6 +50,11 @@ class KnownTables:
         if key not in self._found:
             self._found[key] = self._by_name.get(name) or self._by_pattern(name, uri)
         return self._found[key]
+
+    def has_pattern(self, pattern: str) -> bool:
+        """Whether a pattern stands in the policy."""
+        patterns = self.policy.patterns if self.policy is not None else ()
+        return any(entry.pattern == pattern for entry in patterns)
 
     @cached_property
     def _by_name(self) -> dict[str, KnownTable]:

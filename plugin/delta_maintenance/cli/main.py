@@ -1,4 +1,4 @@
-"""The `delta-maintenance` command: which verb, and how its end becomes an exit status.
+"""The `delta-maintenance` command: selects the verb and sets the exit status.
 
 stdout carries the result and nothing else; logs, warnings, progress and errors go to stderr.
 Exit status: 0 done or nothing to do, 1 failed part-way, 2 usage, 3 refused, 4 conflict, 5 corrupt
@@ -30,7 +30,7 @@ _BROKEN_PIPE = 141
 """What a shell reports of a program that a closed pipe ended. Not 0: the output is incomplete."""
 
 _LOOKING = ("inspect", "files", "history", "health")
-_TABLES = ("assess", "run", "spark-spec", "spark-stage")
+_TABLES = ("init", "assess", "run", "spark-spec", "spark-stage")
 _MODULES = {"spark-spec": "spark_spec", "spark-stage": "spark_spec"}
 """The verbs that are no operations, in the order of the help: before those and behind them. Each
 has a module in `verbs`, of its own name unless it stands here."""

@@ -1,8 +1,8 @@
-"""The last assessment of each table and the last run on it, kept in a folder of any store.
+"""The last assessment of each table and the last run on it, in a folder of any store.
 
-Pages and further runs read these instead of opening tables. One small JSON file per table, replaced
-whole, so that processes on many hosts may read while others write. Who writes the same table at the
-same time does no harm: the last one stands.
+Pages and later runs read these instead of opening tables. There is one small JSON file per table,
+which is replaced as a whole, so that processes on many hosts can read while others write.
+Concurrent writes for the same table do no harm: the last one wins.
 """
 
 from __future__ import annotations
@@ -11,24 +11,71 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.policies.models import Assessment, LastRun, RunResult
+from delta_maintenance.policies.pending import PendingPlan, PutOff, pending_of
 from delta_maintenance.storage import FileStatus, Store, open_store
 
 MAX_BYTES = 512 << 10
 """Of an entry: what is longer is shortened before it is written, and not read."""
+HISTORY = 20
+"""Runs that are kept of a table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastRun(Record):
+    """One run over a table, in short."""
+
+    at: Instant
+    """When it began."""
+    seconds: float
+    status: str
+    """Of the `RunResult`; `needs-approval` where it waits for nothing else."""
+    operations: tuple[str, ...] = ()
+    """What was done, as `checkpoint: done`, in order."""
+    problem: str | None = None
+    """At most 300 characters."""
+    link: str | None = None
+    """Where whoever ran it tells more."""
+    reclaimed_bytes: int = 0
+    """Bytes of files that were deleted."""
+    spared_bytes: int = 0
+    """How many bytes of log less a reader opens afterwards."""
+
+    @classmethod
+    def of(cls, run: RunResult, link: str | None) -> PastRun:
+        """The short form of a result."""
+        deleted = [
+            each.result.get("bytes")
+            for each in run.outcomes
+            if each.result is not None and each.status in ("done", "incomplete", "failed")
+        ]
+        before = run.before.health if run.before is not None else None
+        after = run.after.health if run.after is not None else None
+        spared = before.bytes_to_open - after.bytes_to_open if before and after else 0
+        return cls(
+            at=run.started_at,
+            seconds=round((run.ended_at - run.started_at).total_seconds(), 3),
+            status="needs-approval" if run.waits_for_approval else run.status,
+            operations=tuple(f"{each.operation}: {each.status}" for each in run.outcomes),
+            problem=run.problem[:300] if run.problem is not None else None,
+            link=link,
+            reclaimed_bytes=sum(size for size in deleted if isinstance(size, int)),
+            spared_bytes=max(0, spared),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssessmentEntry(Record):
-    """What is kept of one table."""
+    """The stored state of one table."""
 
     form: Literal[1] = 1
     """Of this document."""
@@ -38,9 +85,19 @@ class AssessmentEntry(Record):
     last_runs: tuple[LastRun, ...] = ()
     """For the next assessment."""
     link: str | None = None
-    """Where whoever ran it tells more."""
+    """The address of further information about the run."""
     last_health: TableHealth | None = None
     """Of an earlier assessment, where this one has none."""
+    failing_since: Instant | None = None
+    """The first of the assessments that failed since the last good one."""
+    assessed_link: str | None = None
+    """Where whoever assessed it tells more."""
+    history: tuple[PastRun, ...] = ()
+    """The last runs that did something or failed, newest first; `HISTORY` at most."""
+    pending: tuple[PendingPlan, ...] = ()
+    """Plans that wait for an approval."""
+    put_off: tuple[PutOff, ...] = ()
+    """Operations that are not asked about for a while; at most one of each."""
 
     @property
     def name(self) -> str:
@@ -66,8 +123,8 @@ class UnreadableEntry(Record):
 class AssessmentStore:
     """The entries below one address. Safe to share between threads.
 
-    `uri` is a folder of its own on any store (docs/stores.md); on more than one host, one that all
-    of them reach.
+    `uri` is a dedicated folder on any store (docs/stores.md), which all hosts must be able to
+    reach.
     """
 
     def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
@@ -77,11 +134,17 @@ class AssessmentStore:
         self._known: dict[FileStatus, AssessmentEntry | UnreadableEntry] = {}
 
     def save(
-        self, assessment: Assessment, run: RunResult | None = None, *, link: str | None = None
+        self,
+        assessment: Assessment,
+        run: RunResult | None = None,
+        *,
+        link: str | None = None,
     ) -> None:
-        """Replaces what is kept of a table. Without a `run`, the last one stays."""
-        found = self.load(assessment.name)
-        known = found if isinstance(found, AssessmentEntry) else None
+        """Replaces what is kept of a table. Without a `run`, the last one stays.
+
+        `link` leads to whoever made the run, or the assessment where there is none.
+        """
+        known = self._entry(assessment.name)
         entry = AssessmentEntry(assessment=assessment) if known is None else known
         if run is not None:
             entry = replace(
@@ -89,39 +152,87 @@ class AssessmentStore:
                 run=replace(run, before=None, after=None),
                 last_runs=run.last_runs,
                 link=link,
+                pending=pending_of(run, entry.pending),
             )
+            if run.outcomes or run.status == "failed":
+                entry = replace(entry, history=(PastRun.of(run, link), *entry.history)[:HISTORY])
+        failing = assessment.status == "failed"
         entry = replace(
             entry,
             assessment=assessment,
             last_health=known.health if known is not None and assessment.health is None else None,
+            failing_since=(entry.failing_since or assessment.assessed_at) if failing else None,
+            assessed_link=link,
+            pending=_still_waiting(entry.pending, assessment),
+            put_off=tuple(e for e in entry.put_off if e.until > assessment.assessed_at),
         )
         self.store.put(_file_name(assessment.name), _bounded(entry))
 
+    def link_pending(self, name: str, operations: Collection[str], link: str | None) -> None:
+        """Notes where the question about pending plans is open; None where it is closed."""
+        entry = self._entry(name)
+        if entry is not None:
+            linked = tuple(
+                replace(each, link=link) if each.operation in operations else each
+                for each in entry.pending
+            )
+            self.store.put(_file_name(name), _bounded(replace(entry, pending=linked)))
+
+    def put_off(self, name: str, *answers: PutOff) -> None:
+        """Notes operations that nobody wants to be asked about for a while."""
+        entry = self._entry(name)
+        if entry is not None:
+            kept = {each.operation: each for each in (*entry.put_off, *answers)}
+            put_off = replace(entry, put_off=tuple(kept.values()))
+            self.store.put(_file_name(name), _bounded(put_off))
+
+    def _entry(self, name: str) -> AssessmentEntry | None:
+        found = self.load(name)
+        return found if isinstance(found, AssessmentEntry) else None
+
+    def forget(self, name: str) -> None:
+        """Removes what is kept under a name, if anything is."""
+        self.store.delete(_file_name(name))
+
+    def saved_at(self) -> Callable[[str], datetime | None]:
+        """When the entry of a name was last saved; None where there is none.
+
+        Reads the listing alone, so that it costs the same however long the entries are.
+        """
+        listed = {
+            status.path: datetime.fromtimestamp(status.modified_ms / 1000, UTC)
+            for status in self._entries()
+        }
+        return lambda name: listed.get(_file_name(name))
+
     def load(self, name: str) -> AssessmentEntry | UnreadableEntry | None:
-        """What is kept of a table; None where it was never assessed. Errors are the store's."""
+        """The state of a table; None if it was never assessed. Raises errors of the store."""
         file = _file_name(name)
         status = self.store.stat(file)
         return None if status is None else self._read(status)
 
     def load_all(self) -> tuple[AssessmentEntry | UnreadableEntry, ...]:
-        """Every entry by its table's name, what cannot be read last.
+        """All entries by table name; unreadable entries come last.
 
-        Without the commits of its health, so that thousands of tables stay small. Reads the listing
-        and those files that have changed since the last call. Errors are the store's.
+        Entries omit the commits of the health, so that thousands of tables fit into memory. Reads
+        the listing and the files that changed since the last call. Raises the errors of the store.
         """
         with self._lock:
-            listed = [
-                status
-                for status in self.store.list_from("")
-                if status.path.endswith(_SUFFIX) and not status.path.startswith(".")
-            ]
+            listed = self._entries()
             new = [status for status in listed if status not in self._known]
             with ThreadPoolExecutor(max_workers=self.store.parallel_reads) as pool:
                 read = dict(zip(new, pool.map(self._brief, new), strict=True))
             found = {status: self._known.get(status) or read[status] for status in listed}
-            # One that went between the listing and the reading is no entry.
+            # A file that was deleted after the listing is skipped.
             self._known = {status: entry for status, entry in found.items() if entry is not None}
             return tuple(sorted(self._known.values(), key=_order))
+
+    def _entries(self) -> list[FileStatus]:
+        return [
+            status
+            for status in self.store.list_from("")
+            if status.path.endswith(_SUFFIX) and not status.path.startswith(".")
+        ]
 
     def close(self) -> None:
         """Lets go of connections."""
@@ -151,6 +262,19 @@ class AssessmentStore:
         return entry
 
 
+def _still_waiting(
+    pending: tuple[PendingPlan, ...], assessment: Assessment
+) -> tuple[PendingPlan, ...]:
+    if assessment.status == "failed":
+        return pending
+    waiting = {
+        each.operation
+        for each in assessment.operations
+        if each.needs_approval and each.status != "not-due"
+    }
+    return tuple(each for each in pending if each.operation in waiting)
+
+
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
@@ -171,14 +295,14 @@ _SUFFIX = ".json"
 
 
 def _file_name(name: str) -> str:
-    """Any text as a name that every store takes, and that people recognise."""
+    """Converts any text to a name that every store accepts and that people recognise."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[-80:] or "table"
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
     return f"{readable}.{digest[:32]}{_SUFFIX}"
 
 
 def _bounded(entry: AssessmentEntry) -> bytes:
-    """The entry's JSON, without what is least needed where it would be too long."""
+    """The JSON of an entry, without its least important parts if it would be too long."""
     value = entry.to_json()
     for shorten in (None, *_SHORTER):
         if shorten is not None:
@@ -223,7 +347,7 @@ _SHORTER = (_drop_results, _drop_commits, _drop_health, _drop_texts)
 
 
 def _healths(value: Any) -> list[dict[str, Any]]:
-    """Those within what may be no entry at all."""
+    """The values in a document that may not be an entry."""
     entry = value if isinstance(value, dict) else {}
     assessment = entry.get("assessment")
     found = (

@@ -1,4 +1,4 @@
-"""A store that fails at a chosen step, to prove what a crash or a fault leaves behind.
+"""A store that fails at a chosen step, to test crashes and faults.
 
 Run an operation once without a fault to learn its steps, then once per step and fault:
 
@@ -113,6 +113,9 @@ class FaultStore(Store):
 
     def read(self, path: str) -> bytes:
         return self._take(Step("read", path), lambda: self._store.read(path))
+
+    def read_head(self, path: str, size: int) -> bytes:
+        return self._take(Step("read", path), lambda: self._store.read_head(path, size))
 
     def open(self, path: str) -> BinaryIO:
         return self._take(Step("open", path), lambda: self._store.open(path))

@@ -22,11 +22,13 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan, CleanLogResult
 from delta_maintenance.protocol.delta_log.file_names import (
+    LogFileKind,
     checksum_name,
     classic_checkpoint_name,
     commit_name,
     compaction_name,
     multipart_checkpoint_name,
+    parse_log_file_name,
     uuid_checkpoint_name,
 )
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -104,8 +106,19 @@ def going(planned: CleanLogPlan) -> dict[str, tuple[str, ...]]:
 
 @contextmanager
 def promised(table: TableBuilder, oldest: int) -> Iterator[None]:
-    """Every version from `oldest` on opens before and after, and is the same."""
-    versions = range(oldest, table.version + 1)
+    """Every version from `oldest` on is the same afterwards.
+
+    A version needs its checkpoint or compaction and all commits up to it. So the last version in
+    front of each, that version and the newest answer for those in between.
+    """
+    files = map(parse_log_file_name, names(table))
+    ends = {
+        file.end_version if file.kind is LogFileKind.COMPACTION else file.version
+        for file in files
+        if file.kind in BASES
+    }
+    chosen = {oldest, table.version, *ends, *((end or 0) - 1 for end in ends)}
+    versions = [version for version in range(oldest, table.version + 1) if version in chosen]
     before = {version: state(table, version) for version in versions}
     yield
     for version in versions:
@@ -126,6 +139,12 @@ def state(table: TableBuilder, version: int) -> Any:
     return found
 
 
+BASES = (
+    LogFileKind.CLASSIC_CHECKPOINT,
+    LogFileKind.MULTIPART_CHECKPOINT,
+    LogFileKind.UUID_CHECKPOINT,
+    LogFileKind.COMPACTION,
+)
 SHORT = {"allow_short_retention": True, "no_other_writers": True}
 
 
@@ -189,7 +208,7 @@ def test_what_was_current_at_the_cut_off_and_the_checkpoint_under_it_stay() -> N
     assert planned.cut_off_commit == 20 and planned.oldest_version == 18
     commits = next(group for group in planned.groups if group.kind == "commits")
     assert (commits.count, commits.first, commits.last) == (18, commit_name(0), commit_name(17))
-    assert commits.kept == commit_name(18) and "beside the cut-off checkpoint" in str(
+    assert commits.kept == commit_name(18) and "belongs to the cut-off checkpoint" in str(
         commits.kept_because
     )
     assert commits.bytes == sum(len(table.read(name)) for name in commits.names)
@@ -481,7 +500,7 @@ def test_no_sidecar_goes_while_any_checkpoint_cannot_be_asked(damage: str) -> No
         table.write(classic_checkpoint_name(40), b"PAR1 or not")
     planned = plan(table, day(51))
     assert "sidecars" not in going(planned) and "commits" in going(planned)
-    assert any("no sidecar goes" in note for note in planned.notes)
+    assert any("no sidecar is deleted" in note for note in planned.notes)
     with promised(table, 18):
         clean(table, day(51))
     assert len(sidecars(table)) == 6
@@ -706,7 +725,7 @@ def test_the_last_day_and_the_tables_own_retention_are_kept_without_two_flags() 
     for version in range(50):
         table.checkpoint(version)
     planned = plan(table, day(49.2))
-    assert planned.oldest_version == 47 and any("stays all the same" in n for n in planned.notes)
+    assert planned.oldest_version == 47 and any("are kept nevertheless" in n for n in planned.notes)
     hour = timedelta(hours=1)
     for flags in ({}, {"allow_short_retention": True}, {"no_other_writers": True}):
         with pytest.raises(RefusedError, match="shorter than 1 day"):

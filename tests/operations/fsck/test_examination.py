@@ -360,6 +360,17 @@ def test_a_sound_table_has_no_findings_by_any_route() -> None:
 
 
 @pytest.mark.conformance("CM-08")
+@pytest.mark.conformance("VAC-16")
+def test_tombstones_of_deletion_vectors_are_no_removes_of_absent_files() -> None:
+    """Dropping deletion vectors commits them, here as in Delta Spark."""
+    table = SoundTable()
+    table.step(log.remove(VECTOR_FILE, dataChange=False), log.remove("absent"))
+    found = problems(table)
+    assert found.keys() == {"remove-of-absent-file"}
+    (problem,) = found["remove-of-absent-file"]
+    assert "others" not in problem and "absent" in problem
+
+
 def test_columns_that_come_back_or_are_mapped_anew_reuse_no_name() -> None:
     table = SoundTable(extras=False)
     one, two = ("a", _id(1, "x")), ("b", _id(2, "y"))

@@ -1,4 +1,4 @@
-"""`assess`: what is due on the tables of a policy, why, and what it costs and brings."""
+"""`assess`: the operations that are due on the tables of a policy, with reasons and costs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_parser(verbs: Verbs) -> None:
         summary="say which maintenance is due on the tables of a policy, and why",
         description="Hold each table against the policy: which operations are due, in which order, "
         "why, and\nwhat they cost and bring. Reads the logs and no data, and changes nothing. A "
-        "table that\ncannot be looked at does not keep the others from being looked at.",
+        "table or\na pattern that cannot be read does not keep the others from being assessed.",
         json_help="print the Assessments as one JSON document, a list",
     )
     parser.set_defaults(run=run)
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     tables = PolicyTables(arguments)
     look = partial(_assessed, tables, verbose=arguments.verbose)
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        assessments = list(pool.map(look, tables.tables))
+        assessments = [*pool.map(look, tables.tables), *tables.unlisted]
     if arguments.json:
         print_json([assessment.to_json() for assessment in assessments])
     else:

@@ -1,4 +1,4 @@
-"""Checkpoints against the log: whether each can be read, and holds what the commits come to.
+"""Checks whether checkpoints can be read and agree with the commits.
 
 Implements "Checkpoints", "V2 Spec" and "Last Checkpoint File" as far as they can be checked
 afterwards. A checkpoint may leave out tombstones and transactions that have expired; everything
@@ -41,6 +41,7 @@ from delta_maintenance.table.read.checkpoint_reader import (
     FileActionBatch,
     UnusableCheckpointError,
 )
+from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.log_inventory import LogInventory
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles
 
@@ -97,7 +98,7 @@ def check_hint(store: Store, inventory: LogInventory, findings: Findings) -> Non
     """`_last_checkpoint`: readable, and about a checkpoint that is there."""
     path = f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"
     try:
-        hint = parse_hint(store.read(path))
+        hint = parse_hint(read_hint(store, path))
     except FileNotFoundError:
         return
     if hint is None:
@@ -185,7 +186,7 @@ class _Comparison:
     def __init__(self, files: FileHistory, version: int, *, whole: bool) -> None:
         self._files = files
         self._whole = whole
-        self._rows, self._live = files.standing(version)
+        self._rows, self._live = files.active_rows(version)
         self._seen = np.zeros(len(self._live), np.int64)
         self._wrong: dict[str, tuple[int, str]] = {}
         """By what is wrong: how many files, and the first of them."""

@@ -1,4 +1,4 @@
-"""Version checksum files against the log ("State Validation").
+"""Compares version checksum files with the log ("State Validation").
 
 Every version of the history has its sums, so every checksum is compared, with histograms and lists
 of files only for the newest ones: each of those takes a look at all files.
@@ -25,6 +25,7 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
 )
 from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.log_inventory import LogInventory
 from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LogEntry
@@ -43,7 +44,7 @@ def check_checksums(
     """Reads every checksum, and compares those of versions that the history covers."""
     entries = [entry for entry in inventory.entries if entry.file.kind is LogFileKind.CHECKSUM]
     stated: dict[int, tuple[LogEntry, VersionChecksum]] = {}
-    for entry, data in read_ahead(store, entries, lambda entry: store.read(entry.path)):
+    for entry, data in read_ahead(store, entries, lambda entry: read_hint(store, entry.path)):
         version = entry.file.version
         assert version is not None
         if version > last:
@@ -91,7 +92,7 @@ def _compare(
 
 
 def _detailed(checksum: VersionChecksum, files: FileHistory, version: int) -> list[str]:
-    rows, live = files.standing(version)
+    rows, live = files.active_rows(version)
     sizes = np.maximum(files.field("size", rows[live]), 0)
     found = VersionChecksum(
         file_sizes=None

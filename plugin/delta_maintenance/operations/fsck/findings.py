@@ -1,4 +1,4 @@
-"""What can be wrong with a table: the kinds of findings, and a place to collect them.
+"""The kinds of findings, and the collection of the findings of one check.
 
 One damaged folder makes a million findings, so those about files are columns from the first to the
 last.
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.errors import shortened
 from delta_maintenance.operations.fsck.options import Finding, Severity
 
 
@@ -63,8 +64,8 @@ class Findings:
                 kind=kind,
                 severity=rule.severity,
                 version=version,
-                path=path,
-                problem=problem,
+                path=path if path is None else shortened(path, _MOST_PATH),
+                problem=shortened(problem),
                 remedy=remedy or rule.remedy,
             )
         )
@@ -126,6 +127,7 @@ class Findings:
         self._single = []
 
 
+_MOST_PATH = 4096
 _RANK: Mapping[Severity, int] = {"corrupt": 0, "warning": 1, "note": 2}
 
 _RESTORE = "restore it from a backup"

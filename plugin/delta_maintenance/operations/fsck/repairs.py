@@ -1,4 +1,4 @@
-"""What may be done about findings, and doing it.
+"""Repairs for findings: which are possible, and applying them.
 
 Everything here leaves each version that opened before with the files that it had, wherever it
 stops: a hint proves nothing, a checkpoint is replaced only where the log before it is whole, and
@@ -37,6 +37,7 @@ from delta_maintenance.protocol.features.registry import Operation, require_supp
 from delta_maintenance.table.commit.outcome import Conflicted, Landed
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.log_inventory import newest_sound_checkpoint
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -137,7 +138,7 @@ class Repairing:
         listing = list_log(store)
         versions = {files.version for files in listing.checkpoints}
         try:
-            hint = parse_hint(store.read(_HINT))
+            hint = parse_hint(read_hint(store, _HINT))
         except FileNotFoundError:
             return _outcome(repair, "already-done", reason="there is no hint any more")
         if hint is not None and hint.version in versions:

@@ -1,11 +1,12 @@
-"""The newest commits of a log as a bounded series, and the maintenance that they tell of."""
+"""The newest commits of a log as a bounded series, and the maintenance that they show."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
+from delta_maintenance import clock
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations.health.models import CommitPoint, MaintenanceSeen, TableHealth
 from delta_maintenance.protocol.actions.model import CommitInfo
@@ -13,6 +14,7 @@ from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.history import adjusted_times
+from delta_maintenance.table.read.log_file import read_listed
 from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LogEntry, LogListing
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -35,17 +37,17 @@ MAINTENANCE_OPERATIONS = frozenset(
         "VACUUM START",
     }
 )
-"""The names under which engines commit what changes no rows."""
+"""Names of operations that engines use for commits that change no rows."""
 
 _WHOLE = 256 << 10
 _HEAD = 64 << 10
-"""Of a commit larger than the former so much is read: what it says of itself comes first, as a
-rule, and its file actions are of no interest."""
+"""The number of bytes read of a larger commit: its `commitInfo` usually comes first, and its file
+actions are not needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitSeries:
-    """What is known of the newest commits."""
+    """The newest commits as a series."""
 
     points: tuple[CommitPoint, ...]
     """Oldest first."""
@@ -57,9 +59,9 @@ class CommitSeries:
 def commit_series(
     snapshot: Snapshot, listing: LogListing, *, max_commits: int, previous: TableHealth | None
 ) -> CommitSeries:
-    """The series up to the newest listed commit; what `previous` knows is not read again.
+    """The series up to the newest listed commit. Commits in `previous` are not read again.
 
-    A commit that cannot be read has no operation, and neither have those before it.
+    An unreadable commit and all commits before it have no operation.
     """
     versions = sorted(listing.commits)[-max_commits:] if max_commits else []
     known = {point.version: point for point in previous.commits} if previous is not None else {}
@@ -125,10 +127,10 @@ def _info(store: Store, entry: LogEntry) -> CommitInfo | None:
 
 def _beginning(store: Store, entry: LogEntry) -> bytes:
     if 0 < entry.status.size <= _WHOLE:
-        return store.read(entry.path)
+        return read_listed(store, entry.status)
     with store.open(entry.path) as file:
         data = file.read(_HEAD)
-    # The last line is cut off.
+    # The last line is incomplete.
     return data[: data.rfind(b"\n") + 1]
 
 
@@ -142,7 +144,7 @@ def _times(
             own = info.in_commit_timestamp if info is not None else None
             if version >= first and own is not None:
                 times[version] = own
-    return {version: _instant(ms) for version, ms in times.items()}
+    return {version: clock.instant(ms) for version, ms in times.items()}
 
 
 def _seen(point: CommitPoint, info: CommitInfo) -> MaintenanceSeen:
@@ -161,7 +163,3 @@ def _last_of_each(seen: Iterable[MaintenanceSeen]) -> tuple[MaintenanceSeen, ...
     for each in sorted(seen, key=lambda each: each.version):
         newest[each.operation, each.result] = each
     return tuple(sorted(newest.values(), key=lambda each: -each.version))
-
-
-def _instant(epoch_ms: int) -> datetime:
-    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=epoch_ms)

@@ -1,4 +1,4 @@
-"""The text of a commit or of a log compaction, taken apart line by line.
+"""Splitting the text of a commit or of a log compaction into lines.
 
 Implements "Delta Log Entries": newline-delimited JSON, one action a line. Blank lines, blanks
 around the JSON and several actions on one line are met in real logs and read; anything else is
@@ -30,6 +30,7 @@ from delta_maintenance.protocol.actions.model import (
     Sidecar,
     Txn,
 )
+from delta_maintenance.protocol.ndjson.bounds import require_bounded
 
 FILE_ACTIONS = frozenset({"add", "remove", "cdc"})
 SINGLE_ACTIONS = (
@@ -233,6 +234,7 @@ def parse_other_lines(
 
 def parse_line(line: bytes) -> dict[str, Any]:
     """One line as its actions. `CorruptTableError` for what is no JSON object or repeats a key."""
+    require_bounded(line)
     try:
         value = _DECODER.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
         if b"\\ud" in line.lower():

@@ -1,4 +1,4 @@
-"""Everything below a directory as columns: a table may have millions of files."""
+"""Listings as columns, because a table can have millions of files."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def tree_of(
     paths: Sequence[str] | pa.StringArray,
     kind: EntryKind,
     *,
-    sizes: Sequence[int] | None = None,
-    times: Sequence[int] | None = None,
+    sizes: Sequence[int | None] | None = None,
+    times: Sequence[int | None] | None = None,
 ) -> pa.Table:
     """Entries of one kind as a `TREE`."""
     rows = len(paths)

@@ -1,4 +1,4 @@
-"""The one place that says which paths a store takes, and that decodes the paths of a log."""
+"""The rules for paths in a store, and the only place that decodes paths of a log."""
 
 from __future__ import annotations
 
@@ -38,6 +38,16 @@ def check_start(start: str) -> str:
             f"a listing cannot start at {start!r}", remedy="give a bare file name"
         )
     return start
+
+
+def just_before(start: str) -> str:
+    """A text below `start` that leaves no name of a log in between.
+
+    For stores that list what comes after a name, never the name itself. What does lie in between is
+    left out by the caller.
+    """
+    head, last = start[:-1], start[-1]
+    return f"{head}{chr(ord(last) - 1)}~" if "!" < last <= "~" else head
 
 
 def decode_log_path(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Physical rows of data files, read from the footers of the files themselves.
+"""Physical row counts of data files, read from their footers.
 
 For files whose statistics do not tell: row tracking needs the number of rows that a file holds,
 deleted ones included, which is exactly what a Parquet footer says.
@@ -64,7 +64,10 @@ def _rows(store: Store, place: bytes | None) -> int | str:
             rows: int = pq.read_metadata(file).num_rows
     except FileNotFoundError:
         return "the data file is gone"
-    except (pa.ArrowException, ValueError) as error:
+    except (pa.ArrowException, ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            # The disk's own: of a damaged file pyarrow says less.
+            raise
         return f"its footer cannot be read ({' '.join(str(error).split())})"
     return rows
 

@@ -1,4 +1,4 @@
-"""Reading one checkpoint, whatever its kind: classic, multi-part or V2, Parquet or JSON.
+"""Reading a checkpoint of any kind: classic, multi-part or V2, Parquet or JSON.
 
 Implements "Checkpoints" and "V2 Spec" for readers. A checkpoint is V2 if it says so itself, by a
 `checkpointMetadata` action, whatever its name. Anything that keeps a checkpoint from being used
@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import CorruptTableError, InvalidRequestError
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    OversizedFileError,
+)
+from delta_maintenance.limits import ReadLimits
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     REMOVE_TYPES,
@@ -33,6 +39,8 @@ from delta_maintenance.protocol.ndjson.split import SingleActions, parse_other_l
 from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
+from delta_maintenance.table.read.guarded_parquet import guarded_batches, open_footer
+from delta_maintenance.table.read.log_file import read_text
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles
 
 if TYPE_CHECKING:
@@ -49,7 +57,6 @@ _SINGLES = (
     "checkpointMetadata",
     "sidecar",
 )
-_BATCH_ROWS = 1 << 17
 _PLAIN_NAME = "[0-9A-Za-z_-][0-9A-Za-z._-]*"
 """Bare names that are spelt the same with and without URI encoding."""
 _PARALLEL_FOOTERS = 8
@@ -116,8 +123,8 @@ class Checkpoint:
             raise error.located(
                 version=files.version, file=f"{LOG_DIRECTORY}/{files.name}"
             ) from None
-        except _DAMAGE as error:
-            raise self._unusable(_problem(error)) from None
+        except Exception as error:
+            raise self._damaged(error) from None
 
     @property
     def is_v2(self) -> bool:
@@ -158,15 +165,15 @@ class Checkpoint:
             for parquet in self._parquet:
                 if only is None or parquet.path in only:
                     yield from parquet.file_actions(keys, fields)
-        except _DAMAGE as error:
-            raise self._unusable(_problem(error)) from error
+        except Exception as error:
+            raise self._damaged(error) from error
 
     def sidecar_schema(self, path: str) -> pa.Schema:
         """The Parquet schema of a sidecar, by its path."""
         try:
             return next(file.schema for file in self._parquet if file.path == path)
-        except _DAMAGE as error:
-            raise self._unusable(_problem(error)) from error
+        except Exception as error:
+            raise self._damaged(error) from error
 
     def parts(self, max_bytes: int, *, only: Collection[str] | None = None) -> list[CheckpointPart]:
         """The file actions in parts of about so many bytes, as they are in memory.
@@ -243,13 +250,21 @@ class Checkpoint:
             )
             self._parquet = list(opened)
 
-    def _unusable(self, problem: str) -> UnusableCheckpointError:
+    def _unusable(self, problem: str, remedy: str | None = None) -> UnusableCheckpointError:
         return UnusableCheckpointError(
             f"the checkpoint cannot be used: {problem}",
             version=self.files.version,
             file=f"{LOG_DIRECTORY}/{self.files.name}",
-            remedy="write a new checkpoint, or restore this one from a backup",
+            remedy=remedy or "write a new checkpoint, or restore this one from a backup",
         )
+
+    def _damaged(self, error: Exception) -> DeltaMaintenanceError:
+        """What to raise for a failure to decode: whatever it is, it condemns the checkpoint."""
+        if isinstance(error, DeltaMaintenanceError) and not isinstance(error, CorruptTableError):
+            # The store's failure, or the caller's mistake.
+            return error
+        remedy = error.remedy if isinstance(error, OversizedFileError) else None
+        return self._unusable(_problem(error), remedy)
 
 
 def read_part(
@@ -272,24 +287,24 @@ def read_part(
         if lines is not None:
             parsed = parse_file_actions([lines], keys=keys, fields=fields)
             yield FileActionBatch(parsed.adds, parsed.removes)
-    except _DAMAGE as error:
+    except Exception as error:
+        if isinstance(error, DeltaMaintenanceError) and not isinstance(error, CorruptTableError):
+            raise
         problem = f"the checkpoint cannot be used: {_problem(error)}"
         raise UnusableCheckpointError(problem, file=part.path) from error
-
-
-# Parquet says that text is UTF-8; the bytes may say otherwise.
-_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError, CorruptTableError)
 
 
 def _problem(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{error.filename or error} is gone"
-    problem = error.problem if isinstance(error, CorruptTableError) else str(error)
-    return " ".join(problem.split())
+    if isinstance(error, CorruptTableError):
+        return error.problem
+    # What decoders raise for damage is anything, and not always with a text.
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _read_json(store: Store, path: str) -> tuple[SingleActions, FileLines | None]:
-    text = split(path.rpartition("/")[2], store.read(path))
+    text = split(path.rpartition("/")[2], read_text(store, path))
     singles, beside = parse_other_lines(text)
     lines = FileLines.of(text, beside)
     return singles, lines if lines.runs else None
@@ -303,6 +318,7 @@ class _ParquetFile:
 
     def __init__(self, store: Store, path: str, *, at_once: bool = True) -> None:
         self._store = store
+        self._limits = ReadLimits.of(store)
         self.path = path
         if at_once:
             self._footer  # noqa: B018
@@ -317,17 +333,15 @@ class _ParquetFile:
 
     @read_once
     def _footer(self) -> tuple[pq.FileMetaData, pa.Schema]:
-        # Loads clients of object stores, which a log without a checkpoint need not wait for.
-        import pyarrow.parquet as pq
-
         path = self.path
         try:
             with self._store.open(path) as source:
-                file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
-                return file.metadata, file.schema_arrow
+                return open_footer(source, self._limits)
         except FileNotFoundError:
             raise UnusableCheckpointError(f"{path} is gone") from None
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        except DeltaMaintenanceError as error:
+            raise error.located(file=path) from None
+        except Exception as error:
             problem = f"{path} is no readable Parquet ({_problem(error)})"
             raise UnusableCheckpointError(problem) from None
 
@@ -398,20 +412,13 @@ class _ParquetFile:
     def _batches(
         self, top: str, columns: list[str], within: Collection[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        import pyarrow.parquet as pq
-
         groups = [g for g in self._row_groups_with(top) if within is None or g in within]
         if not groups or not columns:
             return
         with self._store.open(self.path) as source:
-            file = pq.ParquetFile(
-                source,
-                metadata=self.metadata,
-                pre_buffer=True,
-                # Nanoseconds, the default for INT96, end in 2262 and wrap around silently.
-                coerce_int96_timestamp_unit="us",
+            yield from guarded_batches(
+                source, self.metadata, row_groups=groups, columns=columns, limits=self._limits
             )
-            yield from file.iter_batches(batch_size=_BATCH_ROWS, row_groups=groups, columns=columns)
 
     def _row_groups_with(self, top: str) -> list[int]:
         """The row groups in which the action may occur, by their null counts."""

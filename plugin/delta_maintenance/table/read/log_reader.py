@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.limits import ReadLimits
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.columns.arrays import integers
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
@@ -17,6 +18,7 @@ from delta_maintenance.protocol.ndjson.split import CommitText, FileBlock, parse
 from delta_maintenance.protocol.ndjson.split_stream import split_pieces
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
+from delta_maintenance.table.read.log_file import read_listed
 from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LogEntry
 
@@ -85,7 +87,7 @@ class LogTail:
             yield entry, text
 
     def _read(self, entry: LogEntry) -> CommitText:
-        data = self._store.read(entry.path)
+        data = read_listed(self._store, entry.status)
         try:
             return split(
                 entry.path, data, thorough=self._thorough, block=self._blocks.get(entry.path)
@@ -132,10 +134,11 @@ def read_without_files(store: Store, entry: LogEntry) -> CommitText:
     """
     try:
         if entry.status.size <= _PIECE_BYTES:
-            return split(entry.path, store.read(entry.path))
+            return split(entry.path, read_listed(store, entry.status))
         with store.open(entry.path) as file:
             pieces = iter(partial(file.read, _PIECE_BYTES), b"")
-            return split_pieces(entry.path, pieces)
+            limits = ReadLimits.of(store)
+            return split_pieces(entry.path, pieces, longest=limits.text_bytes)
     except CorruptTableError as error:
         raise error.located(version=entry.file.version) from None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from itertools import islice
 from typing import TypeVar
@@ -19,7 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance import clock
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
+from delta_maintenance.limits import MOST_PARTITION_COLUMNS
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     REMOVE_TYPES,
@@ -169,7 +171,7 @@ class Snapshot:
         """When the version was committed: its in-commit timestamp, else its file's time, in UTC."""
         if self.timestamp_ms is None:
             return None
-        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self.timestamp_ms)
+        return clock.instant(self.timestamp_ms)
 
     @property
     def protocol(self) -> Protocol:
@@ -358,6 +360,9 @@ class Snapshot:
     def physical_partition_columns(self) -> tuple[str, ...]:
         """The names under which partition values stand in file actions ("Column Mapping")."""
         columns = self.metadata.partition_columns
+        if len(columns) > MOST_PARTITION_COLUMNS:
+            # Each file has a value for each of them, be it null.
+            raise CorruptTableError(f"the table has {len(columns)} partition columns")
         mode = column_mapping_mode(self.protocol, self.metadata.configuration)
         if mode == "none" or not columns or self.metadata.schema_string is None:
             return columns

@@ -1,4 +1,4 @@
-"""A Delta table at an address: the way in to its snapshots and its history."""
+"""A Delta table at an address: access to its snapshots and its history."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ from delta_maintenance.table.read.history import (
     read_commit_info,
     version_at,
 )
+from delta_maintenance.table.read.log_file import read_listed
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.segment import (
     LOG_DIRECTORY,
@@ -192,7 +193,7 @@ class Table:
             if entry.file.end_version is None:
                 continue
             try:
-                problem = _compaction_problem(self.store.read(entry.path), entry.path)
+                problem = _compaction_problem(read_listed(self.store, entry.status), entry.path)
             except FileNotFoundError:
                 problem = "it is gone"
             except CorruptTableError as error:
@@ -219,7 +220,7 @@ class Table:
                 actions, _ = parse_other_lines(text, commit_info=is_last)
             except CorruptTableError as error:
                 raise error.located(version=entry.file.version) from None
-            replay.offer(
+            replay.add(
                 protocol=actions.protocol,
                 metadata=actions.metadata,
                 txns=actions.txns.values(),
@@ -311,7 +312,7 @@ class Table:
 def _offer_checkpoint(replay: StateReplay, checkpoint: Checkpoint) -> None:
     singles = checkpoint.singles
     draft = singles.draft_high_water_mark
-    replay.offer(
+    replay.add(
         protocol=singles.protocol,
         metadata=singles.metadata,
         txns=singles.txns.values(),

@@ -1,4 +1,4 @@
-"""Writing checkpoints: staged, verified with our own reader, published, then announced.
+"""Writing checkpoints: stage, verify with our own reader, publish, update the hint.
 
 Implements "Checkpoints" and "Last Checkpoint File" for writers. Everything is
 written to a staging folder first and read back from there as any reader would. Only then does it
@@ -43,6 +43,7 @@ from delta_maintenance.protocol.delta_log.last_checkpoint import (
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.stated_checksum import stated_files
@@ -314,7 +315,7 @@ def announce(
     """Points `_last_checkpoint` at a published checkpoint, unless it points at a newer one."""
     path = f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"
     try:
-        current = parse_hint(store.read(path))
+        current = parse_hint(read_hint(store, path))
     except FileNotFoundError:
         current = None
     if current is not None and current.version > version:
