@@ -24,7 +24,8 @@ class DeltaCheckpointOperator(DeltaSparkOperator):
 
     `status` is `written`, `already-there` or `nothing-to-do`. Takes the parameters of
     `DeltaSparkOperator`. `options` are fields of `CheckpointOptions`: `kind` (`auto`, `classic`,
-    `v2-classic`, `v2-json`, `v2-parquet`), `actions_per_sidecar`, `time_zone`, `auto_spark_bytes`.
+    `v2-classic`, `v2-json`, `v2-parquet`), `actions_per_sidecar`, `incremental` (`auto`, `never`,
+    `always`), `time_zone`, `auto_spark_bytes`.
     """
 
     operation = "checkpoint"
