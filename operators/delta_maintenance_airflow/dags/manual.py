@@ -40,6 +40,8 @@ OPERATIONS = {
     "clean-log": "Clean up the log (deletes)",
     "vacuum": "Vacuum (deletes)",
     "fsck": "Examine the table",
+    "optimize": "Merge small data files",
+    "purge": "Purge deleted rows from data files",
     "backfill-row-ids": "Enable row tracking, with IDs for all rows",
     "upgrade-protocol": "Upgrade the protocol",
     "set-properties": "Set table properties",
