@@ -123,7 +123,7 @@ def live_columns(snapshot: Snapshot) -> LiveColumns:
         fields = {"add": _ADD_FIELDS, "remove": _REMOVE_FIELDS}
 
         def offered(batch: StandingFiles, audit: PathAudit = audit) -> StandingFiles:
-            audit.offer(batch.adds, batch.tombstones)
+            audit.add(batch.adds, batch.tombstones)
             return batch
 
         try:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.operations.rewriting.sources import source_files
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
-from delta_maintenance.protocol.commit.conflicts import WinningCommit
+from delta_maintenance.protocol.commit.conflicts import ConcurrentCommit
 from delta_maintenance.protocol.commit.staged import places, staged_adds
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
@@ -65,7 +65,7 @@ class FollowedSources:
         rows = np.flatnonzero(named.to_numpy(zero_copy_only=False)).tolist()
         return {row: self._touched[found[row].as_py()] for row in rows}
 
-    def take_in(self, snapshot: Snapshot, commits: Iterable[WinningCommit]) -> None:
+    def take_in(self, snapshot: Snapshot, commits: Iterable[ConcurrentCommit]) -> None:
         """Takes in commits of others, in the order of their versions. `snapshot` is of a version
         that has them, for its store and its partition columns."""
         for commit in commits:
