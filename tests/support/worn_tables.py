@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from data_files import parquet
+from rewrites.data_files import parquet
 from vacuum_tables import Folder
 
 from delta_maintenance.testing.actions import add, features, metadata, remove

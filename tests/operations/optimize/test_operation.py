@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_files import ROW_ID, ROW_VERSION, DataTable, field, schema_string
-from rewritten_tables import NOW, Rewritten, ids, numbers
-from table_rows import actions_of, latest, live_adds, live_rows
+from rewrites.data_files import ROW_ID, ROW_VERSION, DataTable, field, schema_string
+from rewrites.rewritten_tables import NOW, Rewritten, ids, numbers
+from rewrites.table_rows import actions_of, latest, live_adds, live_rows
 
 from delta_maintenance.errors import InvalidRequestError, UnsupportedFeatureError
 from delta_maintenance.operations import optimize

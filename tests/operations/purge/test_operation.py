@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_files import DataTable
-from rewritten_tables import NOW, Rewritten, ids
-from table_rows import actions_of, latest, live_adds, live_rows
+from rewrites.data_files import DataTable
+from rewrites.rewritten_tables import NOW, Rewritten, ids
+from rewrites.table_rows import actions_of, latest, live_adds, live_rows
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import drop_feature, purge, set_properties

@@ -8,9 +8,9 @@ from datetime import timedelta
 from functools import cache
 
 import pytest
-from data_files import ROW_ID, ROW_VERSION
-from rewritten_tables import NOW, Rewritten, ids
-from table_rows import Row, live_rows
+from rewrites.data_files import ROW_ID, ROW_VERSION
+from rewrites.rewritten_tables import NOW, Rewritten, ids
+from rewrites.table_rows import Row, live_rows
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError

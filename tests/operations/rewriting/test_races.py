@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from data_files import ROW_TRACKING, field, schema_string
-from rewritten_tables import NOW, Rewritten, ids, numbers, without
-from table_rows import actions_of, latest, live_adds
+from rewrites.data_files import ROW_TRACKING, field, schema_string
+from rewrites.rewritten_tables import NOW, Rewritten, ids, numbers, without
+from rewrites.table_rows import actions_of, latest, live_adds
 
 from delta_maintenance.errors import CommitUnknownError
 from delta_maintenance.operations import checkpoint, optimize

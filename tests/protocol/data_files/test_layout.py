@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from data_files import ROW_TRACKING, field, schema_string
+from rewrites.data_files import ROW_TRACKING, field, schema_string
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol

@@ -14,9 +14,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_files import ROW_ID, ROW_TRACKING, ROW_VERSION, field, parquet, put, schema_string, source
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rewrites.data_files import (
+    ROW_ID,
+    ROW_TRACKING,
+    ROW_VERSION,
+    field,
+    parquet,
+    put,
+    schema_string,
+    source,
+)
 
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.data_files.layout import DataFileLayout

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_files import field, parquet, put, schema_string, source
+from rewrites.data_files import field, parquet, put, schema_string, source
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol

@@ -13,7 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from data_files import ROW_ID, ROW_TRACKING, ROW_VERSION, field, parquet, put, schema_string, source
+from rewrites.data_files import (
+    ROW_ID,
+    ROW_TRACKING,
+    ROW_VERSION,
+    field,
+    parquet,
+    put,
+    schema_string,
+    source,
+)
 
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol

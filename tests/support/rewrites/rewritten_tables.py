@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-from data_files import ROW_ID, ROW_TRACKING, ROW_VERSION, DataTable, field
+from rewrites.data_files import ROW_ID, ROW_TRACKING, ROW_VERSION, DataTable, field
+from rewrites.table_rows import Row, actions_of, latest, live_adds, live_rows
 from row_ids import RacedStore
-from table_rows import Row, actions_of, latest, live_adds, live_rows
 
 from delta_maintenance.clock import NewId, epoch_millis
 from delta_maintenance.operations import optimize
