@@ -47,8 +47,8 @@ def new_root(hdfs: HdfsCluster) -> str:
 
 
 class TestHdfsStore(StoreContract):
-    entries = 1_200
-    doomed = 60
+    entries = 250
+    doomed = 30
     races = int(os.environ.get("DELTA_MAINTENANCE_RACES", "25"))
     refused_names = frozenset(["a:b"])
 
