@@ -14,6 +14,7 @@ _INTEGRATION = "Delta Lake"
 _PACKAGE = "delta_maintenance_airflow"
 _OPERATORS = (
     "add_constraint",
+    "approvals",
     "backfill_row_ids",
     "by_hand",
     "checkpoint",
@@ -22,7 +23,9 @@ _OPERATORS = (
     "drop_feature",
     "fsck",
     "policy",
+    "select_tables",
     "set_properties",
+    "summary",
     "upgrade_protocol",
     "vacuum",
 )
@@ -47,7 +50,7 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules(f"{_PACKAGE}.sensors.commit")],
         "hooks": [_modules(f"{_PACKAGE}.hooks.delta")],
         "triggers": [_modules(*(f"{_PACKAGE}.triggers.{name}" for name in _TRIGGERS))],
-        "extra-links": [f"{_PACKAGE}.links.SparkUILink"],
+        "extra-links": [f"{_PACKAGE}.links.{name}" for name in ("HealthPageLink", "SparkUILink")],
         "notifications": [
             f"{_PACKAGE}.notifications.{name}"
             for name in ("ApprovalNotifier", "MaintenanceSummaryNotifier")

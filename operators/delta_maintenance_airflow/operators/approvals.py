@@ -144,6 +144,7 @@ class DeltaApprovalsOperator(HITLOperator):
         answer, user = (event.get("chosen_options") or [LATER])[0], event.get("responded_by_user")
         by = name_of(user)
         self.log.info("%s, by %s: %s", answer, by or "nobody", [plan.label for plan in chosen])
+        self._close_question()
         if answer == APPROVE:
             require_other_person(context, user)
             return _by_table(chosen)
@@ -151,6 +152,11 @@ class DeltaApprovalsOperator(HITLOperator):
             until = _until(given.get("snooze_until") if answer == SNOOZE else None)
             self._put_off(chosen, "snoozed" if answer == SNOOZE else "rejected", until, by)
         return []
+
+    def _close_question(self) -> None:
+        store = assessment_store()
+        for plan in self._pending:
+            store.link_pending(plan.name, [plan.operation], None)
 
     @property
     def _pending(self) -> list[PendingPlan]:
