@@ -13,9 +13,10 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
-from docs_site import markdown_site, pages
+from docs_site import command_line, markdown_site, pages
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGURATION = ROOT / "zensical.toml"
@@ -24,15 +25,18 @@ BUILD = ROOT / "build" / "docs"
 
 def main() -> int:
     """Returns the exit status: 0 if the site was built without a warning."""
-    project = tomllib.loads(CONFIGURATION.read_text())["project"]
+    configuration = configured(CONFIGURATION.read_text(), command_line.verb_names())
+    project = tomllib.loads(configuration)["project"]
     try:
         collected = pages.collect()
         require_navigation(project["nav"], set(collected))
     except pages.PageError as error:
         print(f"documentation: {error}", file=sys.stderr)
         return 1
-    sources, site = ROOT / project["docs_dir"], ROOT / project["site_dir"]
+    sources, site = BUILD / project["docs_dir"], BUILD / project["site_dir"]
     shutil.rmtree(BUILD, ignore_errors=True)
+    BUILD.mkdir(parents=True)
+    (BUILD / CONFIGURATION.name).write_text(configuration)
     for name, text in collected.items():
         (sources / name).parent.mkdir(parents=True, exist_ok=True)
         (sources / name).write_text(text)
@@ -40,7 +44,7 @@ def main() -> int:
         (sources / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / "docs" / name, sources / name)
     command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict", "--clean"]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    built = subprocess.run(command, cwd=BUILD, capture_output=True, text=True)
     if built.returncode:
         # The rest is a traceback of the generator about its own exit. It always prints in colour.
         problems = (built.stdout + built.stderr).split("Traceback", 1)[0]
@@ -55,6 +59,12 @@ def main() -> int:
     )
     print(f"{len(collected)} pages in {site.relative_to(ROOT)}", file=sys.stderr)
     return 0
+
+
+def configured(text: str, verbs: Sequence[str]) -> str:
+    """The configuration with an entry of the navigation for each verb of the command line."""
+    entries = (f'{{ "{verb}" = "{pages.VERB_PAGES}{verb}.md" }},' for verb in verbs)
+    return text.replace("# verbs\n", "\n      ".join(entries) + "\n")
 
 
 def require_navigation(nav: markdown_site.Nav, known: set[str]) -> None:

@@ -1,3 +1,22 @@
 """Delta Lake maintenance for Apache Airflow."""
 
+from delta_maintenance import renamed_modules
+
 __version__ = "0.1.0"
+
+_WITH_OPERATORS = (
+    "add_constraint",
+    "backfill_row_ids",
+    "checkpoint",
+    "clean_log",
+    "compact_log",
+    "drop_feature",
+    "fsck",
+    "set_properties",
+    "upgrade_protocol",
+    "vacuum",
+)
+
+renamed_modules.install(
+    __name__, {f"operators.{name}": "operators.operations" for name in _WITH_OPERATORS}
+)

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations import core
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.settings import policy_path
@@ -93,6 +94,7 @@ def submitter(
     def submit(
         table: PolicyTable, due: AssessedOperation, *, plan_only: bool = False
     ) -> Mapping[str, Any]:
+        record = core.find(due.operation)
         hook, spark = PolicyHook(table.rules.storage), table.rules.spark
         options = due.options.to_json() if due.options is not None else {}
         asked = json.dumps([*key, table.uri, due.operation, plan_only, options], sort_keys=True)
@@ -111,18 +113,7 @@ def submitter(
             table.uri,
             options,
             plan_only=plan_only,
-            settles=lambda result: not _unfinished(result),
+            settles=lambda result: record.outcome_of(result.get("status", "")).succeeded,
         )
 
     return submit
-
-
-def _unfinished(result: Mapping[str, Any]) -> bool:
-    return result.get("status") in (
-        "failed",
-        "partly",
-        "incomplete",
-        "conflict",
-        "corrupt",
-        "violated",
-    )

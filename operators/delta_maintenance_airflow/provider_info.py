@@ -12,23 +12,7 @@ from delta_maintenance_airflow import __version__
 
 _INTEGRATION = "Delta Lake"
 _PACKAGE = "delta_maintenance_airflow"
-_OPERATORS = (
-    "add_constraint",
-    "approvals",
-    "backfill_row_ids",
-    "by_hand",
-    "checkpoint",
-    "clean_log",
-    "compact_log",
-    "drop_feature",
-    "fsck",
-    "policy",
-    "select_tables",
-    "set_properties",
-    "summary",
-    "upgrade_protocol",
-    "vacuum",
-)
+_OPERATORS = ("approvals", "by_hand", "operations", "policy", "select_tables", "summary")
 _TRIGGERS = ("commit", "commit_event", "policy_commits")
 
 

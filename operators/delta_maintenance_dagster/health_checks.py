@@ -11,6 +11,7 @@ import dagster as dg
 from pydantic import Field
 
 from delta_maintenance import clock
+from delta_maintenance.operations.core.registry import known
 from delta_maintenance_dagster import memory, metadata
 from delta_maintenance_dagster.log_picture import log_picture
 from delta_maintenance_dagster.references import Reference
@@ -269,12 +270,11 @@ def _retention_settings(health: "TableHealth", thresholds: HealthThresholds) -> 
 
 
 def _protocol(assessment: "Assessment", health: "TableHealth") -> Judgement:
-    asked = ("upgrade-protocol", "set-properties", "backfill-row-ids")
     missing = [
         f"{each.operation}: {each.reason}"
         for each in assessment.operations
         # What only waits for its hour has an instant.
-        if (each.operation in asked and each.status != "not-due")
+        if (_changes_table(each.operation) and each.status != "not-due")
         or (each.status == "blocked" and each.due_at is None)
     ]
     return Judgement(
@@ -287,6 +287,11 @@ def _protocol(assessment: "Assessment", health: "TableHealth") -> Judgement:
             "refused": dg.MetadataValue.json([each.to_json() for each in health.refused]),
         },
     )
+
+
+def _changes_table(operation: str) -> bool:
+    record = known(operation)
+    return record is not None and record.effects.changes_table
 
 
 def _days(length: timedelta) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -182,10 +182,14 @@ RENAMED: dict[str, str] = {
 }
 
 
-def install() -> None:
-    """Lets `import` find modules by their former names. Calling it again changes nothing."""
-    if not any(isinstance(finder, _RenamedModules) for finder in sys.meta_path):
-        sys.meta_path.append(_RenamedModules())
+def install(package: str = PACKAGE, renamed: Mapping[str, str] = RENAMED) -> None:
+    """Lets `import` find the modules of a package by their former names.
+
+    Calling it again for the same package changes nothing.
+    """
+    finders = (finder for finder in sys.meta_path if isinstance(finder, _RenamedModules))
+    if not any(finder.package == package for finder in finders):
+        sys.meta_path.append(_RenamedModules(package, renamed))
 
 
 def forward_names(package: str, module: str) -> Callable[[str], Any]:
@@ -202,16 +206,21 @@ def forward_names(package: str, module: str) -> Callable[[str], Any]:
 
 
 class _RenamedModules(MetaPathFinder, Loader):
+    def __init__(self, package: str, renamed: Mapping[str, str]) -> None:
+        self.package = package
+        self._renamed = renamed
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         package, _, name = fullname.partition(".")
-        if package != PACKAGE or name not in RENAMED:
+        if package != self.package or name not in self._renamed:
             return None
         return ModuleSpec(fullname, self)
 
     def exec_module(self, module: ModuleType) -> None:
-        name = f"{PACKAGE}.{RENAMED[module.__name__.removeprefix(f'{PACKAGE}.')]}"
+        former = module.__name__.removeprefix(f"{self.package}.")
+        name = f"{self.package}.{self._renamed[former]}"
         _warn(module.__name__, name)
         # `import` returns what it finds here, which is the module under its new name.
         sys.modules[module.__name__] = import_module(name)

@@ -15,6 +15,7 @@ from docs_site import (
     dagster_classes,
     exit_statuses,
     findings,
+    operation_pages,
     operators,
     policy,
     python_api,
@@ -35,6 +36,7 @@ PARTS: Mapping[str, Callable[[str], str]] = {
     "operation-records": records.operations,
     "policy-schema": policy.schema,
     "python": python_api.member,
+    "python-operations": python_api.operations,
     "records": records.documents,
     "table-features": table_protocol.features,
     "table-properties": table_protocol.properties,
@@ -56,14 +58,15 @@ class PageError(Exception):
 def collect() -> dict[str, str]:
     """Every page of the site, by its path, complete with its generated parts."""
     sources = {f"docs/{name}": name for name in _in_docs()} | _of_the_repository()
-    pages = {}
-    for source, page in sources.items():
-        text = (ROOT / source).read_text()
-        pages[page] = _linked(_generated(text, page), source=source, pages=sources)
-    missing = [verb for verb in command_line.verb_names() if f"{VERB_PAGES}{verb}.md" not in pages]
-    if missing:
-        raise PageError(f"docs/{VERB_PAGES} has no page for the verbs {', '.join(missing)}")
-    return pages
+    texts = {source: (ROOT / source).read_text() for source in sources}
+    for verb in command_line.verb_names():
+        name = f"{VERB_PAGES}{verb}.md"
+        if f"docs/{name}" not in sources:
+            sources[f"docs/{name}"], texts[f"docs/{name}"] = name, _page_of(verb)
+    return {
+        page: _linked(_generated(texts[source], page), source=source, pages=sources)
+        for source, page in sources.items()
+    }
 
 
 def assets() -> list[str]:
@@ -86,6 +89,14 @@ def _of_the_repository() -> dict[str, str]:
     sources = [path.name for path in sorted(ROOT.glob("*.md")) if path.name != "README.md"]
     sources += ["benchmarks/README.md", "examples/dagster/README.md"]
     return {source: f"project/{_name(source)}.md" for source in sources}
+
+
+def _page_of(verb: str) -> str:
+    """The page of an operation that `docs/` has none of."""
+    made = operation_pages.page(verb)
+    if made is None:
+        raise PageError(f"docs/{VERB_PAGES} has no page for the verb {verb}")
+    return made
 
 
 def _name(source: str) -> str:
@@ -117,11 +128,11 @@ def _linked(text: str, *, source: str, pages: Mapping[str, str]) -> str:
         if re.match(r"[a-z]+:", target):
             return match[0]
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        if not (ROOT / path).exists():
-            raise PageError(f"{source}: the link to {target} leads nowhere")
         if path in pages:
             here = posixpath.dirname(pages[source])
             return f"{image}[{label}]({posixpath.relpath(pages[path], here or '.')}{anchor})"
+        if not (ROOT / path).exists():
+            raise PageError(f"{source}: the link to {target} leads nowhere")
         if path.startswith("docs/") and (ROOT / path).is_file():
             here = posixpath.dirname(pages[source])
             where = posixpath.relpath(path.removeprefix("docs/"), here or ".")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import griffe
 
+from delta_maintenance.operations.core.registry import BUILT_IN
 from docs_site import source
 from docs_site.markdown import code, table
 
@@ -35,6 +36,14 @@ def member(argument: str) -> str:
             assert isinstance(function, griffe.Function), path
             parts.append(_function(function, level=4, name=f"{path.rsplit('.', 1)[1]}.{name}"))
     return "\n".join(parts)
+
+
+def operations(_: str) -> str:
+    """`plan` and `apply` of every built-in operation, one section each."""
+    modules = [name.replace("-", "_") for name in BUILT_IN]
+    return "\n".join(
+        f"### {name}\n\n{member(f'delta_maintenance.operations.{name}')}" for name in modules
+    )
 
 
 def _class(found: griffe.Class, hidden: Sequence[str], module: str | None) -> str:

@@ -1,19 +1,23 @@
 """Operators that maintain Delta tables: one for each operation.
 
 Those for the tables of a policy are imported from `policy`, those for what somebody asks for from
-`by_hand`.
+`by_hand`. An operation `NAME` of another distribution has the operator `DeltaNameOperator` here.
 """
 
-from delta_maintenance_airflow.operators.add_constraint import DeltaAddConstraintOperator
-from delta_maintenance_airflow.operators.backfill_row_ids import DeltaRowTrackingBackfillOperator
-from delta_maintenance_airflow.operators.checkpoint import DeltaCheckpointOperator
-from delta_maintenance_airflow.operators.clean_log import DeltaLogCleanupOperator
-from delta_maintenance_airflow.operators.compact_log import DeltaLogCompactionOperator
-from delta_maintenance_airflow.operators.drop_feature import DeltaDropFeatureOperator
-from delta_maintenance_airflow.operators.fsck import DeltaFsckOperator
-from delta_maintenance_airflow.operators.set_properties import DeltaTablePropertiesOperator
-from delta_maintenance_airflow.operators.upgrade_protocol import DeltaProtocolUpgradeOperator
-from delta_maintenance_airflow.operators.vacuum import DeltaVacuumOperator
+from typing import Any
+
+from delta_maintenance_airflow.operators.operations import (
+    DeltaAddConstraintOperator,
+    DeltaCheckpointOperator,
+    DeltaDropFeatureOperator,
+    DeltaFsckOperator,
+    DeltaLogCleanupOperator,
+    DeltaLogCompactionOperator,
+    DeltaProtocolUpgradeOperator,
+    DeltaRowTrackingBackfillOperator,
+    DeltaTablePropertiesOperator,
+    DeltaVacuumOperator,
+)
 
 __all__ = [
     "DeltaAddConstraintOperator",
@@ -27,3 +31,14 @@ __all__ = [
     "DeltaTablePropertiesOperator",
     "DeltaVacuumOperator",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("Delta") and name.endswith("Operator"):
+        # Looks for operations of other distributions, which most processes have no use for.
+        from delta_maintenance_airflow.operators.further import operator_named
+
+        found = operator_named(name)
+        if found is not None:
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
 
+from delta_maintenance import clock
+from delta_maintenance.operations import core
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.delta import DeltaHook
 from delta_maintenance_airflow.lineage import TellsLineage, Told
@@ -22,17 +24,8 @@ from delta_maintenance_airflow.xcom import flat
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from delta_maintenance import Table
-    from delta_maintenance.errors import DeltaMaintenanceError
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A plan, and how to carry it out."""
-
-    plan: Any
-    apply: Callable[[], Any]
-    """Gives the Result."""
+    from delta_maintenance.operations.core.execution import Prepared
+    from delta_maintenance.operations.core.registry import AnyOperation
 
 
 class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
@@ -57,14 +50,7 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
     """
 
     operation: ClassVar[str]
-    """The verb of the command line."""
-    subjects: ClassVar[Sequence[str]] = ()
-    """Fields of the Options that are arguments of their own."""
-    names_commits: ClassVar[bool] = False
-    """Whether the commits carry an id, by which a second process of this very task finds them."""
-
-    asks_for_writers: ClassVar[bool] = False
-    """Whether the operation wants to know who else commits, which the connection may say."""
+    """The verb of the command line. All else about the operation is in its record."""
 
     template_fields: Sequence[str] = ("table_uri", "options", "plan_only", "delta_conn_id")
     template_fields_renderers = {"options": "json"}
@@ -81,8 +67,8 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         # What comes from another task is no mapping before it is rendered.
-        twice = set(options).intersection(self.subjects) if isinstance(options, Mapping) else ()
-        for name in twice:
+        given = set(options) if isinstance(options, Mapping) else set()
+        for name in given.intersection(self.template_fields):
             raise ValueError(f"give the argument `{name}`, not an option of this name")
         self.table_uri = table_uri
         self.options = options
@@ -90,58 +76,33 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
         self.delta_conn_id = delta_conn_id
         self._lineage: Told | None = None
 
-    # Whatever implements these imports the operation within: that loads pyarrow and pydantic,
-    # which the parsing of DAGs must not wait for.
-
-    def read_options(self, given: Mapping[str, Any]) -> Any:
-        """The Options of the operation."""
-        raise NotImplementedError
-
-    def prepare(self, table: Table, options: Any, progress: LoggedProgress) -> Prepared:
-        """Plans."""
-        raise NotImplementedError
-
-    def summary(self, result: Any) -> str:
-        """One line about what was done."""
-        raise NotImplementedError
-
-    def reason(self, plan: Any) -> str:
-        """One sentence of a plan: why this, or why nothing."""
-        return str(plan.reason)
-
-    def facts(self, document: Any) -> Mapping[str, Any]:
-        """What XCom has besides the fields of a Plan or a Result."""
-        return {}
-
-    def failure(self, document: Any) -> DeltaMaintenanceError | None:
-        """The error that a Plan or a Result amounts to, which has what was done all the same."""
-        return None
-
-    def wrote(self, result: Any) -> bool:
-        """Whether a Result tells of a table that was written to, by this try or another one."""
-        return result.status not in ("nothing-to-do", "already-there", "conflict", "violated")
+    @property
+    def record(self) -> AnyOperation:
+        """What describes the operation."""
+        return core.find(self.operation)
 
     def lineage(self) -> Told | None:
         begun = Told(table_uri=self.table_uri, written=not as_flag(self.plan_only))
         return self._lineage or begun
 
     def execute(self, context: Context) -> dict[str, Any]:
-        plan_only = as_flag(self.plan_only)
+        plan_only, record = as_flag(self.plan_only), self.record
         with retrying_only_what_may_pass():
-            options = self.read_options(self._given(context))
+            options = record.options.from_json(self._given(context))
             document = self.run(options, plan_only=plan_only)
             outcome = self._told(document, planned=plan_only)
             self._lineage = Told(
                 table_uri=self.table_uri,
-                written=not plan_only and self.wrote(document),
+                written=not plan_only and record.wrote_to_table(document),
                 facts=outcome,
                 results=[] if plan_only else [document.to_json()],
             )
-            failure = self.failure(document)
-            if failure is not None:
+            ending = record.ending_of_plan(document) if plan_only else record.ending(document)
+            error = ending.error(table=document.table, version=document.version)
+            if error is not None:
                 # Airflow takes what a task returns only where it succeeds.
                 context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=outcome)
-                raise failure.located(table=document.table, version=document.version)
+                raise error
         if not plan_only:
             extra = {
                 "delta_version": document.version,
@@ -154,19 +115,39 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
     def run(self, options: Any, *, plan_only: bool) -> Any:
         """The Plan, or the Result."""
         prepared = self.planned(options)
+        assert prepared is not None, "this process is the only engine"
         return prepared.plan if plan_only else prepared.apply()
 
-    def planned(self, options: Any) -> Prepared:
-        """Opens the table, plans, and logs why."""
-        table = self.hook.open_table(self.table_uri)
-        prepared = self.prepare(table, options, LoggedProgress(self.log))
-        if prepared.plan is not None:
+    def planned(self, options: Any) -> Prepared[Any, Any] | None:
+        """Plans, and logs why; None where only a job can make the plan."""
+        prepared = self.prepared(options)
+        if prepared is not None:
             self.log_reason(prepared.plan)
         return prepared
 
+    def prepared(self, options: Any) -> Prepared[Any, Any] | None:
+        """Opens the table and plans; None where only a job can make the plan."""
+        # Before the table is opened: what comes later must not look older than it is.
+        now = clock.now()
+        execution = core.Execution(
+            progress=LoggedProgress(self.log),
+            report=self.new_report(),
+            storage_options=self.hook.options_for,
+        )
+        table = self.hook.open_table(self.table_uri)
+        return self.record.prepare(table, options, now=now, execution=execution)
+
+    def new_report(self) -> str | None:
+        """Where this try reports; None without a report."""
+        return None
+
+    def reported(self, document: Any) -> str | None:
+        """Where a report is, of those that were asked for."""
+        return None
+
     def log_reason(self, plan: Any) -> None:
         """Logs why this, or why nothing."""
-        self.log.info("%s, version %d: %s", plan.table, plan.version, self.reason(plan))
+        self.log.info("%s, version %d: %s", plan.table, plan.version, plan.reason)
 
     @property
     def hook(self) -> DeltaHook:
@@ -174,15 +155,17 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
         return DeltaHook(self.delta_conn_id)
 
     def _given(self, context: Context) -> dict[str, Any]:
-        given = {**(self.options or {}), **{name: getattr(self, name) for name in self.subjects}}
+        record = self.record
+        own = [field.name for field in fields(record.options) if field.name in self.template_fields]
+        given = {**(self.options or {}), **{name: getattr(self, name) for name in own}}
         given = {name: value for name, value in given.items() if value not in (None, "")}
-        if self.names_commits and "operation_id" not in given:
+        if record.commits_by_name and "operation_id" not in given:
             given["operation_id"] = self._operation_id(context, given)
             # No try can have begun before the run was due, and none ever changes that.
             given.setdefault("operation_since", context["dag_run"].run_after)
             self.log.info("operation id %s", given["operation_id"])
         # Behind the id, which is that of the task whatever its connection says.
-        if self.names_commits or self.asks_for_writers:
+        if record.asks_for_writers:
             declared = self.hook.other_writers if "other_writers" not in given else None
             given |= {"other_writers": declared} if declared else {}
         return given
@@ -200,22 +183,21 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"airflow:{asked}"))
 
     def _told(self, document: Any, *, planned: bool) -> dict[str, Any]:
-        """Logs what is planned or done, and gives its facts."""
-        fields = document.to_json()
+        """Logs what is planned or done, and gives its facts for XCom."""
+        record, told = self.record, document.to_json()
         # What the task was given, and what all reports are called by one name.
         for name in ("options", "report"):
-            fields.pop(name, None)
-        status = "planned" if planned else fields.pop("status")
-        head = {"operation": self.operation, "status": status}
-        facts = flat({**head, **fields, **self.facts(document)})
-        for note in document.notes:
-            self.log.info("note: %s", note)
-        if planned:
-            for name, value in facts.items():
-                for line in value if isinstance(value, list) and name != "notes" else ():
-                    self.log.info("%s: %s", name, line)
-        elif status == "nothing-to-do":
-            self.log.info("nothing to do for %s, version %d", document.table, document.version)
-        else:
-            self.log.info("%s: %s", document.table, self.summary(document))
-        return facts
+            told.pop(name, None)
+        status = "planned" if planned else told.pop("status")
+        report = self.reported(document)
+        more = {**record.totals(document), **({} if report is None else {"report_uri": report})}
+        self.log.info("%s, version %d: %s", document.table, document.version, status)
+        facts = record.plan_facts(document) if planned else record.result_facts(document)
+        for name, value in core.shown(facts):
+            for line in core.fact_lines(value) if name not in _LOGGED else ():
+                self.log.info("%s: %s", name, line)
+        return flat({"operation": self.operation, "status": status, **told, **more})
+
+
+_LOGGED = ("table", "version", "status", "reason")
+"""Facts that stand in lines of their own."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 
+from delta_maintenance.operations import core
 from delta_maintenance_airflow.approver import (
     require_allowed_options,
     require_other_person,
@@ -158,12 +159,11 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         return told
 
     def _needs_approval(self, result: RunResult) -> bool:
-        from delta_maintenance.operations.core.registry import find
         from delta_maintenance.policies.approval import asks_for_approval
 
         outcome = result.outcomes[-1]
         if outcome.operation in self._table.rules.approval or outcome.result is None:
-            return outcome.result is not None or find(outcome.operation).effects.deletes
+            return outcome.result is not None or core.find(outcome.operation).effects.deletes
         return asks_for_approval(outcome.operation, outcome.result)
 
 

@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance.errors import BusyError, DeltaMaintenanceError
+from delta_maintenance.operations import core
 from delta_maintenance_airflow.compat import (
     AirflowException,
     AirflowFailException,
@@ -367,10 +368,12 @@ def _nothing(result: RunResult) -> Assessment:
 
 
 def _may_have_written(outcome: OperationOutcome) -> bool:
-    if outcome.operation == "fsck" and outcome.result is not None:
-        return any(repair["status"] == "done" for repair in outcome.result["repairs"])
-    violated = outcome.result is not None and outcome.result.get("status") == "violated"
-    return outcome.status in ("done", "incomplete", "failed") and not violated
+    record = core.known(outcome.operation)
+    if outcome.status not in ("done", "incomplete", "failed"):
+        return False
+    if record is None or outcome.result is None:
+        return True
+    return record.wrote_to_table(record.result.from_json(outcome.result))
 
 
 def _version(assessment: Assessment | None) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from delta_maintenance import clock
@@ -26,22 +26,18 @@ class DeltaReportingOperator(DeltaMaintenanceOperator):
         self.report_uri = report_uri
         self._report: str | None = None
 
-    def new_report(self) -> tuple[str, dict[str, str] | None] | None:
-        """Where this try reports, with the storage options for it; None without a report."""
+    def new_report(self) -> str | None:
         if not self.report_uri:
             return None
         name = f"{clock.new_id()}.parquet" if self.report_uri.endswith("/") else ""
         self._report = self.report_uri + name
-        return self._report, self.hook.options_for(self._report)
+        return self._report
 
     def reported_at(self, address: str) -> None:
         """Takes note of where a Spark job has reported; that of an earlier try, elsewhere."""
         self._report = address
 
-    def report_of_job(self) -> str | None:
-        """Where a Spark job shall report, if there is to be one."""
-        address, _ = self.new_report() or (None, None)
-        return address
-
-    def facts(self, document: Any) -> Mapping[str, Any]:
-        return {} if self._report is None else {"report_uri": self._report}
+    def reported(self, document: Any) -> str | None:
+        # Some documents say themselves whether there is a report.
+        told: str | None = getattr(document, "report", self._report)
+        return told

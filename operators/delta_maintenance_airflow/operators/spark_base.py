@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from delta_maintenance_airflow.links import SparkUILink
-from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator, Prepared
+from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-BY_JOB = Prepared(None, lambda: None)
-"""Stands for a plan that only a job can make."""
+    from delta_maintenance.operations.core.execution import Prepared
 
 
 class DeltaJobOperator(DeltaMaintenanceOperator):
@@ -66,6 +66,43 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         self._context = context
         return super().execute(context)
+
+    def run(self, options: Any, *, plan_only: bool) -> Any:
+        spark = self.record.spark
+        assert spark is not None
+        if getattr(options, "engine", None) == "spark" and (spark.plans_by_job or not plan_only):
+            # Not opened here: a table that asks for Spark may be more than the worker can hold.
+            return self._submitted(options, plan_only=plan_only)
+        prepared = self.planned(options)
+        if prepared is None:
+            return self._submitted(options, plan_only=plan_only)
+        return prepared.plan if plan_only else prepared.apply()
+
+    def prepared(self, options: Any) -> Prepared[Any, Any] | None:
+        prepared, record = super().prepared(options), self.record
+        if prepared is None or record.spark is None or not record.needs_job(prepared.plan):
+            return prepared
+        version = prepared.plan.version if record.spark.pins_version else None
+        return replace(prepared, apply=lambda: self._submitted(options, version=version))
+
+    def _submitted(
+        self, options: Any, *, version: int | None = None, plan_only: bool = False
+    ) -> Any:
+        """The Result of a job, or its Plan."""
+        record = self.record
+        engine = {"engine": "spark"} if record.chooses_engine else {}
+        document = self.submit(
+            {**options.to_json(), **engine},
+            version=version,
+            report_uri=self.new_report(),
+            plan_only=plan_only,
+            settles=lambda result: record.ending(record.result.from_json(result)).outcome.succeeded,
+        )
+        if not plan_only:
+            return record.result.from_json(document)
+        plan = record.plan.from_json(document)
+        self.log_reason(plan)
+        return plan
 
     def submit(
         self,
@@ -121,57 +158,8 @@ class DeltaSparkOperator(DeltaJobOperator):
         (templated)
     """
 
-    pins_version: ClassVar[bool] = False
-    """Whether the job works on the version of the plan, and not on the newest one."""
-    plans_by_job: ClassVar[bool] = False
-    """Whether a job makes the plan too where the work is for Spark."""
-    subjects = ("engine",)
     template_fields: Sequence[str] = (*DeltaJobOperator.template_fields, "engine")
 
     def __init__(self, *, engine: str = "auto", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.engine = engine
-
-    def read_result(self, value: Mapping[str, Any]) -> Any:
-        """The Result that a job reports as JSON."""
-        raise NotImplementedError
-
-    def read_plan(self, value: Mapping[str, Any]) -> Any:
-        """The Plan that a job answers with as JSON."""
-        raise NotImplementedError
-
-    def needs_job(self, plan: Any) -> bool:
-        """Whether a plan of this worker is for Spark to carry out."""
-        return plan.engine == "spark" and not plan.is_noop
-
-    def report_of_job(self) -> str | None:
-        """Where the job shall write the list that the Result has the beginning of."""
-        return None
-
-    def run(self, options: Any, *, plan_only: bool) -> Any:
-        if options.engine == "spark" and (self.plans_by_job or not plan_only):
-            # Not opened here: a table that asks for Spark may be more than the worker can hold.
-            return self._submit(options, plan_only=plan_only)
-        prepared = self.planned(options)
-        plan = prepared.plan
-        if prepared is BY_JOB:
-            return self._submit(options, plan_only=plan_only)
-        if plan_only:
-            return plan
-        if self.needs_job(plan):
-            return self._submit(options, version=plan.version if self.pins_version else None)
-        return prepared.apply()
-
-    def _submit(self, options: Any, *, version: int | None = None, plan_only: bool = False) -> Any:
-        document = self.submit(
-            {**options.to_json(), "engine": "spark"},
-            version=version,
-            report_uri=self.report_of_job(),
-            plan_only=plan_only,
-            settles=lambda result: self.failure(self.read_result(result)) is None,
-        )
-        if not plan_only:
-            return self.read_result(document)
-        plan = self.read_plan(document)
-        self.log_reason(plan)
-        return plan

@@ -136,7 +136,7 @@ def test_a_lost_race_is_left_to_the_retries(
     def lose(*_: Any, **__: Any) -> Any:
         raise CommitConflictError("another writer won", remedy="run again")
 
-    monkeypatch.setattr(checkpoint, "apply", lose)
+    monkeypatch.setattr(checkpoint.operation, "apply", lose)
     with pytest.raises(CommitConflictError):
         operator(classic_table).execute(task_context)
 

@@ -20,7 +20,7 @@ from delta_maintenance import clock
 from delta_maintenance.operations import fsck
 from delta_maintenance.testing.actions import add, features, metadata, remove
 from delta_maintenance.testing.table_builder import TableBuilder
-from delta_maintenance_airflow.operators.checkpoint import DeltaCheckpointOperator
+from delta_maintenance_airflow.operators import DeltaCheckpointOperator
 
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
 pytestmark = [
@@ -33,7 +33,7 @@ FIRST_TRY = """\
 import json, sys
 from pathlib import Path
 from unittest.mock import MagicMock
-from delta_maintenance_airflow.operators.checkpoint import DeltaCheckpointOperator
+from delta_maintenance_airflow.operators import DeltaCheckpointOperator
 
 linked, arguments = sys.argv[1:]
 ti = MagicMock(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1, max_tries=0)

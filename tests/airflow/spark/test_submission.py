@@ -26,10 +26,12 @@ from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.links import SparkUILink
-from delta_maintenance_airflow.operators.add_constraint import DeltaAddConstraintOperator
-from delta_maintenance_airflow.operators.checkpoint import DeltaCheckpointOperator
-from delta_maintenance_airflow.operators.compact_log import DeltaLogCompactionOperator
-from delta_maintenance_airflow.operators.vacuum import DeltaVacuumOperator
+from delta_maintenance_airflow.operators import (
+    DeltaAddConstraintOperator,
+    DeltaCheckpointOperator,
+    DeltaLogCompactionOperator,
+    DeltaVacuumOperator,
+)
 from delta_maintenance_airflow.spark.output import JobOutput
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 
@@ -304,8 +306,8 @@ TASK = """\
 import sys
 sys.path[:0] = {path!r}
 from unittest.mock import MagicMock
-from delta_maintenance_airflow.operators.add_constraint import DeltaAddConstraintOperator
-from delta_maintenance_airflow.operators.checkpoint import DeltaCheckpointOperator
+from delta_maintenance_airflow.operators import DeltaAddConstraintOperator
+from delta_maintenance_airflow.operators import DeltaCheckpointOperator
 ti = MagicMock(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1, max_tries=0)
 task = DeltaCheckpointOperator(task_id="task", **{arguments!r})
 task.execute({{"ti": ti, "outlet_events": {{}}, "params": {{}}}})
@@ -426,7 +428,7 @@ def test_a_job_that_failed_or_did_a_part_is_done_again(
     with pytest.raises(Exception, match="down"):
         task.execute(task_context)
     spark.acts(reports({"status": "done", "result": vacuumed}))
-    with pytest.raises(Exception, match="others could not be"):
+    with pytest.raises(Exception, match="1 file could not be deleted"):
         task.execute(task_context)
     spark.acts(reports({"status": "done", "result": {**vacuumed, "status": "vacuumed"}}))
     assert task.execute(task_context)["status"] == "vacuumed"

@@ -1,1 +1,31 @@
-"""What all operations share."""
+"""What all operations share.
+
+An orchestrator imports these names from here. They are loaded when they are first used, so that a
+process which only parses its Dags does not wait for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from delta_maintenance.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from delta_maintenance.operations.core.execution import Execution
+    from delta_maintenance.operations.core.facts import count_text, fact_lines, shown, size_text
+    from delta_maintenance.operations.core.registry import find, known
+
+__all__ = ["Execution", "count_text", "fact_lines", "find", "known", "shown", "size_text"]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Execution": "execution",
+        "count_text": "facts",
+        "fact_lines": "facts",
+        "find": "registry",
+        "known": "registry",
+        "shown": "facts",
+        "size_text": "facts",
+    },
+)

@@ -155,7 +155,8 @@ class PolicyPart:
     this one must not run, whatever the usual order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# A name has one record, so that two records are never equal, and can be keys.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OperationRecord(Generic[O, P, R]):
     """One operation: its parts, what it does to a table, and what to say about it."""
 
@@ -203,6 +204,8 @@ class OperationRecord(Generic[O, P, R]):
     """What people are told of a plan, on the command line, in logs, approvals and pages."""
     result_facts: Callable[[R], Facts] = facts_of
     """The same of a Result."""
+    totals: Callable[[Any], Mapping[str, Any]] = lambda _: {}
+    """Numbers of a Plan or a Result that orchestrators keep besides its fields."""
     ending_of_plan: Callable[[P], Ending] = lambda _: Ending(outcome=Outcome.PLANNED)
     """For an operation whose plan may tell of a damaged table."""
     ending_of_result: Callable[[R, Outcome], Ending] = lambda _, outcome: Ending(outcome=outcome)
@@ -220,6 +223,11 @@ class OperationRecord(Generic[O, P, R]):
     def required(self) -> tuple[str, ...]:
         """Fields of the Options that have no default."""
         return required_fields(self.options)
+
+    @property
+    def chooses_engine(self) -> bool:
+        """Whether its Options say on which engine it works."""
+        return has_field(self.options, "engine")
 
     @property
     def commits_by_name(self) -> bool:

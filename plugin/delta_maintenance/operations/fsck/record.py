@@ -45,6 +45,7 @@ RECORD = OperationRecord(
     asks_for_approval=lambda plan: bool(plan.repairs),
     plan_facts=facts,
     result_facts=facts,
+    totals=lambda document: {"num_corrupt": document.num_corrupt},
     ending_of_plan=ending_of_plan,
     ending_of_result=ending,
     wrote=lambda result: any(repair.status == "done" for repair in result.repairs),

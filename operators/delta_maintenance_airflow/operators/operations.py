@@ -1,0 +1,231 @@
+"""One operator for each operation.
+
+A class names its operation, its arguments and what a task's author has to know; what it does
+follows from the record of the operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
+from delta_maintenance_airflow.operators.reporting import DeltaReportingOperator
+from delta_maintenance_airflow.operators.spark_base import DeltaJobOperator, DeltaSparkOperator
+
+
+class DeltaCheckpointOperator(DeltaSparkOperator):
+    """Writes a checkpoint of a table's newest version, so that readers need not replay its log.
+
+    A checkpoint adds no version and deletes nothing. It is read back and compared before any
+    reader can see it, so a task that fails or is killed leaves the table as it was, and running it
+    twice does no harm. Where the version has a sound checkpoint already, the task says so and
+    succeeds.
+
+    `status` is `written`, `already-there` or `nothing-to-do`. Takes the parameters of
+    `DeltaSparkOperator`. `options` are fields of `CheckpointOptions`: `kind` (`auto`, `classic`,
+    `v2-classic`, `v2-json`, `v2-parquet`), `actions_per_sidecar`, `time_zone`, `auto_spark_bytes`.
+    """
+
+    operation = "checkpoint"
+
+
+class DeltaLogCompactionOperator(DeltaSparkOperator):
+    """Puts the commits after the newest checkpoint into fewer files, for readers to read instead.
+
+    Adds no version and deletes nothing. Each compaction is read back and compared before any reader
+    can see it; running the task twice, or two at a time, does no harm.
+
+    `status` is `written`, `already-there` or `nothing-to-do`. A task that finds a compaction which
+    does something else than its commits fails. Takes the parameters of `DeltaSparkOperator`.
+    `options` are fields of `CompactLogOptions`: `commits_per_file`, `first_version`,
+    `last_version`, `partial`, `auto_spark_bytes`.
+    """
+
+    operation = "compact-log"
+
+
+class DeltaLogCleanupOperator(DeltaReportingOperator):
+    """Cuts off the history of a table at the newest checkpoint that its log retention covers.
+
+    That checkpoint is read before anything goes, the oldest commits go first, and every version
+    that is to stay opens whenever it stops. No data file is touched. A retention shorter than the
+    table's own, or than a day, is refused unless `allow_short_retention` and `no_other_writers` are
+    both given.
+
+    `status` is `cleaned` or `nothing-to-do`. A task that could not delete a file fails, with the
+    status `partly` in XCom, and may be retried. Takes the parameters of `DeltaReportingOperator`;
+    the report names every file that goes. `options` are fields of `CleanLogOptions`:
+    `log_retention`, `allow_short_retention`, `no_other_writers`, `as_of`, `to_the_minute`.
+    """
+
+    operation = "clean-log"
+
+
+class DeltaVacuumOperator(DeltaReportingOperator, DeltaSparkOperator):
+    """Deletes data files, deletion vectors and change data files that nothing retained refers to.
+
+    The log is read again before every few thousand deletions, so that others may write meanwhile. A
+    retention shorter than the table's own, or than a week, is refused unless
+    `allow_short_retention` and `no_other_writers` are both given; so are more than 1,000 files that
+    are more than half of all, without `allow_large_delete`. A task that is killed is continued by
+    the next one. With the engine `spark` a job lists the table, finds what is dead and deletes it
+    in parallel; it makes the plan, too.
+
+    `status` is `vacuumed` or `nothing-to-do`. A task that could not delete a file fails, with the
+    status `partly` in XCom, and may be retried. Takes the parameters of `DeltaReportingOperator`
+    and of `DeltaSparkOperator`; the report has each file with size, time and the reason. `options`
+    are fields of `VacuumOptions`: `mode` (`full`, `lite`, `inventory`), `retention`,
+    `allow_short_retention`, `no_other_writers`, `as_of`, `keep_versions`, `inventory`,
+    `foreign_files`, `allow_large_delete`, `ignore_missing_files`, `log_commits`, `other_writers`,
+    `auto_spark_bytes`.
+    """
+
+    operation = "vacuum"
+    template_fields: Sequence[str] = (*DeltaSparkOperator.template_fields, "report_uri")
+
+
+class DeltaFsckOperator(DeltaReportingOperator, DeltaSparkOperator):
+    """Holds commits, checkpoints, compactions, checksums and files of a table against each other.
+
+    Changes nothing unless a repair is asked for. A task that finds the table corrupt, and leaves it
+    so, fails at once; what was found is in XCom all the same. With the engine `spark` the job opens
+    the files of a `deep` examination.
+
+    `status` is `sound` or `warnings`. `num_corrupt` counts the findings of corruption. Takes the
+    parameters of `DeltaReportingOperator` and of `DeltaSparkOperator`; the report has every
+    finding. `options` are fields of `FsckOptions`: `deep`, `auto_spark_files`, `repair`,
+    `remove_missing_files`, `allow_append_only`, `other_writers`.
+    """
+
+    operation = "fsck"
+    template_fields: Sequence[str] = (*DeltaSparkOperator.template_fields, "report_uri")
+
+
+class DeltaRowTrackingBackfillOperator(DeltaSparkOperator):
+    """Gives row IDs to every file of a table, some at a time, and enables row tracking.
+
+    Others may write meanwhile. A task that ends anywhere is continued by the next one, and two at a
+    time do no harm. With the engine `spark` the job reads the footers of files whose statistics do
+    not tell their number of rows.
+
+    `status` is `enabled` or `nothing-to-do`. A task that made some commits and could not go on
+    fails, with the status `incomplete` in XCom, and may be retried. Takes the parameters of
+    `DeltaSparkOperator`. `options` are fields of `BackfillRowIdsOptions`: `files_per_commit`,
+    `auto_spark_files`, `other_writers`, `operation_id`, `operation_since`, `checkpoint`,
+    `convert_draft`, `lift_suspension`.
+    """
+
+    operation = "backfill-row-ids"
+
+
+class DeltaProtocolUpgradeOperator(DeltaMaintenanceOperator):
+    """Adds table features to the protocol of a table, in one commit, without losing an implied one.
+
+    Changes the protocol and nothing else: a feature that is added is supported, not active. The
+    plan says which clients are cut off; look at it with `plan_only` first.
+
+    `status` is `committed`, `already-done` or `nothing-to-do`; a conflict fails the task, and may
+    be retried. Takes the parameters of `DeltaMaintenanceOperator`, and:
+
+    :param features: what the table is to support, by the names of the protocol; what they require
+        comes along. (templated)
+
+    `options` are fields of `UpgradeProtocolOptions`: `reader_version`, `writer_version`,
+    `convert_draft`, `other_writers`, `operation_id`, `operation_since`.
+    """
+
+    operation = "upgrade-protocol"
+    template_fields: Sequence[str] = (*DeltaMaintenanceOperator.template_fields, "features")
+
+    def __init__(self, *, features: Sequence[str] | str = (), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.features = features
+
+
+class DeltaTablePropertiesOperator(DeltaMaintenanceOperator):
+    """Sets and removes table properties in one commit, with the table features that they need.
+
+    Names and values are checked first. A property that activates a feature brings it with it; any
+    other one never touches the protocol.
+
+    `status` is `committed`, `already-done` or `nothing-to-do`; a conflict fails the task, and may
+    be retried. Takes the parameters of `DeltaMaintenanceOperator`, and:
+
+    :param properties: the properties to set, with their values as text. (templated)
+    :param remove: the properties to remove; one that is not there is no error. (templated)
+
+    `options` are fields of `SetPropertiesOptions`: `other_writers`, `operation_id`,
+    `operation_since`.
+    """
+
+    operation = "set-properties"
+    template_fields: Sequence[str] = (
+        *DeltaMaintenanceOperator.template_fields,
+        "properties",
+        "remove",
+    )
+    template_fields_renderers = {"options": "json", "properties": "json"}
+
+    def __init__(
+        self,
+        *,
+        properties: Mapping[str, str] | None = None,
+        remove: Sequence[str] | str = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.properties = properties
+        self.remove = remove
+
+
+class DeltaAddConstraintOperator(DeltaJobOperator):
+    """Adds a CHECK constraint, after a Spark job found that every row satisfies it.
+
+    The worker plans, and submits the job where the table lacks the constraint. Rows that others
+    append meanwhile are looked at too. A row of which the expression is false or null violates it.
+
+    `status` is `committed`, `already-done` or `nothing-to-do`. Where rows violate the constraint,
+    nothing is committed and the task fails at once, with the status `violated`, their number and
+    the files with the most of them in XCom; a `conflict` fails it too, and may be retried. Takes
+    the parameters of `DeltaJobOperator`, and:
+
+    :param name: the name of the constraint, regardless of case. (templated)
+    :param expression: Spark SQL that must be true of every row, such as `quantity > 0`. (templated)
+
+    `options` are fields of `AddConstraintOptions`: `other_writers`, `operation_id`,
+    `operation_since`.
+    """
+
+    operation = "add-constraint"
+    template_fields: Sequence[str] = (*DeltaJobOperator.template_fields, "name", "expression")
+
+    def __init__(self, *, name: str, expression: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.name = name
+        self.expression = expression
+
+
+class DeltaDropFeatureOperator(DeltaMaintenanceOperator):
+    """Switches a table feature off, takes its traces out of the table, and drops it.
+
+    Versions that used it are kept from clients that would misread them, or with `truncate_history`
+    cleaned away. That takes a second run once they are old enough: until then `status` is
+    `waiting`, and `ready_at` says from when on another run can drop the feature. Running it again
+    ends what an earlier run began.
+
+    `status` is `dropped`, `waiting` or `nothing-to-do`. Takes the parameters of
+    `DeltaMaintenanceOperator`, and:
+
+    :param feature: the table feature, by its name in the protocol. (templated)
+
+    `options` are fields of `DropFeatureOptions`: `truncate_history`, `files_per_commit`, `as_of`,
+    `other_writers`, `operation_id`, `operation_since`.
+    """
+
+    operation = "drop-feature"
+    template_fields: Sequence[str] = (*DeltaMaintenanceOperator.template_fields, "feature")
+
+    def __init__(self, *, feature: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.feature = feature

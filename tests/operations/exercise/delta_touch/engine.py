@@ -1,0 +1,25 @@
+"""The engine of `touch` on Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from delta_maintenance.spark.session import JobSession
+
+
+@dataclass(frozen=True)
+class SparkTouch:
+    """Counts one row on an executor, and names the release of Spark."""
+
+    job: JobSession
+
+    @classmethod
+    def of_job(cls, job: JobSession) -> Self:
+        """The engine of a job."""
+        return cls(job)
+
+    def name(self) -> str:
+        """The name of the engine, for the history."""
+        rows = self.job.spark.range(1).count()
+        return f"Spark {self.job.spark.version}, {rows} row"

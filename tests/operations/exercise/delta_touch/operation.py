@@ -1,0 +1,79 @@
+"""The operation `touch`: `plan` reads, and `apply` adds one empty version."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+
+from delta_maintenance import clock
+from delta_maintenance.clock import Clock, NewId, as_clock
+from delta_maintenance.protocol.features.registry import Operation, require_supported
+from delta_maintenance.table.commit.outcome import Conflicted
+from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+from delta_touch.options import TouchOptions, TouchPlan, TouchResult
+
+
+class TouchEngine(Protocol):
+    """The distributed part of the work."""
+
+    def name(self) -> str:
+        """The name of the engine, for the history."""
+
+
+def plan(
+    snapshot: Snapshot,
+    options: TouchOptions | None = None,
+    *,
+    now: datetime,
+    new_id: NewId = clock.new_id,
+    engine: TouchEngine | None = None,
+    progress: Progress | None = None,
+) -> TouchPlan:
+    """Decides whether the table is idle. Writes nothing.
+
+    Raises `UnsupportedFeatureError` if commits to the table are not supported.
+    """
+    options = (options or TouchOptions()).validated()
+    require_supported(snapshot.protocol, Operation.COMMIT, table=snapshot.table)
+    age = now - snapshot.timestamp
+    idle = age >= options.older_than
+    return TouchPlan(
+        table=snapshot.table,
+        version=snapshot.version,
+        planned_at=now,
+        options=options,
+        idle=idle,
+        engine="spark" if options.engine == "spark" else "local",
+        reason=f"the newest version is {age.days} days old, and the table is idle from "
+        f"{options.older_than.days} days on",
+    )
+
+
+def apply(
+    table: Table,
+    plan: TouchPlan,
+    *,
+    now: datetime | Clock = clock.now,
+    new_id: NewId = clock.new_id,
+    engine: TouchEngine | None = None,
+    progress: Progress | None = None,
+) -> TouchResult:
+    """Adds an empty version, unless another writer added one since the plan was made."""
+    snapshot = table.snapshot()
+    options, by = plan.options, "local" if engine is None else engine.name()
+    if plan.is_noop or snapshot.version != plan.version:
+        return TouchResult(table=plan.table, version=snapshot.version, status="nothing-to-do")
+    ended = Transaction(
+        snapshot,
+        "TOUCH",
+        parameters={"note": options.note or "", "by": by},
+        operation_id=options.operation_id,
+        other_writers=options.other_writers,
+        now=as_clock(now),
+        new_id=new_id,
+    ).commit()
+    status = "conflict" if isinstance(ended, Conflicted) else "touched"
+    return TouchResult(table=plan.table, version=ended.version, status=status, touched_by=by)

@@ -1,0 +1,64 @@
+"""Options, Plan and Result of `touch`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
+
+from delta_maintenance.operations.core.flags import (
+    Engine,
+    Flag,
+    OperationId,
+    OperationSince,
+    OtherWritersField,
+)
+from delta_maintenance.operations.core.record import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TouchOptions(Record):
+    """When a table counts as idle, and what the new version says."""
+
+    older_than: Annotated[
+        timedelta, Flag(metavar="I", help="the age of the newest version from which it is idle")
+    ] = timedelta(days=30)
+    """The age of the newest version from which the table is idle."""
+    note: Annotated[str | None, Flag(metavar="TEXT", help="a text for the history")] = None
+    """Is stored in the history of the table."""
+    engine: Engine = "auto"
+    other_writers: OtherWritersField = None
+    """Who else commits to a table on S3."""
+    operation_id: OperationId = None
+    operation_since: OperationSince = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TouchPlan(Record):
+    """Whether the table is idle."""
+
+    table: str
+    version: int
+    planned_at: datetime
+    options: TouchOptions
+    idle: bool
+    engine: Literal["local", "spark"]
+    reason: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_noop(self) -> bool:
+        """Whether the table is in use."""
+        return not self.idle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TouchResult(Record):
+    """The version that was added."""
+
+    table: str
+    version: int
+    status: Literal["touched", "nothing-to-do", "conflict"]
+    touched_by: str | None = None
+    """The engine: `local` or the release of Spark."""
+    notes: tuple[str, ...] = ()

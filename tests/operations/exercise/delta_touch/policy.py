@@ -1,0 +1,45 @@
+"""When a policy asks for `touch`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.evaluation import Look, not_due
+from delta_maintenance.operations.core.policy_values import Duration
+from delta_maintenance.operations.core.rules import Rule
+from delta_touch import operation
+from delta_touch.options import TouchOptions
+
+
+class TouchRule(Rule):
+    """A version at least every so often."""
+
+    every: Duration = timedelta(days=30)
+    """The longest time without a version."""
+    note: str | None = None
+    """Is stored in the history of the table."""
+
+
+def due(look: Look) -> AssessedOperation | None:
+    """Due once the newest version is older than the rule allows."""
+    rule = look.rule("touch", TouchRule)
+    if rule is None:
+        return None
+    options = TouchOptions(
+        older_than=rule.every,
+        note=rule.note,
+        engine=look.rules.engine.prefer,
+        other_writers=look.rules.other_writers,
+    )
+    plan = operation.plan(look.snapshot, options, now=look.now)
+    if plan.is_noop:
+        return not_due("touch", plan.reason, look.snapshot.timestamp + rule.every)
+    return AssessedOperation(
+        operation="touch",
+        status="due",
+        reason=plan.reason,
+        engine=plan.engine,
+        options=plan.options,
+        requests=1,
+    )
