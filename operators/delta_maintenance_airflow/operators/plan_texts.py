@@ -21,12 +21,13 @@ _SHOWN = 10
 
 def plans_text(plans: Sequence[PendingPlan]) -> str:
     """Several plans as one table."""
-    tables = len({plan.name for plan in plans})
+    number = core.count_text(len(plans), "plan")
+    tables = core.count_text(len({plan.name for plan in plans}), "table")
+    files = core.count_text(sum(plan.files for plan in plans), "file")
     total = core.size_text(sum(plan.bytes for plan in plans))
     verb = "waits" if len(plans) == 1 else "wait"
     sentence = (
-        f"{core.count_text(len(plans), 'plan')} on {core.count_text(tables, 'table')} {verb} for approval; "
-        f"together they delete {core.count_text(sum(plan.files for plan in plans), 'file')} ({total}). "
+        f"{number} on {tables} {verb} for approval; together they delete {files} ({total}). "
         "Choose plans below, and then what becomes of them. The others are asked about again."
     )
     rows = [
