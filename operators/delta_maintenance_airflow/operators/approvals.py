@@ -26,6 +26,7 @@ from delta_maintenance_airflow.operators.policy import (
 from delta_maintenance_airflow.policy_work import submitter
 from delta_maintenance_airflow.progress import LoggedProgress
 from delta_maintenance_airflow.settings import assessment_store
+from delta_maintenance_airflow.template_values import as_flag
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -55,20 +56,32 @@ class DeltaPendingPlansOperator(BaseOperator):
     :param run_task: the mapped task of `DeltaPolicyRunOperator`.
     :param approve_task: the task of `DeltaApprovalsOperator`.
     :param most: how many plans one question has, at most.
+    :param plan_only: whether the run only plans, and so asks for nothing. (templated)
     """
 
+    template_fields: Sequence[str] = ("plan_only",)
     ui_color = "#00add4"
 
     def __init__(
-        self, *, assess_task: str, run_task: str, approve_task: str, most: int = 100, **kwargs: Any
+        self,
+        *,
+        assess_task: str,
+        run_task: str,
+        approve_task: str,
+        most: int = 100,
+        plan_only: bool | str = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.assess_task = assess_task
         self.run_task = run_task
         self.approve_task = approve_task
         self.most = most
+        self.plan_only = plan_only
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
+        if as_flag(self.plan_only):
+            raise AirflowSkipException("this run only plans")
         ti = context["ti"]
         names = [
             *(row["name"] for some in _all(ti, self.assess_task) for row in some if row["waits"]),
