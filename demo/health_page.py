@@ -1,4 +1,4 @@
-"""A policy that names the demo's table, the Dag that goes by it, and the page that shows it."""
+"""The policy for the table of the demo, its Dag, and the health page."""
 
 from __future__ import annotations
 

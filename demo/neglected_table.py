@@ -1,4 +1,4 @@
-"""A table as nobody should leave it: hundreds of small commits, deletes, never a checkpoint."""
+"""A neglected table: hundreds of small commits, deletions and no checkpoint."""
 
 from __future__ import annotations
 

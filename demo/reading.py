@@ -1,4 +1,4 @@
-"""Opens or reads a table in this process and prints what it found as JSON.
+"""Opens or reads a table in this process and prints the measurements as JSON.
 
     python demo/reading.py open-with-delta-maintenance TABLE
     python demo/reading.py open-with-deltalake TABLE

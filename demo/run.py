@@ -1,4 +1,4 @@
-"""A neglected table in, a checkpointed table out: real Dags, before and after, the health page.
+"""The demo: a neglected table, real Dag runs on it, a comparison, and the health page.
 
     make demo
     .venv/bin/python demo/run.py [--engine local|spark] [--keep] [--serve]

@@ -1,4 +1,4 @@
-"""How the demo talks to whoever watches it."""
+"""The output of the demo on the terminal."""
 
 from __future__ import annotations
 

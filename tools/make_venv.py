@@ -1,4 +1,4 @@
-"""Build the checkout's own virtual environment, `.venv`, unless it is there and up to date.
+"""Build `.venv` in the checkout, unless it is up to date.
 
     python3.11 tools/make_venv.py
 

@@ -1,4 +1,4 @@
-"""What has moved or come between the supported versions of Airflow, 3.1 and newer."""
+"""Differences between the supported versions of Airflow, 3.1 and newer."""
 
 from __future__ import annotations
 

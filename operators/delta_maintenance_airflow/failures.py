@@ -1,4 +1,4 @@
-"""Which failures Airflow should try again."""
+"""Errors that Airflow should retry, and errors that it should not."""
 
 from __future__ import annotations
 

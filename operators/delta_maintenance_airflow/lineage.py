@@ -1,4 +1,4 @@
-"""What OpenLineage is told of a table: a dataset, its version, and what was written."""
+"""OpenLineage facts about a table: the dataset, its version, and the data that was written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links of tasks to what they have started elsewhere."""
+"""Links from tasks to the Spark applications that they started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells people what became of a run over the tables of a policy."""
+"""Notifications about the outcome of a run over the tables of a policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the assets in a task's `outlets` are told of a table."""
+"""Metadata about a table for the assets in the `outlets` of a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The health page in Airflow's own pages: the entry point `airflow.plugins` names this module."""
+"""Adds the health page to the Airflow UI; the entry point `airflow.plugins` names this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a policy as assets, with watchers that notice commits."""
+"""The tables of a policy as assets, with watchers for new commits."""
 
 from __future__ import annotations
 

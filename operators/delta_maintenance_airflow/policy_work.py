@@ -1,4 +1,4 @@
-"""The way from a policy to its tables: connections, Spark, and what is remembered of them."""
+"""From a policy to its tables: connections, Spark, and the stored state of each table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Airflow learns about this provider when it starts.
+"""The metadata of this provider, which Airflow reads at start.
 
 Airflow calls `get_provider_info` while its own configuration is still being read, so nothing here
 imports Airflow.

@@ -1,4 +1,4 @@
-"""Values out of templates, which give text unless a Dag renders them natively."""
+"""Values from templates, which are text unless the Dag renders templates natively."""
 
 from __future__ import annotations
 

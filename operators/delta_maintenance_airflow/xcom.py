@@ -1,4 +1,4 @@
-"""What a task hands on: the facts of a Plan or a Result, flat and small.
+"""The XCom value of a task: the facts of a Plan or a Result, flat and small.
 
 XCom values stand in Airflow's database and are drawn in its pages, so that nothing grows with the
 table: what has no bound is in the log or in a report.

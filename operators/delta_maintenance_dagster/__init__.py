@@ -1,4 +1,4 @@
-"""Dagster's side of delta-maintenance: a component, and what it is made of."""
+"""The Dagster integration of delta-maintenance: a component and its parts."""
 
 from __future__ import annotations
 

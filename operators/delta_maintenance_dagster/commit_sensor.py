@@ -1,4 +1,4 @@
-"""The sensor that is woken by commits, and only by those that change data."""
+"""The sensor that reacts to new commits, if they change data."""
 
 from __future__ import annotations
 

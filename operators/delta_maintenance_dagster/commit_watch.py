@@ -1,4 +1,4 @@
-"""Where a sensor is in the log of each table, and one look further.
+"""The position of a sensor in the log of each table, and the poll that advances it.
 
 A look costs two requests to the store at most, whatever came: a listing that begins at the newest
 known version, and the beginning of one commit. So of several new commits the newest is read first,

@@ -1,4 +1,4 @@
-"""The component: tables named in YAML, or in the policy file that Airflow's users have too."""
+"""The component: tables from YAML, or from a policy file that can be shared with Airflow."""
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 

@@ -1,4 +1,4 @@
-"""Everything for a set of tables at once: what the component loads, for those who write Python."""
+"""All definitions for a set of tables: the component loads them, and Python code can use them."""
 
 from __future__ import annotations
 

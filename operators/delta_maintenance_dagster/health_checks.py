@@ -1,4 +1,4 @@
-"""Asset checks on the health of a table, from the same assessment that maintenance begins with."""
+"""Asset checks on the health of a table, from the assessment that maintenance also starts with."""
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 
@@ -32,7 +32,7 @@ class HealthThresholds(dg.Model, dg.Resolvable):
         description="Commits to be replayed, where the policy has no `checkpoint.max_commits`.",
     )
     max_expired_log_files: int = Field(
-        default=1_000, ge=0, description="Files of the log that its retention no longer asks for."
+        default=1_000, ge=0, description="Files of the log past the log retention."
     )
     max_small_file_share: float = Field(
         default=0.5, ge=0, le=1, description="Of the live files; from 100 files on."
@@ -87,7 +87,7 @@ class Judgement:
 
 _SPECS = {
     "checkpoint_lag": "Opening the table replays few commits.",
-    "log_length": "The log holds little that its retention no longer asks for.",
+    "log_length": "The log has few files past its retention.",
     "small_files": "Most data files are worth being opened.",
     "reclaimable_bytes": "Little is stored that no version needs.",
     "deletion_vector_share": "Few files are read together with a deletion vector.",

@@ -1,4 +1,4 @@
-"""A picture of a table's log: its newest commits by size, with checkpoints and compactions."""
+"""A picture of the log of a table: its newest commits by size, checkpoints and log compactions."""
 
 from __future__ import annotations
 

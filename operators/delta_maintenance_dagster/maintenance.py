@@ -1,4 +1,4 @@
-"""The maintenance of one table as an asset: what is due by the policy, or what somebody asks for.
+"""The maintenance of one table as an asset: operations that are due, or one operation on demand.
 
 Nothing here decides what a table needs: that is `delta_maintenance.policies`.
 """

@@ -1,4 +1,4 @@
-"""What is remembered of a table between runs: in the metadata of its maintenance asset.
+"""The state of a table between runs, kept in the metadata of its maintenance asset.
 
 Dagster's own event log keeps it, so that it survives restarts, redeployments and the machine. What
 a table needs follows from its log; this only tells of what leaves no commit there.

@@ -1,4 +1,4 @@
-"""What Dagster shows of an assessment and of a run: tables, numbers to be plotted, a picture."""
+"""Asset metadata for an assessment and for a run: tables, numbers for plots, and a picture."""
 
 from __future__ import annotations
 

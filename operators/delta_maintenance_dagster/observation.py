@@ -1,4 +1,4 @@
-"""The asset of a table that others write: Dagster knows its version, and never materialises it."""
+"""The source asset of a table: Dagster observes its version but never materialises it."""
 
 # Without `from __future__ import annotations`: Dagster reads the annotation of a context as a type.
 

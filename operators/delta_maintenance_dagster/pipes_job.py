@@ -1,4 +1,4 @@
-"""The Spark job where it speaks to Dagster through Pipes: submitted in place of `spark/job.py`.
+"""The Spark job for Dagster Pipes, submitted in place of `spark/job.py`.
 
 Takes the same arguments and leaves the same report. Runs where the driver is, so it needs
 `dagster-pipes` and not Dagster.

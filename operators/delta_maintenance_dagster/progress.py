@@ -1,4 +1,4 @@
-"""How far an operation is, in the log of its run."""
+"""Reports the progress of an operation in the log of its run."""
 
 from __future__ import annotations
 

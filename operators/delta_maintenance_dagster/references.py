@@ -1,4 +1,4 @@
-"""Resources that are either given, or named for Dagster to provide."""
+"""Resources that are given directly, or by name for Dagster to provide."""
 
 from __future__ import annotations
 

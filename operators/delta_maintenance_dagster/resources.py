@@ -1,4 +1,4 @@
-"""The resource for the stores of tables. The one for Spark is in `spark`."""
+"""The resource for the stores of tables. The resource for Spark is in `spark`."""
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 

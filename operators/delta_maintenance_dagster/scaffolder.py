@@ -1,4 +1,4 @@
-"""What `dg scaffold defs` writes: a component that says what can be said."""
+"""The output of `dg scaffold defs`: a component with comments on all its settings."""
 
 from __future__ import annotations
 

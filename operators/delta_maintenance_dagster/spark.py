@@ -1,4 +1,4 @@
-"""The resource for Spark, and how a job is run through it."""
+"""The resource for Spark, which runs an operation as a Spark job."""
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 

@@ -1,4 +1,4 @@
-"""The process that submits a Spark application: what it says, and how it is ended."""
+"""The process that submits a Spark application: its output and its termination."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a policy as Dagster knows them: asset keys, tags, owners, the pool of each."""
+"""The tables of a policy in Dagster's terms: asset keys, tags, owners and pools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The address of a table or of another folder or file, taken apart once for all who ask about it.
+"""Parsing of addresses: of a table, of another folder, or of a file.
 
 Whatever depends on where something is (which store opens it, whether an executor reaches it, which
 options apply) asks an `Address` and never looks at the text itself.

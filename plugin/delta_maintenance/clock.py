@@ -1,4 +1,4 @@
-"""The only place where time and ids come from; everything else takes them as arguments."""
+"""The only source of time and IDs; all other modules take them as arguments."""
 
 from __future__ import annotations
 

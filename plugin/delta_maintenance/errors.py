@@ -1,4 +1,4 @@
-"""Every error this library raises, named by what the caller should do about it.
+"""Every error that this library raises, named by the remedy.
 
 One line tells the whole story: the table, the version, the file, what is wrong, what to do.
 The command line turns `exit_status` into its exit status; orchestrators use `retryable` to choose

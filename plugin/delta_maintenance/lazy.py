@@ -1,7 +1,7 @@
-"""Packages whose public names are loaded when they are first used.
+"""Packages that load their public names on first use.
 
-Loading pyarrow takes a moment. A package that only names what its modules define can be imported
-by a process that never needs them, such as an orchestrator that parses its DAGs.
+Importing pyarrow takes time. With lazy names, a process that only needs the package itself, such as
+an orchestrator that parses its Dags, does not import the modules that define the names.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 
 
 def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: each public name with the module that defines it.
+    """The `__getattr__` of a package.
 
-    Raises `AttributeError` for every other name, as Python does.
+    `names` maps each public name to the module that defines it, relative to `package`. Raises
+    `AttributeError` for other names.
     """
 
     def load(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Texts without the secrets that addresses can hold, for every place that shows a text.
+"""Texts without the secrets that addresses can contain, for every place that shows a text.
 
 Addresses with credentials are refused before anything is opened (`address.Address.parse`), but the
 message that refuses one, a log line or a traceback may still quote it. Every such text passes

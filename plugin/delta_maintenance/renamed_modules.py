@@ -178,7 +178,7 @@ RENAMED: dict[str, str] = {
     "table.table": "table.read.table",
     "table.transaction": "table.commit.transaction",
     "table.vector_tombstones": "operations.drop_feature.vector_tombstones",
-    "table.winning_commits": "table.commit.winners",
+    "table.winning_commits": "table.commit.concurrent_commits",
 }
 
 

@@ -209,7 +209,7 @@ def test_a_backfill_does_not_support_again_what_somebody_has_ended(clock: Clock)
     info = log.commit_info("UPGRADE PROTOCOL", operationId="task/support")
     commit(table, clock, info, TRACKED)
     undo(case, table, clock)
-    with pytest.raises(RefusedError, match="somebody has ended it since"):
+    with pytest.raises(RefusedError, match="another writer has changed it since"):
         planned(case, table, clock, operation_id="task")
 
 

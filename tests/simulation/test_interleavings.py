@@ -62,7 +62,7 @@ def test_no_order_of_writers_and_keepers_breaks_a_promise(
         assert endings.keys() >= _ENDINGS, _ENDINGS - endings.keys()
 
 
-def test_a_seed_plays_the_same_twice() -> None:
+def test_a_seed_is_deterministic() -> None:
     first, second = (play(3).world.store for _ in range(2))
     (files,), (again,) = first.list_tree(), second.list_tree()
     assert again.equals(files)

@@ -1,4 +1,4 @@
-"""One submission as the request of each platform: golden documents, and their schemas."""
+"""Requests of each platform for one submission: golden documents and schemas."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ DOCUMENTS: Mapping[str, tuple[Exporter, Submission]] = {
 def test_the_document_of_each_platform(name: str) -> None:
     exporter, given = DOCUMENTS[name]
     document = exporter.document(given)
-    # YAML holds JSON too.
+    # YAML includes JSON.
     assert document == yaml.safe_load((GOLDEN / name).read_text())
     assert exporter.document(given) == document
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_document_tells_the_job_the_same(name: str) -> None:
-    """What the job itself reads: the specification comes through any platform unchanged."""
+def test_every_document_contains_the_same_job(name: str) -> None:
+    """The specification reaches the job unchanged on every platform."""
     exporter, given = DOCUMENTS[name]
     [arguments] = _lists_with("--spec", exporter.document(given))
     assert arguments[0::2] == ["--spec", "--report"]
@@ -111,7 +111,7 @@ def _lists_with(word: str, value: Any) -> list[list[str]]:
     return []
 
 
-def test_emr_serverless_takes_the_parameters_of_its_own_model() -> None:
+def test_emr_serverless_requests_match_the_service_model() -> None:
     session = pytest.importorskip("botocore.session", reason="botocore comes with the extra s3")
     from botocore.validate import ParamValidator
 
@@ -128,7 +128,7 @@ def test_emr_serverless_takes_the_parameters_of_its_own_model() -> None:
     assert "executionRole" in ParamValidator().validate(broken, shape).generate_report()
 
 
-def test_the_resource_obeys_the_definition_of_the_spark_operator() -> None:
+def test_the_resource_matches_the_spark_operator_crd() -> None:
     path = os.environ.get("SPARK_APPLICATION_CRD")
     if not path:
         pytest.skip("NO CRD: set SPARK_APPLICATION_CRD to the file of the operator's definition")
@@ -146,7 +146,7 @@ def _fields(code: Code) -> dict[str, Any]:
 
 
 def _problems(value: Any, schema: Mapping[str, Any], where: str) -> list[str]:
-    """What Kubernetes would refuse, or drop without a word: unknown fields."""
+    """The violations that Kubernetes would refuse, and unknown fields, which it would drop."""
     kinds = {"object": dict, "array": list, "string": str, "boolean": bool}
     kind = schema.get("type")
     if kind in kinds and not isinstance(value, kinds[kind]):
@@ -191,14 +191,14 @@ def _problems(value: Any, schema: Mapping[str, Any], where: str) -> list[str]:
         (DatabricksRun(existing_cluster_id="c"), submission(WHEEL, Resources()), "that is there"),
     ],
 )
-def test_what_a_platform_has_no_place_for_is_refused_and_not_dropped(
+def test_settings_a_platform_lacks_are_refused(
     exporter: Exporter, given: Submission, problem: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=problem):
         exporter.document(given)
 
 
-def test_a_cluster_that_is_there_is_named_and_nothing_else() -> None:
+def test_an_existing_cluster_is_only_referenced() -> None:
     given = Submission.of(SPEC, **WHERE, code=WHEEL)
     [task] = DatabricksRun(existing_cluster_id="c").document(given)["tasks"]
     assert (task["existing_cluster_id"], "new_cluster" in task) == ("c", False)

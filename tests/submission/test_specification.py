@@ -1,4 +1,4 @@
-"""What may be asked of a Spark submission, and what is refused before anything is sent."""
+"""Allowed contents of a Spark submission, and what is refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WHERE: dict[str, Any] = {"code": CODE, "report": "s3://lake/report.json"}
         "spark.hadoop.fs.s3a.endpoint",
     ],
 )
-def test_what_sizes_and_places_a_job_may_be_set(name: str) -> None:
+def test_allowed_spark_properties(name: str) -> None:
     assert checked_conf({name: True}) == {name: "true"}
 
 
@@ -83,13 +83,13 @@ def test_what_sizes_and_places_a_job_may_be_set(name: str) -> None:
         ("javax.net.debug", "not among those"),
     ],
 )
-def test_code_secrets_and_what_nobody_vouches_for_are_refused(name: str, why: str) -> None:
+def test_forbidden_spark_properties(name: str, why: str) -> None:
     with pytest.raises(InvalidRequestError, match=why) as caught:
         checked_conf({"spark.executor.cores": 1, name: "the-value"})
     assert name in str(caught.value) and "the-value" not in str(caught.value)
 
 
-def test_the_command_line_of_a_user_of_the_machine_refuses_secrets_alone() -> None:
+def test_the_local_command_line_refuses_only_secrets() -> None:
     require_no_secrets({"spark.jars": "x.jar", "spark.kubernetes.driver.secrets.lake": "/etc/lake"})
     with pytest.raises(InvalidRequestError, match=r"spark\.hadoop\.fs\.s3a\.secret\.key"):
         require_no_secrets({"spark.hadoop.fs.s3a.secret.key": "hush"})
@@ -107,7 +107,7 @@ def test_the_command_line_of_a_user_of_the_machine_refuses_secrets_alone() -> No
         ("A=B", "no name"),
     ],
 )
-def test_the_environment_holds_neither_secrets_nor_code(name: str, why: str) -> None:
+def test_secrets_and_code_in_the_environment_are_refused(name: str, why: str) -> None:
     with pytest.raises(InvalidRequestError, match=why):
         checked_environment({"TMPDIR": "/scratch", name: "x"})
 
@@ -136,7 +136,7 @@ def test_the_environment_holds_neither_secrets_nor_code(name: str, why: str) -> 
         ),
     ],
 )
-def test_a_cluster_is_asked_only_for_what_it_can_reach_and_all_may_read(
+def test_unreachable_and_secret_inputs_are_refused(
     spec: dict[str, Any], where: dict[str, Any], problem: str
 ) -> None:
     asked = JobSpec.from_json({**SPEC.to_json(), **spec})
@@ -145,23 +145,23 @@ def test_a_cluster_is_asked_only_for_what_it_can_reach_and_all_may_read(
     assert "hush" not in str(caught.value)
 
 
-def test_harmless_storage_options_travel_along() -> None:
+def test_storage_options_without_secrets_are_passed_on() -> None:
     spec = JobSpec.from_json(
         {**SPEC.to_json(), "storage_options": {"AWS_ENDPOINT_URL": "http://s3:9000"}}
     )
-    told = JobSpec.from_json(json.loads(Submission.of(spec, **WHERE).arguments[1]))
-    assert told == spec
+    parsed = JobSpec.from_json(json.loads(Submission.of(spec, **WHERE).arguments[1]))
+    assert parsed == spec
 
 
 @pytest.mark.parametrize("operation", [*(each.name for each in spark_operations()), "clean-log"])
-def test_the_options_of_every_operation_are_looked_at(operation: str) -> None:
+def test_the_options_of_every_operation_are_checked(operation: str) -> None:
     JobSpec.from_json({**SPEC.to_json(), "operation": "fsck"}).read_options()
     wrong = {**SPEC.to_json(), "operation": operation, "options": {"no_such_option": 1}}
     with pytest.raises(InvalidRequestError):
         JobSpec.from_json(wrong).read_options()
 
 
-def test_sizes_python_and_environment_become_properties() -> None:
+def test_sizes_python_and_environment_become_spark_properties() -> None:
     given = Submission.of(
         SPEC,
         report="s3://lake/report.json",
@@ -183,7 +183,7 @@ def test_sizes_python_and_environment_become_properties() -> None:
         Resources.from_json({"executor_memory": "lots"})
 
 
-def test_the_library_as_a_file_runs_without_an_installation(tmp_path: Path) -> None:
+def test_the_packaged_library_runs_without_installation(tmp_path: Path) -> None:
     packed = library_zip()
     assert packed == library_zip()
     file = tmp_path / "library.zip"
@@ -195,22 +195,26 @@ def test_the_library_as_a_file_runs_without_an_installation(tmp_path: Path) -> N
         f"assert tasks.__file__.startswith({str(file)!r}), tasks.__file__"
     )
     site = [path for path in sys.path if path.endswith("site-packages")]
-    # -S: without the editable installation of this very library.
+    # -S: without site-packages, so that the editable installation is not found.
     run = [sys.executable, "-S", "-W", "ignore", "-c", code]
     path = ":".join([str(file), *site])
     done = subprocess.run(run, env={"PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_submitted_driver_is_no_client_of_a_server_left_in_the_environment() -> None:
+def test_a_submitted_driver_ignores_spark_connect_settings() -> None:
     before = {"SPARK_REMOTE": "sc://old", "PYSPARK_PYTHON": "/opt/python", "KEY": "old"}
     assert "SPARK_REMOTE" not in driver_environment(before)
-    told = driver_environment(before, remote="sc://new", secrets={"KEY": None, "TOKEN": "t"})
-    assert (told["SPARK_REMOTE"], told["TOKEN"], "KEY" in told) == ("sc://new", "t", False)
-    assert told["PYSPARK_PYTHON"] == "/opt/python"
-    assert told["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    environment = driver_environment(before, remote="sc://new", secrets={"KEY": None, "TOKEN": "t"})
+    assert (environment["SPARK_REMOTE"], environment["TOKEN"], "KEY" in environment) == (
+        "sc://new",
+        "t",
+        False,
+    )
+    assert environment["PYSPARK_PYTHON"] == "/opt/python"
+    assert environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
 
 
 @pytest.mark.parametrize("line", ["DELTA_MAINTENANCE_APPLICATION {", "x", "[]", '{"url": null}'])
-def test_an_application_without_an_interface_has_no_address(line: str) -> None:
+def test_an_application_without_ui_has_no_address(line: str) -> None:
     assert interface_of(line) is None

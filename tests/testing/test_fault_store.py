@@ -1,4 +1,4 @@
-"""The store that fails on purpose: sound without a fault, wrong exactly where it is asked to be."""
+"""The fault store: a correct store without a fault, and exactly the requested fault otherwise."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TestWithoutFault(StoreContract):
 
 
 def use(store: Store) -> None:
-    """Every kind of step once, in this order."""
+    """Makes every kind of step once, in this order."""
     list(store.list_from("log"))
     store.stat("log/a")
     store.read("log/a")
@@ -54,7 +54,7 @@ def failing(fault: Fault, at: int) -> tuple[MemoryStore, FaultStore]:
     return files, FaultStore(files, at=at, fault=fault)
 
 
-def test_the_trace_tells_every_call_in_order() -> None:
+def test_the_trace_records_every_call_in_order() -> None:
     store = FaultStore(filled())
     use(store)
     assert store.trace == [
@@ -69,7 +69,7 @@ def test_the_trace_tells_every_call_in_order() -> None:
     ]
 
 
-def test_the_faults_of_a_trace_are_those_that_make_a_difference() -> None:
+def test_faults_of_a_trace_are_distinct() -> None:
     store = FaultStore(filled())
     use(store)
     found = [(store.trace[at].kind, fault) for at, fault in faults(store.trace)]
@@ -92,11 +92,11 @@ EFFECTS = [
     {"log/a": b"AAAA", "log/b": b"bbbb", "log/c": b"cccc"},
     {"log/b": b"bbbb", "log/c": b"cccc"},
 ]
-"""What is there before the step 4, and after each step from there on."""
+"""The files before step 4 and after each later step."""
 
 
 @pytest.mark.parametrize("at", range(8))
-def test_a_crash_before_a_step_leaves_what_was_done_until_then(at: int) -> None:
+def test_a_crash_before_a_step_keeps_earlier_effects(at: int) -> None:
     files, store = failing(Fault.CRASH_BEFORE, at)
     with pytest.raises(SimulatedCrash):
         use(store)
@@ -104,7 +104,7 @@ def test_a_crash_before_a_step_leaves_what_was_done_until_then(at: int) -> None:
 
 
 @pytest.mark.parametrize("at", range(4, 8))
-def test_a_crash_after_a_step_leaves_its_effect(at: int) -> None:
+def test_a_crash_after_a_step_keeps_its_effect(at: int) -> None:
     files, store = failing(Fault.CRASH_AFTER, at)
     with pytest.raises(SimulatedCrash):
         use(store)
@@ -112,7 +112,7 @@ def test_a_crash_after_a_step_leaves_its_effect(at: int) -> None:
 
 
 @pytest.mark.parametrize(("at", "torn"), [(4, "b"), (5, "a"), (6, "c")])
-def test_a_crash_within_a_step_leaves_half_a_temporary_file(at: int, torn: str) -> None:
+def test_a_crash_within_a_step_leaves_a_partial_temporary_file(at: int, torn: str) -> None:
     files, store = failing(Fault.CRASH_WITHIN, at)
     with pytest.raises(SimulatedCrash):
         use(store)
@@ -122,7 +122,7 @@ def test_a_crash_within_a_step_leaves_half_a_temporary_file(at: int, torn: str) 
 
 
 @pytest.mark.parametrize("at", range(8))
-def test_a_failing_store_does_nothing_and_is_well_again(at: int) -> None:
+def test_a_failing_step_has_no_effect_and_the_store_recovers(at: int) -> None:
     files, store = failing(Fault.FAILURE, at)
     with pytest.raises(StorageError):
         use(store)
@@ -132,7 +132,7 @@ def test_a_failing_store_does_nothing_and_is_well_again(at: int) -> None:
 
 
 @pytest.mark.parametrize("at", range(4, 8))
-def test_a_lost_answer_hides_that_it_was_done(at: int) -> None:
+def test_a_lost_response_hides_the_effect(at: int) -> None:
     files, store = failing(Fault.LOST_ANSWER, at)
     with pytest.raises(CommitUnknownError if at in (4, 6) else StorageError):
         use(store)
@@ -140,7 +140,7 @@ def test_a_lost_answer_hides_that_it_was_done(at: int) -> None:
 
 
 @pytest.mark.parametrize("at", [2, 3])
-def test_a_file_that_is_gone_is_not_found_once(at: int) -> None:
+def test_a_vanished_file_is_not_found_once(at: int) -> None:
     _, store = failing(Fault.NOT_FOUND, at)
     with pytest.raises(FileNotFoundError):
         use(store)
@@ -160,7 +160,7 @@ def test_a_file_that_is_gone_is_not_found_once(at: int) -> None:
         lambda store: store.delete("log/a"),
     ],
 )
-def test_a_dead_process_does_nothing_more(call: Callable[[Store], object]) -> None:
+def test_a_crashed_process_has_no_further_effect(call: Callable[[Store], object]) -> None:
     files, store = failing(Fault.CRASH_BEFORE, 0)
     with pytest.raises(SimulatedCrash):
         store.stat("log/a")
@@ -169,7 +169,7 @@ def test_a_dead_process_does_nothing_more(call: Callable[[Store], object]) -> No
     assert contents(files) == EFFECTS[0]
 
 
-def test_a_block_that_raises_creates_nothing_and_is_no_step() -> None:
+def test_a_failing_write_block_creates_nothing() -> None:
     files = filled()
     store = FaultStore(files)
     with pytest.raises(ZeroDivisionError), store.create("log/c"):
@@ -177,8 +177,8 @@ def test_a_block_that_raises_creates_nothing_and_is_no_step() -> None:
     assert (store.trace, contents(files)) == ([], EFFECTS[0])
 
 
-def test_a_crash_leaves_no_file_of_the_store_below_open(tmp_path: object) -> None:
-    # A store that is not closed properly warns, and warnings are errors.
+def test_a_crash_closes_files_of_the_underlying_store(tmp_path: object) -> None:
+    # An unclosed store emits a warning, and warnings are errors.
     for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_WITHIN, Fault.FAILURE):
         store = FaultStore(LocalStore(str(tmp_path)), at=0, fault=fault)
         with (
@@ -192,7 +192,7 @@ def test_a_crash_leaves_no_file_of_the_store_below_open(tmp_path: object) -> Non
     ]
 
 
-def test_somebody_elses_file_is_reported_as_by_any_store() -> None:
+def test_an_existing_file_is_reported() -> None:
     store = FaultStore(filled())
     assert store.put_if_absent("log/a", b"mine") is Put.EXISTS
     with pytest.raises(FileExistsError), store.create("log/a") as file:

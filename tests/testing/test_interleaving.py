@@ -1,4 +1,4 @@
-"""The schedule: one actor at a time, the same order for the same seed, and an end to failures."""
+"""The schedule: one actor at a time, a deterministic order per seed, and an end after failures."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from delta_maintenance.testing.interleaving import Schedule, ScheduledStore, sin
 
 
 def story(seed: int, *, persistence: float = 0.0) -> list[str]:
-    """Who made each of thirty requests."""
-    told: list[str] = []
+    """The actors of thirty requests, in order."""
+    order: list[str] = []
     schedule = Schedule(seed, persistence=persistence)
 
     def work(name: str) -> None:
         store = ScheduledStore(MemoryStore(), schedule)
         for number in range(10):
             assert store.put_if_absent(f"{number}", b"") is Put.DONE
-            told.append(name)
+            order.append(name)
 
     for name in "abc":
         schedule.begin(partial(work, name))
     schedule.run()
-    return told
+    return order
 
 
-def switches(told: list[str]) -> int:
-    return sum(one != other for one, other in zip(told, told[1:], strict=False))
+def switches(order: list[str]) -> int:
+    return sum(one != other for one, other in zip(order, order[1:], strict=False))
 
 
-def test_a_seed_decides_the_order() -> None:
+def test_a_seed_determines_the_order() -> None:
     stories = [story(seed) for seed in range(20)]
     assert stories == [story(seed) for seed in range(20)]
-    assert len({"".join(told) for told in stories}) == 20
-    assert all(sorted(told) == sorted("abc" * 10) for told in stories)
+    assert len({"".join(order) for order in stories}) == 20
+    assert all(sorted(order) == sorted("abc" * 10) for order in stories)
 
 
-def test_whoever_persists_gets_far_at_once() -> None:
+def test_persistence_keeps_one_actor_running() -> None:
     restless = sum(switches(story(seed)) for seed in range(20))
     steady = sum(switches(story(seed, persistence=0.9)) for seed in range(20))
     assert restless > 3 * steady > 0
 
 
-def test_nobody_runs_beside_another() -> None:
+def test_only_one_actor_runs_at_a_time() -> None:
     schedule = Schedule(1)
     running: list[int] = []
 
@@ -64,7 +64,7 @@ def test_nobody_runs_beside_another() -> None:
     assert schedule.turns > 50
 
 
-def test_a_failure_ends_everybody_and_is_told() -> None:
+def test_a_failure_stops_all_actors_and_is_raised() -> None:
     schedule, cleaned = Schedule(0), []
 
     def work() -> None:
@@ -86,7 +86,7 @@ def test_a_failure_ends_everybody_and_is_told() -> None:
     assert not any(thread.is_alive() for thread in cleaned)
 
 
-def test_a_file_is_seen_only_when_its_block_has_ended() -> None:
+def test_a_file_is_visible_after_its_write_block() -> None:
     seen = set()
     for seed in range(30):
         inner, schedule = MemoryStore(), Schedule(seed)
@@ -107,7 +107,7 @@ def test_a_file_is_seen_only_when_its_block_has_ended() -> None:
     assert seen == {None, 2}
 
 
-def test_pools_work_in_the_thread_of_their_caller_and_only_meanwhile() -> None:
+def test_pools_run_in_the_thread_of_the_caller() -> None:
     def fail() -> None:
         raise ValueError("on purpose")
 

@@ -1,4 +1,4 @@
-"""The findings of `fsck`, from the table that it uses."""
+"""The findings of `fsck`, from its table of findings."""
 
 from __future__ import annotations
 

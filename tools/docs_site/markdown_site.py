@@ -1,4 +1,4 @@
-"""The Markdown side of the site: each page beside its HTML, and the index `llms.txt`."""
+"""The Markdown version of the site: each page beside its HTML, and the index `llms.txt`."""
 
 from __future__ import annotations
 

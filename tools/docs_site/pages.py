@@ -1,4 +1,4 @@
-"""The pages of the site: what is in `docs/`, documents of the repository, and generated parts.
+"""The pages of the site: `docs/`, other documents of the repository, and generated parts.
 
 A line `<!-- generated: NAME ARGUMENT -->` in a page stands for a part that is made from the code
 when the site is built. Such parts are not committed, so they are never out of date.

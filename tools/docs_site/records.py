@@ -1,4 +1,4 @@
-"""The JSON documents, from the dataclasses that become them."""
+"""The JSON documents, from their dataclasses."""
 
 from __future__ import annotations
 

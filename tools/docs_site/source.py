@@ -1,4 +1,4 @@
-"""The packages as their source text has them: signatures and docstrings, without importing."""
+"""Signatures and docstrings of the packages, read from the source without importing it."""
 
 from __future__ import annotations
 

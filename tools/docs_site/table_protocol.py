@@ -1,4 +1,4 @@
-"""Table properties and table features, from the tables that the library itself uses."""
+"""Table properties and table features, from the tables of the library."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def properties(_: str) -> str:
     rows = []
     for rule in sorted(RULES, key=lambda rule: rule.name.lower()):
         notes = ""
-        if rule.kept_by is not None:
-            notes = f"Set by {rule.kept_by} alone; `set-properties` refuses it."
+        if rule.managed_by is not None:
+            notes = f"Only {rule.managed_by} sets it; `set-properties` refuses it."
         elif rule.instead is not None:
             notes = f"`set-properties` refuses it: {sentence(rule.instead).lower()}"
         shown = _default(defaults.get(rule.name))

@@ -1,1 +1,1 @@
-"""The health page: what was last known of the policy's tables, for people."""
+"""The health page, which shows the last known state of the tables of the policy."""

@@ -1,4 +1,4 @@
-"""The application behind the health page: three pages, each of them for Airflow's users only.
+"""The web application of the health page: three pages, for signed-in users of Airflow only.
 
 No table is opened and no Dag parsed: everything shown was kept by the last assessments.
 """

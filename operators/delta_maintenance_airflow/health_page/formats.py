@@ -1,4 +1,4 @@
-"""Numbers, sizes and times as people read them."""
+"""Numbers, sizes and times formatted for people."""
 
 from __future__ import annotations
 

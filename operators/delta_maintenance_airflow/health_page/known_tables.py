@@ -1,4 +1,4 @@
-"""Which tables the policy knows, without a look into any store."""
+"""The tables that the policy names, found without access to a store."""
 
 from __future__ import annotations
 

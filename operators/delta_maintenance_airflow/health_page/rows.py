@@ -1,4 +1,4 @@
-"""The tables as rows of a list: put together, filtered, sorted and counted."""
+"""The list of tables on the health page: rows, filters, order and counts."""
 
 from __future__ import annotations
 

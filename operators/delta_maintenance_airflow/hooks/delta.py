@@ -1,4 +1,4 @@
-"""The connection type `delta`: the way to the store of a table, and who else goes there."""
+"""The connection type `delta`: access to the store of a table, and its other writers."""
 
 from __future__ import annotations
 

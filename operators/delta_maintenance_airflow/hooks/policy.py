@@ -1,4 +1,4 @@
-"""The way to the store of a table as its policy has it: a connection, and options beside it."""
+"""Access to the store of a table as its policy describes it: a connection and further options."""
 
 from __future__ import annotations
 

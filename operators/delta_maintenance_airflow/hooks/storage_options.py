@@ -1,4 +1,4 @@
-"""What an Airflow connection means to a store, as the store's own options.
+"""Storage options from the fields of an Airflow connection.
 
 The form of a `delta` connection has fields for every store; whatever a connection refers to comes
 from the connection types of the other providers, whose packages are not needed. Nothing here asks

@@ -1,4 +1,4 @@
-"""What all operators of Delta tables have in common."""
+"""The base class of all operators for Delta tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators for one operation that somebody asks for: planned, approved, carried out."""
+"""Operators that run one operation on demand: plan, approval, apply."""
 
 from __future__ import annotations
 

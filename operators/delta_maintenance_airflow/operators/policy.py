@@ -1,4 +1,4 @@
-"""Operators for the tables of a policy: look at many, look after one."""
+"""Operators for the tables of a policy: assess all of them, maintain one of them."""
 
 from __future__ import annotations
 

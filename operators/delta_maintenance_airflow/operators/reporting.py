@@ -1,4 +1,4 @@
-"""Operators whose lists of files are too long for XCom and the log."""
+"""Operators that write long lists of files to a report, because XCom and logs are too small."""
 
 from __future__ import annotations
 

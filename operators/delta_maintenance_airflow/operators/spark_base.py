@@ -1,4 +1,4 @@
-"""Operators whose work is, or can be, submitted as a Spark job."""
+"""The base class of operators that can submit their work as a Spark job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job in this very process, on a server of Spark Connect."""
+"""Runs a job in this process, on a Spark Connect server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tries of one task share on a worker: the files of their jobs, and who is at work.
+"""The folder that all tries of a task share on a worker: files of their jobs, and a lock.
 
 A task that is killed with SIGKILL leaves its driver behind. The driver holds the lock of the
 folder as long as it lives, so the next try knows of it and lets it finish.

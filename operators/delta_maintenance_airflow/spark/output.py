@@ -1,4 +1,4 @@
-"""The lines of a Spark job in the log of its task."""
+"""Copies the output of a Spark job into the log of its task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Apache Spark provider, as far as our jobs need it. Importing this needs the provider."""
+"""The parts of the Apache Spark provider that we use. Importing it requires the provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits in the triggerer for what a sensor waits for."""
+"""The trigger behind the commit sensor: waits in the triggerer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells an asset of the commits of its table."""
+"""Sends an asset event for each new commit of a table."""
 
 from __future__ import annotations
 

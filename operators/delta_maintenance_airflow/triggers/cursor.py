@@ -1,4 +1,4 @@
-"""How far a watcher is, kept where it outlives the triggerer."""
+"""The position of a watcher, stored so that it survives the triggerer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Polling many tables from one event loop, which never waits for a store itself."""
+"""Polling of many tables from one event loop that never blocks on a store."""
 
 from __future__ import annotations
 

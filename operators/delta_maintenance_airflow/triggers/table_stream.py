@@ -1,4 +1,4 @@
-"""One poll loop for all who watch a table."""
+"""One poll loop for all watchers of a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that verbs share, and how their text becomes values.
+"""Arguments that several verbs have, and the conversion of their text to values.
 
 Nothing here may load pyarrow, pydantic or rich: `--help` answers at once.
 """

@@ -1,4 +1,4 @@
-"""The `delta-maintenance` command: which verb, and how its end becomes an exit status.
+"""The `delta-maintenance` command: selects the verb and sets the exit status.
 
 stdout carries the result and nothing else; logs, warnings, progress and errors go to stderr.
 Exit status: 0 done or nothing to do, 1 failed part-way, 2 usage, 3 refused, 4 conflict, 5 corrupt

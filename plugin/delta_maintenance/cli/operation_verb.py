@@ -1,4 +1,4 @@
-"""The verb of any operation: flags from its Options in, Plan or Result out."""
+"""The verb of an operation: reads flags into Options, prints the Plan or the Result."""
 
 from __future__ import annotations
 

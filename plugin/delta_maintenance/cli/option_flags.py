@@ -1,4 +1,4 @@
-"""Flags of the command line from the fields of Options, and Options from what was given."""
+"""Command-line flags from the fields of Options, and Options from the parsed flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user sees: results on stdout, everything else on stderr.
+"""Output for the user: results on stdout, everything else on stderr.
 
 rich is imported where a text is drawn: `--json` and `--help` answer without it.
 """

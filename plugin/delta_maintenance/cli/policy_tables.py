@@ -1,4 +1,4 @@
-"""What `assess` and `run` share: a policy, the tables that are meant, and what is kept of them."""
+"""Common parts of `assess` and `run`: the policy, the selected tables, and their stored state."""
 
 from __future__ import annotations
 

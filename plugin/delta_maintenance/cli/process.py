@@ -1,4 +1,4 @@
-"""What a process that runs one command line, and nothing else, sets for itself."""
+"""Settings of a process that runs one command line and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document that `inspect --json` prints: a snapshot and its log, in plain values."""
+"""The document that `inspect --json` prints: a snapshot and its log as plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs an operation as a PySpark job: starts it, relays what it says, reads its report.
+"""Runs an operation as a PySpark job: starts it, relays its output, reads its report.
 
 What the job is told and what it answers are JSON files in a private directory of this machine,
 where the driver runs too (client mode); see `submission.job_spec` and `submission.job_report`.

@@ -1,11 +1,11 @@
-"""Waiting for a table to change, by polls that cost the same whatever the log's length.
+"""Waiting for a table to change, by polls whose cost does not depend on the length of the log.
 
-A poll is one listing, which begins where the last one ended, and at most one read beside it: of
-the newest commit that is new, or of the `_last_checkpoint` hint where checkpoints matter. Only
-where the newest commit is not one that is waited for are the others read, newest first and each
-only once, two with each further poll, which lists nothing. Those and what a listing would need a
-second page for are left to polls that need not wait: see `more`. The stores of all tables share
-their clients; a request that fails is not repeated, since the next poll is.
+A poll makes one listing, which starts where the last listing ended, and at most one read: of the
+newest commit if it is new, or of the `_last_checkpoint` hint if checkpoints matter. Older new
+commits are read only if the newest one does not match, newest first, each once, and two per further
+poll, which makes no listing. These reads, and further pages of a listing, are left to polls without
+a pause: see `more`. The stores of all tables share their clients. A failed request is not repeated,
+because the next poll repeats it.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class CommitFilter(Record):
     """Which commits count: those that all of this is true of."""
 
     data_changes_only: bool = False
-    """Only commits with which rows came or went: neither OPTIMIZE, VACUUM and the like, nor
-    changes of properties or of the protocol, nor what this library commits."""
+    """Only commits that add or remove rows: not OPTIMIZE, VACUUM and similar ones, not changes of
+    properties or of the protocol, and not the commits of this library."""
     operations: tuple[str, ...] = ()
     """Only these, by the name in `commitInfo`, in any case: `MERGE`, `WRITE`. Empty for all."""
     protocol_changes: bool = False
@@ -63,9 +63,9 @@ class CommitFilter(Record):
         return self == CommitFilter()
 
     def takes(self, digest: CommitDigest, before: Mapping[str, str | None]) -> bool | None:
-        """Whether a commit counts; None where its beginning does not tell.
+        """Whether a commit counts; None if its first bytes do not decide that.
 
-        `before` are the properties ahead of it; see `CommitFilter.properties`.
+        `before` are the properties before the commit; see `CommitFilter.properties`.
         """
         answers: list[bool | None] = []
         if self.data_changes_only:
@@ -90,9 +90,9 @@ class CommitFilter(Record):
 
 
 class CommitCount:
-    """Counts the commits of a watch that a filter takes, each of them once.
+    """Counts the commits of a watch that a filter accepts, each once.
 
-    `properties` are those of the table as they were at `version`, for a filter that asks for them.
+    `properties` are those of the table at `version`, for a filter that needs them.
     """
 
     def __init__(
@@ -112,9 +112,11 @@ class CommitCount:
         self._unread: list[int] = []
 
     def count(self, watch: LogWatch, *, newest: int, enough: int) -> bool:
-        """Takes in the commits up to `newest`, as far as `enough` asks for. Whether that is all.
+        """Counts the commits up to `newest` until `enough` are found. Returns whether all were
+        read.
 
-        Reads as many of them as the watch's poll has requests left; false where there are more.
+        Reads at most as many commits as the poll has requests left; returns False if there are
+        more.
         """
         if self._newest is None or newest > self._newest:
             first = self.version + 1 if self._newest is None else self._newest + 1
@@ -123,8 +125,8 @@ class CommitCount:
         if self._accepts.takes_all:
             self.counted += len(self._unread)
             self._unread.clear()
-        # The newest is most likely in the store's mind, and to be one that counts. Values are told
-        # apart from what they were before, and so in order.
+        # The newest commit is most likely cached and most likely to count. Changed values are
+        # compared with earlier ones, so these commits are read in order.
         at = 0 if self._accepts.properties else -1
         while self._unread and self.counted < enough:
             try:
@@ -145,17 +147,17 @@ class CommitCount:
         if digest is not None and digest.configuration is not None:
             after = digest.configuration
             self._properties = {name: after.get(name) for name in self._accepts.properties}
-        # What was cleaned away before it could be read may have been what is waited for.
+        # A commit that was deleted before it could be read may have been a match.
         return answer is None or answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitCondition(Record):
-    """What is waited for.
+    """The condition to wait for.
 
     Exactly one of `version`, `after_version` and `min_commits_since_checkpoint` is given.
-    `after_version` waits for `min_commits` commits after it that `commits` takes; -1 stands for a
-    table without a commit.
+    `after_version` waits for `min_commits` later commits that `commits` accepts; -1 means a table
+    without a commit.
     """
 
     version: int | None = None
@@ -163,7 +165,7 @@ class WaitCondition(Record):
     min_commits: int = 1
     commits: CommitFilter = field(default_factory=CommitFilter)
     known_properties: dict[str, str | None] = field(default_factory=dict)
-    """The properties that `commits` asks for as they are at `after_version`."""
+    """The properties that `commits` needs, as of `after_version`."""
     min_commits_since_checkpoint: int | None = None
 
     def __post_init__(self) -> None:
@@ -174,7 +176,7 @@ class WaitCondition(Record):
             )
         if self.after_version is None and not self.commits.takes_all:
             raise InvalidRequestError(
-                "only commits after a version can be told apart", remedy="give after_version"
+                "the filter of commits requires after_version", remedy="give after_version"
             )
         if self.min_commits < 1:
             raise InvalidRequestError(
@@ -193,7 +195,7 @@ class CheckpointLag(Record):
 
     @property
     def commits(self) -> int:
-        """Commits that a reader has to replay on top of the checkpoint."""
+        """Commits that a reader must replay on top of the checkpoint."""
         return self.version - (-1 if self.checkpoint_version is None else self.checkpoint_version)
 
 
@@ -203,10 +205,10 @@ class WaitProgress(Record):
 
     table: str
     version: int
-    """The newest one that is known."""
+    """The newest known version."""
     done: bool
     more: bool
-    """Whether there was more to look at than a poll may: the next one need not wait."""
+    """Whether the poll has left work: the next poll need not wait."""
     lag: CheckpointLag | None = None
     """How far the newest checkpoint is behind, where that is waited for."""
     commits: int | None = None
@@ -214,7 +216,7 @@ class WaitProgress(Record):
     as end the wait."""
 
     def found(self) -> dict[str, Any]:
-        """The facts of it, flat: `table`, `version`, and what else was waited for."""
+        """Its facts as a flat mapping: `table`, `version`, and the values of the condition."""
         facts: dict[str, Any] = {"table": self.table, "version": self.version}
         if self.lag is not None:
             facts |= {
@@ -227,7 +229,7 @@ class WaitProgress(Record):
 
 
 class Wait:
-    """A condition on one table, looked at again and again. Not for two threads at a time."""
+    """A condition on one table that is polled repeatedly. Not thread-safe."""
 
     def __init__(self, store: Store, condition: WaitCondition) -> None:
         self._condition = condition
@@ -264,10 +266,10 @@ class Wait:
             self._watch.poll_again()
         seen = self._behind or self._watch.look()
         table = self._watch.store.root
-        # A log that begins anew has nothing to do with the version that was asked for.
+        # The requested version does not belong to a log that was started again.
         if seen.replaced and asked.after_version is not None:
             raise VersionNotFoundError(
-                f"the log ends at version {seen.version}, before the one that was known",
+                f"the log ends at version {seen.version}, before the last known version",
                 table=table,
                 remedy="another table took the place of this one: wait for one of its versions",
             )
@@ -283,7 +285,7 @@ class Wait:
                 table=table, version=seen.version, done=done, more=seen.more and not done
             )
         assert asked.after_version is not None
-        # The version that was asked for may be still to come.
+        # The requested version may not have been written yet.
         everything = seen.version <= asked.after_version or self._count.count(
             self._watch, newest=seen.version, enough=asked.min_commits
         )
@@ -305,11 +307,11 @@ def current_properties(
     version: int,
     storage_options: Mapping[str, str] | None = None,
 ) -> dict[str, str | None]:
-    """What these table properties are at a version: see `WaitCondition.known_properties`.
+    """The values of these table properties at a version: see `WaitCondition.known_properties`.
 
-    Opens the table. `VersionNotFoundError` for a version that is not retained.
+    Opens the table. Raises `VersionNotFoundError` for a version that is not retained.
     """
-    # Loads pyarrow, which whoever only watches does without.
+    # Loads pyarrow, which a plain watcher does not need.
     from delta_maintenance.table.read.table import open_table
 
     if version < 0:

@@ -1,1 +1,1 @@
-"""What tables need and when: the policy document, what is due by it, and carrying that out."""
+"""Policies: which tables need which maintenance and when, and running it."""

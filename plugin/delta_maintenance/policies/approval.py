@@ -1,8 +1,8 @@
-"""What somebody agreed to, and whether what would be done now is still the same.
+"""Approvals: the digest of a plan, and its comparison with a new plan.
 
-Between a plan and its approval hours may pass, in which more files outlive their retention. So what
-is run afterwards is planned anew as of the instant of the plan that was approved, and runs only if
-it comes to the same.
+Hours can pass between a plan and its approval, and the retention of more files ends in that time.
+Therefore, the operation is planned again as of the instant of the approved plan, and runs only if
+the effect is the same.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _EXAMPLES = ("samples",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovedPlan(Record):
-    """What there is to agree to, or was agreed to."""
+    """A plan to approve, or an approved plan."""
 
     operation: str
     table: str
     planned_at: Instant
     comes_to: str
-    """Equal for plans that would do the same to the table. Whatever commits of others leave as it
-    is has no part in it, such as the version."""
+    """Equal for plans with the same effect on the table. Values that commits of other writers
+    change without effect, such as the version, are not included."""
 
     @classmethod
     def of(cls, operation: str, plan: Mapping[str, Any], *, planned_at: datetime) -> Self:
@@ -51,7 +51,7 @@ class ApprovedPlan(Record):
         return replace(options, as_of=self.planned_at)  # type: ignore[call-arg]
 
     def require(self, plan: Mapping[str, Any]) -> None:
-        """`RefusedError` unless a later plan, as JSON, comes to the same."""
+        """Raises `RefusedError` unless a later plan, as JSON, has the same effect."""
         if _digest(self.operation, plan) != self.comes_to:
             version = plan.get("version")
             raise RefusedError(

@@ -1,8 +1,8 @@
-"""What is due on a table by its policy, in which order, why, and what it costs and brings.
+"""The assessment of a table: operations that are due, their order, reasons, cost and benefit.
 
-When an operation last ran is told by the log where it leaves a commit: VACUUM END, of whichever
-engine. An `fsck`, a `clean-log`, and a vacuum that found nothing or commits nothing leave none; of
-those the caller remembers the `LastRun`. What nothing is remembered of counts as never run.
+The log shows the last run of an operation that makes a commit, such as VACUUM END of any engine.
+`fsck`, `clean-log`, and a vacuum that found nothing or commits nothing leave no commit; for these,
+the caller stores a `LastRun`. Without a record, the operation counts as never run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def assess_table(
     last_runs: Sequence[LastRun] = (),
     previous: TableHealth | None = None,
 ) -> Assessment:
-    """Like `assess`, on the latest version; what keeps it from being looked at is in the answer."""
+    """Like `assess`, on the latest version; errors are part of the assessment."""
     try:
         return assess(
             table.snapshot(), policy_table, now=now, last_runs=last_runs, previous=previous
@@ -50,7 +50,7 @@ def assess_table(
 def failed_assessment(
     table: PolicyTable, error: DeltaMaintenanceError, *, now: datetime
 ) -> Assessment:
-    """The assessment of a table that could not be looked at."""
+    """The assessment of a table that could not be read."""
     return Assessment(
         name=table.name,
         uri=table.uri,
@@ -70,9 +70,9 @@ def assess(
     last_runs: Sequence[LastRun] = (),
     previous: TableHealth | None = None,
 ) -> Assessment:
-    """What is due on the latest snapshot. Reads what `measure` reads, and changes nothing.
+    """Assesses the latest snapshot. Reads the same files as `measure`, and changes nothing.
 
-    `previous` is the health in an older assessment: what it knows is not read again.
+    `previous` is the health in an earlier assessment, whose commits are not read again.
     """
     runs = {run.operation: run for run in last_runs}
     vacuumed, rules = runs.get("vacuum"), table.rules

@@ -1,8 +1,8 @@
-"""The last assessment of each table and the last run on it, kept in a folder of any store.
+"""The last assessment of each table and the last run on it, in a folder of any store.
 
-Pages and further runs read these instead of opening tables. One small JSON file per table, replaced
-whole, so that processes on many hosts may read while others write. Who writes the same table at the
-same time does no harm: the last one stands.
+Pages and later runs read these instead of opening tables. There is one small JSON file per table,
+which is replaced as a whole, so that processes on many hosts can read while others write.
+Concurrent writes for the same table do no harm: the last one wins.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PastRun(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssessmentEntry(Record):
-    """What is kept of one table."""
+    """The stored state of one table."""
 
     form: Literal[1] = 1
     """Of this document."""
@@ -85,7 +85,7 @@ class AssessmentEntry(Record):
     last_runs: tuple[LastRun, ...] = ()
     """For the next assessment."""
     link: str | None = None
-    """Where whoever ran it tells more."""
+    """The address of further information about the run."""
     last_health: TableHealth | None = None
     """Of an earlier assessment, where this one has none."""
     failing_since: Instant | None = None
@@ -123,8 +123,8 @@ class UnreadableEntry(Record):
 class AssessmentStore:
     """The entries below one address. Safe to share between threads.
 
-    `uri` is a folder of its own on any store (docs/stores.md); on more than one host, one that all
-    of them reach.
+    `uri` is a dedicated folder on any store (docs/stores.md), which all hosts must be able to
+    reach.
     """
 
     def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
@@ -206,16 +206,16 @@ class AssessmentStore:
         return lambda name: listed.get(_file_name(name))
 
     def load(self, name: str) -> AssessmentEntry | UnreadableEntry | None:
-        """What is kept of a table; None where it was never assessed. Errors are the store's."""
+        """The state of a table; None if it was never assessed. Raises errors of the store."""
         file = _file_name(name)
         status = self.store.stat(file)
         return None if status is None else self._read(status)
 
     def load_all(self) -> tuple[AssessmentEntry | UnreadableEntry, ...]:
-        """Every entry by its table's name, what cannot be read last.
+        """All entries by table name; unreadable entries come last.
 
-        Without the commits of its health, so that thousands of tables stay small. Reads the listing
-        and those files that have changed since the last call. Errors are the store's.
+        Entries omit the commits of the health, so that thousands of tables fit into memory. Reads
+        the listing and the files that changed since the last call. Raises the errors of the store.
         """
         with self._lock:
             listed = self._entries()
@@ -223,7 +223,7 @@ class AssessmentStore:
             with ThreadPoolExecutor(max_workers=self.store.parallel_reads) as pool:
                 read = dict(zip(new, pool.map(self._brief, new), strict=True))
             found = {status: self._known.get(status) or read[status] for status in listed}
-            # One that went between the listing and the reading is no entry.
+            # A file that was deleted after the listing is skipped.
             self._known = {status: entry for status, entry in found.items() if entry is not None}
             return tuple(sorted(self._known.values(), key=_order))
 
@@ -295,14 +295,14 @@ _SUFFIX = ".json"
 
 
 def _file_name(name: str) -> str:
-    """Any text as a name that every store takes, and that people recognise."""
+    """Converts any text to a name that every store accepts and that people recognise."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[-80:] or "table"
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
     return f"{readable}.{digest[:32]}{_SUFFIX}"
 
 
 def _bounded(entry: AssessmentEntry) -> bytes:
-    """The entry's JSON, without what is least needed where it would be too long."""
+    """The JSON of an entry, without its least important parts if it would be too long."""
     value = entry.to_json()
     for shorten in (None, *_SHORTER):
         if shorten is not None:
@@ -347,7 +347,7 @@ _SHORTER = (_drop_results, _drop_commits, _drop_health, _drop_texts)
 
 
 def _healths(value: Any) -> list[dict[str, Any]]:
-    """Those within what may be no entry at all."""
+    """The values in a document that may not be an entry."""
     entry = value if isinstance(value, dict) else {}
     assessment = entry.get("assessment")
     found = (

@@ -1,4 +1,4 @@
-"""From the patterns of a policy to the tables that are there."""
+"""Finding the tables that match the patterns of a policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operations are due on a table, in which order, and what stands in their way."""
+"""Which operations are due on a table, in which order, and what prevents them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def assessed_operations(
     now: datetime,
     last_runs: Mapping[str, LastRun],
 ) -> Iterator[AssessedOperation]:
-    """Those that the policy asks for, in the order in which they run."""
+    """The requested operations, in the order in which they run."""
     look = Look(
         snapshot=snapshot,
         health=health,
@@ -66,7 +66,7 @@ def _is_due(look: Look, rules: Rules, name: str) -> bool:
 
 
 def _assessed(look: Look, rules: Rules, record: AnyOperation) -> AssessedOperation | None:
-    """One of them, held against what stands in its way; None where nobody asks for it."""
+    """One operation with its obstacles; None if the policy does not request it."""
     assert record.policy is not None
     due: Callable[[Look], AssessedOperation | None] = load(record.policy.due)
     try:
@@ -93,7 +93,7 @@ def _assessed(look: Look, rules: Rules, record: AnyOperation) -> AssessedOperati
 
 
 def _refusal(look: Look, record: AnyOperation) -> str | None:
-    """What of the table stands in an operation's way, as one clause with its remedy."""
+    """The obstacle of an operation in the table, as one clause with its remedy."""
     refused = {refusal.operation: refusal.problem for refusal in look.health.refused}
     problem = next((refused[needed] for needed in record.requires if needed in refused), None)
     if problem is None and record.effects.deletes and _was_corrupt(look):
@@ -102,5 +102,5 @@ def _refusal(look: Look, record: AnyOperation) -> str | None:
 
 
 def _was_corrupt(look: Look) -> bool:
-    """Whether an operation that looked at the table last found it corrupt."""
+    """Whether the last integrity check found the table corrupt."""
     return any(run.outcome is Outcome.CORRUPT for run in look.last_runs.values())

@@ -1,4 +1,4 @@
-"""One operation of a policy: planned on the table as it is, held against limits, carried out."""
+"""Running one operation of a policy: plan, check of limits and approval, apply."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SubmitToSpark(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What the operations of one run share."""
+    """Values that the operations of one run share."""
 
     table: Table
     policy_table: PolicyTable
@@ -69,10 +69,10 @@ def carry_out(
     plan_only: bool,
     approved: ApprovedPlan | None = None,
 ) -> OperationOutcome:
-    """Plans the operation, and unless that is all, applies the plan.
+    """Plans the operation, and applies the plan unless only the plan is requested.
 
-    A plan beyond the limits of the policy ends as `stopped`. With `approved` only what comes to
-    that is applied, otherwise `RefusedError` is raised. Errors are those of the operation.
+    A plan beyond the limits of the policy ends as `stopped`. With `approved`, a plan with another
+    effect raises `RefusedError`. Raises the errors of the operation.
     """
     asked = _Asked(context, find(due.operation), due, approved)
     return asked.planned_only() if plan_only else asked.carried_out(commits_made)
@@ -90,7 +90,7 @@ def plan_for_approval(
 
 
 class _Asked:
-    """One operation that is to be planned or carried out."""
+    """One operation to plan or to apply."""
 
     def __init__(
         self,
@@ -172,9 +172,10 @@ class _Asked:
         )
 
     def _carried_out_by_job(self) -> OperationOutcome:
-        """The same on Spark, where the job makes its own plan: here is too little room for it.
+        """The same on Spark, where the job makes its own plan because this process has too little
+        memory.
 
-        What is to be held against something is planned by a job before.
+        If a plan must be compared with limits or an approval, an earlier job makes it.
         """
         outcome = replace(self.blank, engine="spark")
         limited = self.record.effects.deletes and says_more_than_vacuum(self.limits)
@@ -199,7 +200,7 @@ class _Asked:
                 else "by its verb of the command line"
             )
             raise InvalidRequestError(
-                f"{self.record.name} is to run on Spark, which nobody here submits to",
+                f"{self.record.name} must run on Spark, but this process cannot submit Spark jobs",
                 remedy=f"run it from an orchestrator, or {or_else}",
             )
         if has_engine:
@@ -210,7 +211,7 @@ class _Asked:
         return dict(context.submit(context.policy_table, due))
 
     def _require_approved(self, plan: Any) -> None:
-        # What is so already, perhaps by an earlier try, is left as it is: nobody has to agree.
+        # A table that already has the change, perhaps by an earlier try, needs no approval.
         settled = plan.is_noop and self.record.effects.changes_table
         if self.approved is not None and not settled:
             self.approved.require(plan.to_json())
@@ -232,13 +233,13 @@ class _Asked:
         return replace(
             outcome,
             status="stopped",
-            reason=f"{beyond}; look at the plan, then raise the limit or run it by hand",
+            reason=f"{beyond}; check the plan, then raise the limit or run the operation manually",
             result=plan.to_json(),
             exit_status=RefusedError.exit_status,
         )
 
     def _ended(self, outcome: OperationOutcome, result: Any) -> OperationOutcome:
-        """What a Result comes to."""
+        """The outcome of a Result."""
         ending = self.record.ending(result)
         return replace(
             outcome,

@@ -1,8 +1,7 @@
-"""One at a time on each table, among all that share a folder.
+"""Leases: one task at a time on each table, among all that share a folder.
 
-A courtesy and no more: operations are safe beside each other, but two of them do the work twice. A
-lease is a small file that its holder renews; one that is no longer renewed, for its holder is dead,
-runs out by itself.
+Leases save work but are not needed for safety: concurrent operations are safe, but do the work
+twice. A lease is a small file that its holder renews. If the holder dies, the lease expires.
 """
 
 from __future__ import annotations
@@ -22,19 +21,20 @@ from delta_maintenance.operations.core.record import Record
 from delta_maintenance.storage.core.base import Put, Store
 
 LIFE = timedelta(minutes=5)
-"""How long a lease lasts that nobody renews."""
+"""The lifetime of a lease that is not renewed."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease(Record):
-    """Who is at work on a table, and until when at the least."""
+    """The holder of the lease of a table, and the earliest time of its expiry."""
 
     name: str
     """The table's, in its policy."""
     holder: str
-    """The same in every try of one task: a second try takes over from a first that died."""
+    """The same in every try of one task: a second try takes over the lease of a first try that
+    died."""
     until: datetime
     nonce: str
     """Of this very write."""
@@ -60,7 +60,7 @@ class Leases:
     def held(self, name: str, *, holder: str) -> Iterator[None]:
         """Holds the lease of a table for the length of the block.
 
-        `BusyError`, which names the holder, where somebody else has it.
+        Raises `BusyError`, which names the holder, if another process has the lease.
         """
         path = _file_name(name)
         self._take(path, name, holder)
@@ -87,9 +87,9 @@ class Leases:
                     remedy=f"wait for its end; if it is dead, its lease runs out at "
                     f"{found.until:%H:%M:%S} UTC",
                 )
-            # What has run out, what cannot be read, and one's own of an earlier try.
+            # Expired and unreadable leases, and the own lease of an earlier try, are replaced.
             self._store.delete(path)
-        raise BusyError(f"somebody else has just begun to work on {name}", remedy="try again")
+        raise BusyError(f"another process has just started to work on {name}", remedy="try again")
 
     def _renew(self, path: str, name: str, holder: str, ended: threading.Event) -> None:
         while not ended.wait(self._life.total_seconds() / 3):

@@ -1,19 +1,20 @@
-"""The limits of a policy, held against what an operation would delete."""
+"""The limits of a policy, compared with what an operation would delete."""
 
 from __future__ import annotations
 
 from delta_maintenance.operations.core.rules import Limits
 
 _MANY = 1000
-"""Files of which a share says something."""
+"""The number of files from which on a share has a meaning."""
 _OWN_SHARE = 0.5
 """Of all files; beyond it a vacuum refuses by itself."""
 
 
 def beyond_deletions(limits: Limits, files: int, size: int, *, looked_at: int | None) -> str | None:
-    """The first limit that so many files, with so many bytes, are beyond, as one clause.
+    """The first limit that this number of files or bytes exceeds, as one clause.
 
-    `looked_at` are the data files of which they are a share; None where that says nothing.
+    `looked_at` is the number of data files of which they are a share; None if a share has no
+    meaning.
     """
     if limits.max_deleted_files is not None and files > limits.max_deleted_files:
         return f"{files} files would be deleted, and {limits.max_deleted_files} are allowed"

@@ -1,4 +1,4 @@
-"""What is told of tables and their policies: what is due, what was done, what is remembered."""
+"""Records about tables and their policies: assessments, runs and stored state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Assessment(Record):
     uri: str
     assessed_at: Instant
     status: Literal["due", "nothing-due", "blocked", "failed"]
-    """`blocked`: all that is due is blocked. `failed`: the table could not be looked at."""
+    """`blocked`: all due operations are blocked. `failed`: the table could not be read."""
     problem: str | None = None
     """Of `failed`: one line, with the remedy."""
     exit_status: int = 0
@@ -38,20 +38,20 @@ class Assessment(Record):
 
     @property
     def due(self) -> tuple[AssessedOperation, ...]:
-        """What is to be run, in order."""
+        """The operations to run, in order."""
         return tuple(each for each in self.operations if each.status == "due")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationOutcome(Record):
-    """What became of one operation."""
+    """The outcome of one operation."""
 
     operation: str
     status: Literal[
         "done", "nothing-to-do", "planned", "incomplete", "failed", "stopped", "needs-approval"
     ]
-    """`incomplete`: the Result says how far it came. `stopped`: a limit was reached before it did
-    anything."""
+    """`incomplete`: the Result contains the progress. `stopped`: a limit was exceeded before any
+    change."""
     reason: str
     """One line; of what failed, with table, version, file and remedy."""
     started_at: Instant
@@ -69,7 +69,7 @@ class OperationOutcome(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult(Record):
-    """What was done on one table."""
+    """The outcomes of a run on one table."""
 
     name: str
     uri: str
@@ -82,7 +82,7 @@ class RunResult(Record):
     after: Assessment | None = None
     """None where nothing was run."""
     last_runs: tuple[LastRun, ...] = ()
-    """Those that were handed in, brought up to date: to be kept for the next assessment."""
+    """The given records, updated; store them for the next assessment."""
     problem: str | None = None
     """Of what ended the run: one line, with the remedy."""
     exit_status: int = 0

@@ -1,8 +1,8 @@
-"""One operation because somebody asks for it, whether or not it is due.
+"""Running one operation on demand, whether or not it is due.
 
-It is set up as the policy sets it up, with the options of whoever asks laid over that. The limits
-of the policy hold; its hours, and its wish for an approval, do not: somebody is there. Operations
-that no policy has a rule for run only by this way: whoever asks says all.
+The options are those of the policy, overridden by those of the request. The limits of the policy
+apply; its hours and its approvals do not, because a person made the request. Operations without a
+policy key only run this way, with all options in the request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from delta_maintenance.policies.run import RunStatus
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
 
-_REASON = "asked for by hand"
+_REASON = "requested manually"
 _STATUSES: Mapping[str, RunStatus] = {
     "done": "done",
     "nothing-to-do": "done",
@@ -51,11 +51,11 @@ def run_operation(
     now: Callable[[], Any] = clock.now,
     new_id: clock.NewId = clock.new_id,
 ) -> RunResult:
-    """Runs one operation on the table. The answer is that of `policies.run`.
+    """Runs one operation on the table. Returns the same record as `policies.run`.
 
-    `options` are fields of the operation's Options, over those that follow from the policy. With
-    `approved` it runs only where its plan comes to what was approved. The library's errors are in
-    the answer, and never raised.
+    `options` are fields of the operation's Options, which override those of the policy. With
+    `approved`, it runs only if its plan has the approved effect. Errors of the library are
+    returned, not raised.
     """
     started, record = now(), find(operation)
 
@@ -190,9 +190,9 @@ def _asked(
     assessment: Assessment,
     given: Mapping[str, Any],
 ) -> AssessedOperation:
-    """The operation as the policy would have it if it were due, and over that what was asked.
+    """The operation with the options of the policy, overridden by those of the request.
 
-    `InvalidRequestError` for options that the operation does not have, or that are missing.
+    Raises `InvalidRequestError` for unknown or missing options.
     """
     found = next((each for each in assessment.operations if each.operation == record.name), None)
     by_policy = found.options.to_json() if found is not None and found.options is not None else {}
@@ -215,7 +215,7 @@ def _asked(
 
 
 def _require_subjects(record: AnyOperation, options: Mapping[str, Any]) -> None:
-    """No policy says what these are about, so that whoever asks has to."""
+    """No policy names the subject of these operations, so the request must."""
     missing = [name for name in record.required if name not in options]
     if missing:
         example = {

@@ -1,9 +1,9 @@
-"""Running what is due on a table, in order, until all is done or something says stop.
+"""Running the operations that are due on a table, in order, until done or stopped.
 
-Each operation is planned on the table as it is by then, held against the limits, and carried out by
-its own `apply`; in between the table is assessed anew, for one operation changes what the next has
-to do. What fails ends the run of its table. Whatever ends it, another run goes on from there, for
-what is due follows from the table.
+Each operation is planned on the current table, compared with the limits, and applied. Between
+operations, the table is assessed again, because one operation changes the work of the next. A
+failure ends the run on its table. Another run continues from there, because the due operations
+follow from the table.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def run(
     now: Callable[[], datetime] = clock.now,
     new_id: clock.NewId = clock.new_id,
 ) -> RunResult:
-    """Runs what is due on the table by its policy.
+    """Runs the operations that are due on the table according to its policy.
 
     An operation that needs an approval runs as `approvals` say; without one it ends as
     `needs-approval`, with the operation's Plan as its result. With `plan_only` nothing is changed,
@@ -159,7 +159,7 @@ class _Run:
         blank = OperationOutcome(
             operation=due.operation,
             status="needs-approval",
-            reason=f"{due.reason}; approve it, for the policy asks for that",
+            reason=f"{due.reason}; approve it, as the policy requires",
             started_at=now,
             engine=due.engine,
         )

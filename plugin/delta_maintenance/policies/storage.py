@@ -1,4 +1,4 @@
-"""From what a policy says of a table's store to the table."""
+"""Opening the table of a policy with its storage settings."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ StorageOptions = Callable[[StorageRule], Mapping[str, str]]
 def environment_options(
     rule: StorageRule, environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The options of a rule, with what they refer to in the environment.
+    """The options of a rule, with references to the environment resolved.
 
-    `InvalidRequestError` for a variable that is not set, and for a connection: only an orchestrator
-    has those.
+    Raises `InvalidRequestError` for an unset variable, and for a connection, because only
+    orchestrators have connections.
     """
     if rule.connection is not None:
         raise InvalidRequestError(
-            f"nobody here knows the connection {rule.connection!r}",
+            f"the connection {rule.connection!r} is only known to an orchestrator",
             remedy="leave it to an orchestrator, or give storage options in the policy",
         )
     return resolved_options(rule, environment)
@@ -34,7 +34,7 @@ def environment_options(
 def resolved_options(
     rule: StorageRule, environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The options of a rule by themselves, for who knows its connection."""
+    """The options of a rule alone, for callers that resolve its connection."""
     values = os.environ if environment is None else environment
     return {name: resolve(value, values) for name, value in rule.options.items()}
 

@@ -1,1 +1,1 @@
-"""The same plans carried out by PySpark; the only importer of pyspark."""
+"""The Spark engine: applies the same plans with PySpark. The only importer of PySpark."""

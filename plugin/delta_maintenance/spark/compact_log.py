@@ -1,4 +1,4 @@
-"""A range of commits reconciled by a cluster, for one log compaction.
+"""Reconciling a range of commits on a cluster, for one log compaction.
 
 Plain PySpark with Python workers, as for sidecars. Reading tasks take some of the commits each and
 divide what stands of them into shares by logical file; each share is reconciled by one task. The

@@ -1,4 +1,4 @@
-"""Rows looked at by a cluster: of how many the expression of a constraint is not true.
+"""Checking rows on a cluster: the number of rows for which a constraint is not true.
 
 Plain PySpark with Python workers, as for sidecars. Executors read the columns that the expression
 names, through the table's own store, and drop deleted rows; Spark evaluates the expression. The

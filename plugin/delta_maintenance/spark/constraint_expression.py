@@ -1,4 +1,4 @@
-"""The expression of a constraint as Spark has it: whether it is one, and of which columns."""
+"""Checking the expression of a constraint with Spark: its validity and its columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Footers read by a cluster: the rows of data files that their statistics do not tell.
+"""Reading footers on a cluster: row counts of data files that have no statistics.
 
 Plain PySpark with Python workers, as for sidecars. It is asked for the files of one commit at a
 time, so the driver never holds more than those; executors read footers and nothing else.

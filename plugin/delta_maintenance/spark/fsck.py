@@ -1,4 +1,4 @@
-"""The files of an examination opened by a cluster: footers of data files, and deletion vectors.
+"""Opening files on a cluster for `fsck`: footers of data files, and deletion vectors.
 
 Plain PySpark with Python workers, as for sidecars. The driver sends the files out some at a time
 and gets back what is wrong with them, so opening them costs it no memory that grows with their

@@ -1,4 +1,4 @@
-"""The Spark job: one operation, as a specification says, answered by a report.
+"""The Spark job: runs the operation of a specification and writes a report.
 
     spark-submit job.py --spec @spec.json --report report.json
     SPARK_REMOTE=sc://… python -m delta_maintenance.spark.job --spec @spec.json

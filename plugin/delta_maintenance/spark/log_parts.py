@@ -1,4 +1,4 @@
-"""How a log is shared out: what one task reads of it, and how much a batch hands to Python."""
+"""Dividing a log among tasks, and the size of the batches that reach Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What executors do for a log compaction: reconcile some commits, then a share of the files.
+"""Log compaction on executors: reconcile some commits, then a share of the files.
 
 Lines travel as they stand, as in the local engine: whoever wrote them, no field and no digit of one
 is lost.
@@ -77,7 +77,7 @@ class RangeReading:
         replay = RangeReplay()
         try:
             for lines in commit_lines(store, pickle.loads(self.parts[number])):
-                yield from self._shares(replay.offer(lines), number)
+                yield from self._shares(replay.surviving(lines), number)
         except DeltaMaintenanceError as error:
             if error.retryable:
                 raise
@@ -146,7 +146,7 @@ def _standing(row: ShareRow, replay: FileReplay) -> Iterator[RangePiece]:
     keys, is_remove = batch["key"].chunk(0), to_bools(batch["is_remove"].chunk(0))
     hashes = hash_texts(keys)
     stands = np.zeros(len(keys), bool)
-    stands[replay.offer(keys, order=np.arange(len(keys)), hashes=hashes)] = True
+    stands[replay.surviving(keys, order=np.arange(len(keys)), hashes=hashes)] = True
     if not stands.any():
         return
     content = RangeContent()

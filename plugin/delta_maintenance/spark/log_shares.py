@@ -1,4 +1,4 @@
-"""The first half of the work, done by executors: read a part of the log and hand out its actions.
+"""First step on executors: read a part of the log and distribute its actions by key.
 
 The logical files of a table are divided into shares by where their paths point, so that whatever
 supersedes an action, and whatever else is written about the same file, ends in the same share. An

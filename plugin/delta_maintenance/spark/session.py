@@ -1,4 +1,4 @@
-"""What a Spark job hands to the engine of its operation."""
+"""The session that a Spark job passes to the engine of its operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second half of the work, done by executors: replay one share and write its sidecars."""
+"""Second step on executors: replay one share of the actions and write its sidecars."""
 
 from __future__ import annotations
 

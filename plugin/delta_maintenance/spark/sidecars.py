@@ -1,4 +1,4 @@
-"""The Spark engine: sidecars written by a cluster, reported to a driver that never sees a file.
+"""The Spark engine for sidecars: executors write them, the driver only receives their names.
 
 Plain PySpark with Python workers: DataFrame operations alone, so it runs on Spark Connect as well.
 """

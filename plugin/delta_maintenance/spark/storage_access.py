@@ -1,4 +1,4 @@
-"""What executors are told so that they reach the table as the driver does."""
+"""Storage settings for executors, so that they reach the table as the driver does."""
 
 from __future__ import annotations
 

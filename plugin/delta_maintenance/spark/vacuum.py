@@ -1,4 +1,4 @@
-"""The Spark engine of vacuum: folders listed, dead files found and deleted by a cluster.
+"""The Spark engine of vacuum: executors list folders, find unreferenced files and delete them.
 
 The driver holds the names of the log's files, of the folders that are dealt out, and a tally per
 bucket: nothing that grows with the number of files. DataFrame operations alone, so it runs on

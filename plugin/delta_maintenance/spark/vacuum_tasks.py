@@ -1,4 +1,4 @@
-"""What executors do for a vacuum: list folders, say what the log refers to, find and delete.
+"""The tasks of a vacuum on executors: list folders, collect references, find and delete files.
 
 Paths go to buckets by their hashes, those of a listing and those that the log refers to alike, so
 that each bucket can be decided by itself. Rows are those of `log_shares`: a label, an age by which
@@ -43,7 +43,7 @@ from delta_maintenance.spark.log_shares import (
 from delta_maintenance.spark.share_writer import gravest
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import STATUSES, TREE, EntryKind
-from delta_maintenance.table.commit.winners import read_winner
+from delta_maintenance.table.commit.concurrent_commits import read_concurrent_commit
 from delta_maintenance.table.read.active_files import StandingFiles, standing_files
 from delta_maintenance.table.read.segment import list_log
 
@@ -124,7 +124,7 @@ class ShareReferences:
         references, audit = FileReferences.none(self.roots), PathAudit(self.roots[0])
         try:
             for files in self._standing(share):
-                audit.offer(files.adds, files.tombstones)
+                audit.add(files.adds, files.tombstones)
                 if self.only_live:
                     files = StandingFiles(files.adds, files.tombstones.slice(0, 0))
                 take_references(
@@ -229,9 +229,9 @@ class BucketSearch:
                     yield ShareRow(label, 0, "error", bytes(row.payload))
                     return
                 case "in use":
-                    references.in_use.take_hashes(np.frombuffer(row.payload, np.uint64), none)
+                    references.in_use.add_hashes(np.frombuffer(row.payload, np.uint64), none)
                 case "names outside":
-                    references.in_use.take_hashes(none, np.frombuffer(row.payload, np.uint64))
+                    references.in_use.add_hashes(none, np.frombuffer(row.payload, np.uint64))
                 case "references":
                     tallies.append(pickle.loads(row.payload))
                 case _:
@@ -242,7 +242,7 @@ class BucketSearch:
                         references.expired += table["place"].chunks
                     else:
                         references.live += table["path"].chunks
-        references.in_use.take(self.came)
+        references.in_use.update(self.came)
         try:
             if self.requires_all:
                 require_no_missing(store, references, entries)
@@ -318,7 +318,7 @@ class _CommitWatch:
             try:
                 if entry is None:
                     raise FileNotFoundError
-                commit = read_winner(self._store, entry, partition_columns=self._columns)
+                commit = read_concurrent_commit(self._store, entry, partition_columns=self._columns)
             except FileNotFoundError:
                 raise RefusedError(
                     "a commit is gone that was made meanwhile",
@@ -326,8 +326,8 @@ class _CommitWatch:
                     version=version,
                     remedy="run again",
                 ) from None
-            self._came.offer(commit.adds)
-            self._came.offer(commit.removes)
+            self._came.add(commit.adds)
+            self._came.add(commit.removes)
             self._version = version
             if commit.protocol is not None or commit.metadata is not None:
                 raise RefusedError(

@@ -1,4 +1,4 @@
-"""From the address of a table to its store."""
+"""Opening the store for the address of a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What storage options mean, for whoever hands them on without opening a store."""
+"""The meaning of storage options, for code that passes them on without opening a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One client for the stores of many tables: for whoever watches hundreds of them at once.
+"""One client for the stores of many tables, for watchers of hundreds of tables.
 
 A client of an object store holds connections, credentials and the description of a whole API:
 megabytes, where a store of its own for every table would need each of them again.

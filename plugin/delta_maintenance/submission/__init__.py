@@ -1,4 +1,4 @@
-"""Spark jobs from outside: what they are told, how they travel and how each platform is asked.
+"""Spark jobs from outside: their specification, their files and the requests of each platform.
 
 Imports neither PySpark nor an orchestrator, so that all who submit can share it.
 """

@@ -1,4 +1,4 @@
-"""Which Spark properties and environment variables a job may be given, and which not.
+"""Spark properties and environment variables that a job may set, and those that it may not.
 
 Those of a policy, an operator or a form come from people who may start maintenance, which is less
 than running any program as the worker. So what makes Spark load code is left to those who run it

@@ -1,4 +1,4 @@
-"""What a Spark job answers, and how its lines are told from Spark's own."""
+"""The report of a Spark job, and how its lines are distinguished from Spark's own output."""
 
 from __future__ import annotations
 

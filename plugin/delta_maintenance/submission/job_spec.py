@@ -1,4 +1,4 @@
-"""What a Spark job is told: one operation on one table.
+"""The specification of a Spark job: one operation on one table.
 
 `python -m delta_maintenance.spark.job --help` says the same from the other side.
 """

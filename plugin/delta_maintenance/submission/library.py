@@ -1,4 +1,4 @@
-"""This library as a file that travels with a job."""
+"""This library as an archive that is shipped with a job."""
 
 from __future__ import annotations
 

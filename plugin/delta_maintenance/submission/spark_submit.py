@@ -1,4 +1,4 @@
-"""The command that submits a job, and the environment in which its driver starts."""
+"""The `spark-submit` command of a job, and the environment of its driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Spark application as any platform is asked for it, in no platform's own words.
+"""A Spark application in platform-independent terms.
 
 Whoever submits takes it from here: `submission.spark_submit` makes a command of it, each module of
 `submission.exporters` the document of one platform.

@@ -1,1 +1,1 @@
-"""A Delta table as it stands in a store: log segments, snapshots, checkpoints."""
+"""A Delta table in a store: log segments, snapshots, checkpoints and commits."""

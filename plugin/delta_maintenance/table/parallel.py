@@ -1,4 +1,4 @@
-"""Work on the items of a stream, a few at a time, with the results in order."""
+"""Parallel work on the items of a stream, a few at a time, with results in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long work tells how far it has come."""
+"""Progress reports of long work."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""For tests, ours and yours: a table builder and the contract that every store passes."""
+"""Test tools for this library and its users: a table builder and the contract of stores."""

@@ -1,4 +1,4 @@
-"""The actions of a Delta log as the plain objects of its JSON, for tests that write logs.
+"""Actions of a Delta log as plain JSON objects, for tests that write logs.
 
 Each function gives one line's object, `{"add": {…}}`, with defaults for what the protocol requires.
 Nothing is checked: tests write illegal logs too. Further fields go in by their names in the log,

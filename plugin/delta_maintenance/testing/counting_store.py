@@ -1,4 +1,4 @@
-"""A store that writes down what a real one would be asked over the network."""
+"""A store that records the requests that a remote store would receive."""
 
 from __future__ import annotations
 

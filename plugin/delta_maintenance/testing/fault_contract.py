@@ -1,4 +1,4 @@
-"""What a store behind a network has to show when requests and answers get lost, as pytest tests.
+"""The contract of a remote store under lost requests and answers, as pytest tests.
 
 Derive a test class from `FaultContract` and give it a `proxy` fixture and `open_through`. It needs
 `pytest`.

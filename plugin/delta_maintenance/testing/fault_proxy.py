@@ -1,4 +1,4 @@
-"""A proxy between a store and its server that loses requests and answers, for tests."""
+"""A proxy that loses requests and answers between a store and its server, for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that fails at a chosen step, to prove what a crash or a fault leaves behind.
+"""A store that fails at a chosen step, to test crashes and faults.
 
 Run an operation once without a fault to learn its steps, then once per step and fault:
 

@@ -1,4 +1,4 @@
-"""Several actors on one store, in an order that a seed decides and that is the same every time.
+"""Several actors on one store, interleaved in an order that a seed determines.
 
 Every actor has a thread of its own, and exactly one of them runs at any moment. Whoever runs hands
 over at the requests to its store, as often as the schedule says:

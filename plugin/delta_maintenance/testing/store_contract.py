@@ -1,4 +1,4 @@
-"""What every store has to show before a table is trusted to it, as a suite of pytest tests.
+"""The contract of every store, as a suite of pytest tests.
 
 Derive a test class from `StoreContract` and give it a `store` fixture. It needs `pytest`.
 """

@@ -1,4 +1,4 @@
-"""Delta logs written by hand: commits, checkpoints of every kind, compactions, hints, and damage.
+"""Building Delta logs file by file: commits, checkpoints, compactions, hints, and damage.
 
 The builder shares no code with what it puts to the test but the names of files. It reconciles with
 plain dicts and writes JSON and Parquet directly, and it checks nothing, so that it can write what

@@ -73,7 +73,7 @@ def test_who_has_to_wait_is_told_until_when(cli: Any, build: Build) -> None:
     ("feature", "status", "words"),
     [
         ("appendOnly", 3, "cannot be dropped"),
-        ("unheardOf", 3, "is unknown"),
+        ("unheardOf", 3, "unknown table feature"),
         ("checkpointProtection", 0, "nothing-to-do"),
     ],
 )

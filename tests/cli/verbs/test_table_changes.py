@@ -78,17 +78,21 @@ def test_set_properties_commits_and_prints_the_result(cli: Any, builder: TableBu
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (("set-properties", "--set", "delta.appendonly=true"), 2, "write delta.appendOnly"),
-        (("set-properties", "--set", "delta.appendOnly=maybe"), 2, "neither true nor false"),
+        (("set-properties", "--set", "delta.appendonly=true"), 2, "use delta.appendOnly"),
+        (("set-properties", "--set", "delta.appendOnly=maybe"), 2, "is not true or false"),
         (("set-properties", "--set", "a=1", "--set", "a=2"), 2, "set twice"),
         (("set-properties",), 2, "no property is named"),
         (("set-properties", "--set", "delta.enableRowTracking=true"), 3, "backfill-row-ids"),
         (("set-properties", "--set", "delta.constraints.c=id > 0"), 3, "add-constraint"),
-        (("set-properties", "--set", "delta.columnMapping.maxColumnId=9"), 3, "not set by hand"),
-        (("upgrade-protocol",), 2, "nothing is asked for"),
-        (("upgrade-protocol", "--feature", "rowtracking"), 3, "write rowTracking"),
+        (
+            ("set-properties", "--set", "delta.columnMapping.maxColumnId=9"),
+            3,
+            "cannot be set or removed directly",
+        ),
+        (("upgrade-protocol",), 2, "the request is empty"),
+        (("upgrade-protocol", "--feature", "rowtracking"), 3, "use rowTracking"),
         (("upgrade-protocol", "--feature", "clustering"), 3, "CLUSTER BY"),
-        (("upgrade-protocol", "--writer-version", "8"), 2, "there is no writer version 8"),
+        (("upgrade-protocol", "--writer-version", "8"), 2, "writer version 8 does not exist"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_a_status(

@@ -303,7 +303,7 @@ def test_a_suspended_table_is_refused_unless_the_suspension_is_lifted() -> None:
 @pytest.mark.conformance("RT-01")
 def test_a_table_that_is_enabled_and_suspended_is_refused() -> None:
     table = built(protocol=TRACKED, configuration={**SUSPENDED, **ENABLED})
-    with pytest.raises(RefusedError, match="at once"):
+    with pytest.raises(RefusedError, match="at the same time"):
         plan_of(table, lift_suspension=True)
 
 
@@ -448,7 +448,7 @@ def test_files_that_cannot_be_counted_leave_row_tracking_supported_and_the_rest_
 def test_a_plan_for_spark_is_not_carried_out_by_threads() -> None:
     table = built(log.add("none"))
     plan = plan_of(table, auto_spark_files=1)
-    assert plan.engine == "spark" and "more than one process" in plan.reason
+    assert plan.engine == "spark" and "too many for one process" in plan.reason
     assert plan_of(table, engine="local").engine == "local"
     assert plan_of(built(), engine="spark").engine == "local"
     with pytest.raises(InvalidRequestError, match="Spark"):

@@ -294,9 +294,9 @@ def test_statistics_that_a_feature_needs_are_not_left_out(names: list[str]) -> N
 
 
 @pytest.mark.conformance("STAT-08", "CKPT-10")
-def test_statistics_are_left_out_where_the_table_wants_that_and_nothing_needs_them() -> None:
+def test_statistics_are_omitted_if_the_properties_exclude_them() -> None:
     table = table_of([protocol(), metadata(configuration=NO_STATISTICS), add("a", stats="{}")])
-    assert "without any statistics" in " ".join(plan(table).notes)
+    assert "exclude statistics" in " ".join(plan(table).notes)
     write(table.open())
     schema = table.open().snapshot().checkpoint.schema  # type: ignore[union-attr]
     assert {"stats", "stats_parsed"}.isdisjoint(f.name for f in schema.field("add").type)

@@ -285,13 +285,13 @@ def test_an_unknown_field_that_turns_up_late_is_kept(kind: str) -> None:
 REFUSED = {
     "several types": [add("a", odd=1), add("b", odd="x")],
     "several types in remove": [remove("a", odd=True), remove("b", odd={"x": 1})],
-    "beyond 64 bits": [add("a", odd=2**64)],
+    "exceeds 64 bits": [add("a", odd=2**64)],
     "rounded beside a fraction": [add("a", odd=2**53 + 1), add("b", odd=0.5)],
     "rounded below": [add("a", odd=[{"x": 2**53 + 1}]), add("b", odd=[{"x": 0.5}])],
     "an empty object": [add("a", odd={})],
     "an empty object below": [add("a", odd=[{"x": {}}])],
     "in other actions, several types": [txn("a", 1, odd=1), txn("b", 1, odd="x")],
-    "in other actions, beyond 64 bits": [txn("a", 1, odd=2**64)],
+    "in other actions, exceeds 64 bits": [txn("a", 1, odd=2**64)],
     "in other actions, rounded": [txn("a", 1, odd=2**53 + 1), txn("b", 1, odd=0.5)],
     "in other actions, an empty object": [txn("a", 1, odd={"x": {}})],
 }

@@ -189,7 +189,7 @@ def test_what_was_current_at_the_cut_off_and_the_checkpoint_under_it_stay() -> N
     assert planned.cut_off_commit == 20 and planned.oldest_version == 18
     commits = next(group for group in planned.groups if group.kind == "commits")
     assert (commits.count, commits.first, commits.last) == (18, commit_name(0), commit_name(17))
-    assert commits.kept == commit_name(18) and "beside the cut-off checkpoint" in str(
+    assert commits.kept == commit_name(18) and "belongs to the cut-off checkpoint" in str(
         commits.kept_because
     )
     assert commits.bytes == sum(len(table.read(name)) for name in commits.names)
@@ -481,7 +481,7 @@ def test_no_sidecar_goes_while_any_checkpoint_cannot_be_asked(damage: str) -> No
         table.write(classic_checkpoint_name(40), b"PAR1 or not")
     planned = plan(table, day(51))
     assert "sidecars" not in going(planned) and "commits" in going(planned)
-    assert any("no sidecar goes" in note for note in planned.notes)
+    assert any("no sidecar is deleted" in note for note in planned.notes)
     with promised(table, 18):
         clean(table, day(51))
     assert len(sidecars(table)) == 6
@@ -706,7 +706,7 @@ def test_the_last_day_and_the_tables_own_retention_are_kept_without_two_flags() 
     for version in range(50):
         table.checkpoint(version)
     planned = plan(table, day(49.2))
-    assert planned.oldest_version == 47 and any("stays all the same" in n for n in planned.notes)
+    assert planned.oldest_version == 47 and any("are kept nevertheless" in n for n in planned.notes)
     hour = timedelta(hours=1)
     for flags in ({}, {"allow_short_retention": True}, {"no_other_writers": True}):
         with pytest.raises(RefusedError, match="shorter than 1 day"):

@@ -356,9 +356,9 @@ NESTED = schema_with(
         ("domainMetadata", log.protocol(1, 7, writer_features=["domainMetadata"]), {}, log.domain(
             "delta.unheard-of"), "delta.unheard-of"),
         ("domainMetadata", log.protocol(1, 7, writer_features=["domainMetadata", "clustering"]),
-            {}, None, "needed by clustering"),
+            {}, None, "required by clustering"),
         ("columnMapping", log.features("columnMapping", writer_only=["icebergCompatV1"]),
-            {}, None, "needed by icebergCompatV1"),
+            {}, None, "required by icebergCompatV1"),
         ("appendOnly", log.protocol(), {}, None, "cannot be dropped"),
         ("timestampNtz", log.features("timestampNtz"), {}, None, "cannot be dropped"),
         ("checkpointProtection", log.protocol(1, 7, writer_features=["checkpointProtection"]),
@@ -395,7 +395,7 @@ def test_wrong_requests_are_refused(clock: Clock) -> None:
         planned(builder.store, clock, "rowTracking", truncate_history=True)
     with pytest.raises(InvalidRequestError, match="files_per_commit"):
         planned(builder.store, clock, "rowTracking", files_per_commit=0)
-    with pytest.raises(UnsupportedFeatureError, match="'rowtracking' is unknown"):
+    with pytest.raises(UnsupportedFeatureError, match="unknown table feature 'rowtracking'"):
         planned(builder.store, clock, "rowtracking")
 
 

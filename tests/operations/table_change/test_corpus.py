@@ -61,7 +61,7 @@ def test_a_real_table_loses_nothing(
     assert interval.metadata.schema_string == before.metadata.schema_string
     features = FEATURES
     if interval.properties.enable_iceberg_compat_v1:
-        with pytest.raises(RefusedError, match="icebergCompatV1 is not for tables"):
+        with pytest.raises(RefusedError, match="icebergCompatV1 does not allow"):
             upgrade_protocol.plan(interval, UpgradeProtocolOptions(features=features), now=NOW)
         features = tuple(name for name in FEATURES if name != "deletionVectors")
     options = UpgradeProtocolOptions(features=features)

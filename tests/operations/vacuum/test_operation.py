@@ -135,7 +135,7 @@ def test_a_tombstone_without_a_time_is_as_old_as_its_commit() -> None:
     table.checkpoint()
     planned = table.survey()
     assert paths_of(planned) == set(), "a checkpoint no longer tells which commit it was"
-    assert "do not say how old" in planned.plan.notes[0]
+    assert "have no deletion time" in planned.plan.notes[0]
 
 
 @pytest.mark.conformance("VAC-09", "FILE-01")
@@ -381,7 +381,7 @@ def test_a_table_that_keeps_less_than_a_week_keeps_a_week_unless_both_flags_say_
     table.file("two.parquet", days=2)
     planned = table.survey()
     assert paths_of(planned) == set() and planned.plan.retention == timedelta(days=7)
-    assert any("stays all the same" in note for note in planned.plan.notes)
+    assert any("are kept nevertheless" in note for note in planned.plan.notes)
     assert table.going(**SHORT) == {"two.parquet"}
 
 
@@ -468,7 +468,7 @@ def test_more_than_half_of_a_table_goes_only_where_that_is_allowed() -> None:
     table.log(add("live.parquet"))
     table.file("live.parquet", *(f"dead-{number}.parquet" for number in range(1001)))
     planned = table.survey()
-    assert planned.plan.large == "1001 files are to go, and 1 are live"
+    assert planned.plan.large == "1001 files would be deleted, and 1 are live"
     with pytest.raises(RefusedError, match="1001 files"):
         table.vacuum(planned)
     assert len(table.files()) == 1002
@@ -676,7 +676,7 @@ def test_the_mode_lite_names_each_file_once_and_goes_on_where_it_ended() -> None
     planned = table.survey(mode="lite")
     assert paths_of(planned) == {"a.parquet", "b.parquet", VECTOR, "_change_data/c.parquet"}
     assert (planned.plan.first_commit, planned.plan.last_commit) == (0, last)
-    assert any("never was in the table" in note for note in planned.plan.notes)
+    assert any("never were in the table" in note for note in planned.plan.notes)
     assert table.vacuum(planned).deleted == 4
     info = json.loads(table.read("_last_vacuum_info"))
     assert info == {"latestCommitVersionOutsideOfRetentionWindow": last}

@@ -1,4 +1,4 @@
-"""Deletion vectors: ids, places, the codec and the file format, against real and damaged ones."""
+"""Deletion vectors: IDs, locations, codec and file format, with real and damaged examples."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def no_read(path: str) -> bytes:
 
 
 @pytest.mark.conformance("DV-03")
-def test_the_unique_id_tells_an_absent_offset_from_offset_0() -> None:
+def test_the_unique_id_distinguishes_no_offset_from_offset_0() -> None:
     assert descriptor("u", "x").unique_id == "ux"
     assert descriptor("u", "x", offset=None).unique_id == "ux"
     assert descriptor("u", "x", offset=0).unique_id == "ux@0"
@@ -100,7 +100,7 @@ def test_the_columns_give_the_same_unique_ids(
 
 @pytest.mark.conformance("DV-03")
 @pytest.mark.parametrize(("storage", "text"), [("u", None), (None, "x")])
-def test_half_a_descriptor_never_looks_like_a_file_without_a_vector(
+def test_an_incomplete_descriptor_is_not_a_missing_vector(
     storage: str | None, text: str | None
 ) -> None:
     with pytest.raises(CorruptTableError, match="lacks"):
@@ -141,7 +141,7 @@ def test_an_absolute_address_is_decoded_exactly_once() -> None:
 
 
 @pytest.mark.conformance("DV-05")
-def test_an_absolute_address_that_is_no_utf_8_is_corruption() -> None:
+def test_an_absolute_address_that_is_not_utf_8_is_corruption() -> None:
     with pytest.raises(CorruptTableError, match="UTF-8"):
         descriptor("p", "s3://bucket/%ff.bin").absolute_path()
 
@@ -187,14 +187,14 @@ def test_a_descriptor_with_a_damaged_field_is_corruption(damage: dict[str, Any])
 
 
 @pytest.mark.conformance("DV-09")
-def test_z85_gives_the_vector_of_its_specification() -> None:
+def test_the_example_of_the_z85_specification() -> None:
     assert z85_decode("HelloWorld") == bytes.fromhex("864FD26FB559F75B")
     assert z85_encode(bytes.fromhex("864FD26FB559F75B")) == "HelloWorld"
 
 
 @pytest.mark.conformance("DV-09")
 @given(st.binary(max_size=40))
-def test_z85_cut_to_the_size_gives_the_bytes_back(data: bytes) -> None:
+def test_z85_round_trips_with_the_size(data: bytes) -> None:
     text = z85_encode(data)
 
     assert len(text) == -(-len(data) // 4) * 5
@@ -203,7 +203,7 @@ def test_z85_cut_to_the_size_gives_the_bytes_back(data: bytes) -> None:
 
 @pytest.mark.conformance("DV-09")
 @given(st.binary(max_size=12), st.binary(min_size=1, max_size=3))
-def test_the_last_group_may_hold_filler_for_the_missing_bytes(head: bytes, tail: bytes) -> None:
+def test_the_last_z85_group_may_be_padded(head: bytes, tail: bytes) -> None:
     head = head[: len(head) // 4 * 4]
     missing = 4 - len(tail)
     text = z85_encode(head) + "#" * missing + z85_encode(bytes(missing) + tail)[missing:]
@@ -233,7 +233,7 @@ def test_the_last_group_may_hold_filler_for_the_missing_bytes(head: bytes, tail:
         ("##%%%", None),
     ],
 )
-def test_a_text_that_is_no_z85_of_that_size_is_corruption(text: str, size: int | None) -> None:
+def test_invalid_z85_is_corruption(text: str, size: int | None) -> None:
     with pytest.raises(CorruptTableError, match="Z85|not of"):
         z85_decode(text, size)
 
@@ -246,7 +246,7 @@ def test_the_greatest_group_decodes() -> None:
 
 @pytest.mark.conformance("DV-08")
 @given(row_sets)
-def test_rows_survive_the_codec(rows: BitMap64) -> None:
+def test_rows_round_trip(rows: BitMap64) -> None:
     data = encode_bitmap(rows)
 
     assert data[:4] == struct.pack("<I", 1681511377)
@@ -294,14 +294,14 @@ def test_the_example_of_the_protocol_is_refused_with_the_reason() -> None:
     ],
     ids=lambda data: data.hex()[:40] or "empty",
 )
-def test_bytes_that_are_no_bitmap_are_corruption(data: bytes) -> None:
+def test_invalid_bitmaps_are_corruption(data: bytes) -> None:
     with pytest.raises(CorruptTableError, match="deletion vector"):
         decode_bitmap(data)
 
 
 @pytest.mark.conformance("DV-08")
 @given(st.sampled_from([struct.pack("<I", 1681511377), NATIVE_MAGIC, b""]), st.binary())
-def test_no_bytes_raise_anything_but_corruption(magic: bytes, body: bytes) -> None:
+def test_arbitrary_bytes_raise_only_corruption(magic: bytes, body: bytes) -> None:
     with contextlib.suppress(CorruptTableError):
         decode_bitmap(magic + body)
 
@@ -355,7 +355,7 @@ def test_every_flipped_bit_of_a_file_is_found(offset: int | None) -> None:
 
 
 @pytest.mark.conformance("DV-07")
-def test_a_file_cut_short_anywhere_is_corruption() -> None:
+def test_a_truncated_file_is_corruption() -> None:
     file, found = six_row_file(1)
     for length in range(len(file)):
         with pytest.raises(CorruptTableError, match="deletion vector"):
@@ -364,7 +364,7 @@ def test_a_file_cut_short_anywhere_is_corruption() -> None:
 
 @pytest.mark.conformance("DV-07")
 @pytest.mark.parametrize(("offset", "size"), [(2, 44), (1, 43), (1, 45), (1, 0), (99, 44)])
-def test_an_offset_or_size_that_is_not_the_file_s_is_corruption(offset: int, size: int) -> None:
+def test_a_wrong_offset_or_size_is_corruption(offset: int, size: int) -> None:
     file, _ = six_row_file(1)
 
     with pytest.raises(CorruptTableError, match="no vector of"):

@@ -1,4 +1,4 @@
-"""Where paths point, whatever their spelling, and the tables that are unsafe to write to."""
+"""Locations of paths in every spelling, and tables whose paths are unsafe."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def problem(live: list[str], tombstones: list[str]) -> str | None:
         adds = pa.table({"path": pa.array(live, pa.string())})
     if tombstones:
         removes = pa.table({"path": pa.array(tombstones, pa.string())})
-    audit.offer(adds, removes)
+    audit.add(adds, removes)
     return audit.problem()
 
 
 @settings(deadline=None)
 @given(st.lists(NAMES, min_size=1))
-def test_every_spelling_of_a_file_below_the_root_is_at_one_place(names: list[str]) -> None:
+def test_all_spellings_of_a_path_have_one_location(names: list[str]) -> None:
     file = "part/" + "/".join(names).encode().decode().replace("//", "/-/")
     every_byte = "".join(f"%{byte:02x}" for byte in file.encode())
     for root, prefixes in (
@@ -46,18 +46,18 @@ def test_every_spelling_of_a_file_below_the_root_is_at_one_place(names: list[str
         assert set(places(spellings, root)) == {file.encode()}
 
 
-def test_other_files_are_at_other_places() -> None:
+def test_different_files_have_different_locations() -> None:
     paths = ["a", "a%2520b", "a%20b", "/a", "/tables/t2/a", "s3://tables/t/a", "gs://tables/t/a"]
     assert len(set(places(paths))) == len(paths)
     assert places(["a%", "%4", "%zz", "b%41"]) == [b"a%", b"%4", b"%zz", b"bA"]
 
 
-def test_a_slice_of_a_longer_column_is_read_alone() -> None:
+def test_only_the_rows_of_a_slice_are_read() -> None:
     column = pa.array(["%4", "1%41", "%42", "%43"], pa.string())
     assert locations(column.slice(1, 2), root="/t").to_pylist() == [b"1A", b"B"]
 
 
-def test_tables_of_relative_paths_alone_pass() -> None:
+def test_tables_with_relative_paths_pass() -> None:
     assert problem(["a%20b", "a b"], ["a+b"]) is None
 
 

@@ -1,4 +1,4 @@
-"""Who is cut off by a protocol: known where it is known, and nothing else."""
+"""Clients that lose access through a protocol change, and the limits of what is known."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def of(*features: str, before: Protocol = NEW) -> dict[str, Impact]:
         ("icebergCompatV2", "Databricks Runtime 13.3 LTS", Access.YES, Access.NO),
     ],
 )
-def test_those_who_lose_something_are_named(
+def test_clients_that_lose_access_are_listed(
     feature: str, client: str, reading: Access, writing: Access
 ) -> None:
     impact = of(feature)[client]
@@ -64,13 +64,13 @@ def test_those_who_lose_something_are_named(
         ("rowTracking", "DuckDB (delta extension, kernel 0.21)"),
     ],
 )
-def test_those_who_go_on_are_not(feature: str, client: str) -> None:
+def test_clients_that_keep_access_are_not_listed(feature: str, client: str) -> None:
     assert client in {known.name for known in CLIENTS}
     assert client not in of(feature)
 
 
 @pytest.mark.conformance("FEAT-18")
-def test_a_version_alone_cuts_off_those_who_do_not_know_it() -> None:
+def test_a_version_alone_blocks_clients_that_do_not_support_it() -> None:
     after = upgraded_protocol(NEW, reader_version=3)
     found = {impact.client: impact for impact in impacts(NEW, after)}
     assert found.keys() == {"Delta Spark 2.0 to 2.2", "Databricks Runtime 10.4 LTS"}
@@ -80,8 +80,11 @@ def test_a_version_alone_cuts_off_those_who_do_not_know_it() -> None:
 
 
 @pytest.mark.conformance("FEAT-18")
-def test_who_looks_at_what_a_table_uses_is_cut_off_once_an_implied_feature_is_listed() -> None:
-    """At writer version 4 Trino writes while no column is generated, but not if that is listed."""
+def test_listing_an_implied_feature_blocks_a_client_that_checks_use() -> None:
+    """At writer version 4 Trino writes as long as no column is generated.
+
+    A legacy version only implies `generatedColumns`; Trino refuses the feature once it is listed.
+    """
     fourth = upgraded_protocol(NEW, writer_version=4)
     implied = {impact.client: impact for impact in impacts(NEW, fourth)}["Trino"]
     assert (implied.writing, implied.features) == ((Access.YES, Access.UNKNOWN), ())
@@ -90,13 +93,13 @@ def test_who_looks_at_what_a_table_uses_is_cut_off_once_an_implied_feature_is_li
     assert listed.features == ("generatedColumns",)
 
 
-def test_nobody_is_cut_off_from_what_was_closed_already() -> None:
+def test_clients_without_access_before_are_not_listed() -> None:
     before = upgraded_protocol(NEW, features=["typeWidening"])
     assert "Polars 2.1" in of("typeWidening")
     assert "Polars 2.1" not in of("v2Checkpoint", before=before)
 
 
-def test_a_feature_for_writers_alone_never_ends_reading() -> None:
+def test_a_writer_feature_never_blocks_readers() -> None:
     writers = [feature.name for feature in FEATURES if feature.kind is FeatureKind.WRITER]
     listed = Protocol(min_reader_version=1, min_writer_version=7, writer_features=tuple(writers))
     for impact in impacts(NEW, listed):
@@ -104,7 +107,7 @@ def test_a_feature_for_writers_alone_never_ends_reading() -> None:
 
 
 @given(st.lists(st.sampled_from(SAFE)), st.lists(st.sampled_from(SAFE)))
-def test_more_features_never_let_anybody_in_again(some: list[str], more: list[str]) -> None:
+def test_more_features_never_restore_access(some: list[str], more: list[str]) -> None:
     middle = upgraded_protocol(NEW, features=some)
     after = upgraded_protocol(middle, features=more)
     first = {i.client for i in impacts(NEW, middle) if Access.NO in (i.reading[1], i.writing[1])}
@@ -112,7 +115,7 @@ def test_more_features_never_let_anybody_in_again(some: list[str], more: list[st
     assert not impacts(after, after)
 
 
-def test_every_row_names_features_that_exist() -> None:
+def test_clients_name_only_known_features() -> None:
     known = {feature.name for feature in FEATURES}
     for client in CLIENTS:
         assert client.reads | client.writes | client.unknown <= known

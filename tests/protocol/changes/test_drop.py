@@ -1,4 +1,4 @@
-"""Which features can go, what still uses them, and what protocol is left."""
+"""Droppable features, traces of their use, and the protocol without them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ protocols = st.one_of(legacy, st.sets(st.sampled_from(WRITABLE)).map(listed))
 
 @pytest.mark.conformance("FEAT-07", "FEAT-14")
 @given(protocols, st.data())
-def test_what_is_left_is_exactly_the_rest(protocol: Protocol, data: st.DataObject) -> None:
+def test_all_other_features_stay_supported(protocol: Protocol, data: st.DataObject) -> None:
     before = supported_features(protocol)
     if not before:
         return
@@ -78,7 +78,7 @@ def test_what_is_left_is_exactly_the_rest(protocol: Protocol, data: st.DataObjec
 
 @pytest.mark.conformance("FEAT-03", "FEAT-04")
 @given(protocols, st.data())
-def test_no_lesser_protocol_would_do(protocol: Protocol, data: st.DataObject) -> None:
+def test_the_protocol_is_minimal(protocol: Protocol, data: st.DataObject) -> None:
     before = supported_features(protocol)
     if not before:
         return
@@ -107,7 +107,7 @@ def test_no_lesser_protocol_would_do(protocol: Protocol, data: st.DataObject) ->
             "appendOnly", "changeDataFeed", "columnMapping", "generatedColumns", "invariants"}),
     ],
 )  # fmt: skip
-def test_versions_without_lists_may_have_to_give_way_to_lists(
+def test_legacy_versions_become_feature_lists_if_needed(
     before: Protocol, name: str, after: set[str]
 ) -> None:
     found = downgraded_protocol(before, name)
@@ -116,7 +116,7 @@ def test_versions_without_lists_may_have_to_give_way_to_lists(
     assert set(found.writer_features or ()) == after and found.reader_features is None
 
 
-def test_fields_and_names_that_only_others_know_survive() -> None:
+def test_unknown_fields_and_features_are_kept() -> None:
     before = Protocol(
         min_reader_version=3,
         min_writer_version=7,
@@ -130,7 +130,7 @@ def test_fields_and_names_that_only_others_know_survive() -> None:
     assert feature_names(before) == {"timestampNTZ", "typeWidening-preview", "columnInvariants"}
 
 
-def test_only_what_delta_spark_drops_can_be_dropped() -> None:
+def test_droppable_features_are_those_of_delta_spark() -> None:
     for feature in FEATURES:
         if feature.name in DROPPABLE:
             removal = removal_of(feature.name)
@@ -166,9 +166,7 @@ VALUES = ["true", "TRUE", "false", "False", "v2", "classic", "7", "", "maybe"]
     st.sampled_from(sorted(DROPPABLE)),
     st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES)),
 )
-def test_a_feature_that_is_switched_off_leaves_no_trace(
-    name: str, configuration: dict[str, str]
-) -> None:
+def test_a_disabled_feature_leaves_no_trace(name: str, configuration: dict[str, str]) -> None:
     removal = removal_of(name)
     before = Metadata(id="t", schema_string=SCHEMA, configuration=configuration)
     after = removal.prepared(before)
@@ -179,7 +177,7 @@ def test_a_feature_that_is_switched_off_leaves_no_trace(
     assert "user.own" not in touched
     assert all(_belongs(key, removal) for key in touched), touched
     if removal.metadata_trace(before) is None and removal.history_trace(before) is not None:
-        raise AssertionError("what is no trace now cannot be one in history")
+        raise AssertionError("a history trace without a trace in the current metadata")
 
 
 def _belongs(key: str, removal: FeatureRemoval) -> bool:
@@ -197,13 +195,13 @@ def _belongs(key: str, removal: FeatureRemoval) -> bool:
 
 @pytest.mark.conformance("FEAT-11")
 @pytest.mark.parametrize("name", ["deletionVectors", "typeWidening", "v2Checkpoint"])
-def test_what_cannot_be_understood_is_no_proof_that_it_is_off(name: str) -> None:
+def test_unreadable_metadata_counts_as_use(name: str) -> None:
     key = {"v2Checkpoint": "delta.checkpointPolicy", "deletionVectors": KEYS[0]}.get(name, KEYS[1])
     metadata = Metadata(id="t", schema_string=SCHEMA, configuration={key: "maybe"})
     assert removal_of(name).metadata_trace(metadata) is not None
 
 
-def test_a_schema_that_is_not_there_proves_nothing() -> None:
+def test_a_missing_schema_counts_as_use() -> None:
     protocol = Protocol(min_reader_version=2, min_writer_version=5)
     with pytest.raises(RefusedError, match="schema"):
         require_removable("columnMapping", protocol, Metadata(id="t", schema_string=None), ())

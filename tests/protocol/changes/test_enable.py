@@ -1,4 +1,4 @@
-"""What a request makes of protocol and metadata: everything it takes, and nothing else."""
+"""Protocol and metadata after a request for properties and features."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def listed(*names: str, reader: int = 3) -> Protocol:
         ("enableRowTracking", "true", "rowTracking"),
     ],
 )
-def test_a_property_brings_its_feature(property_: str, value: str, feature: str) -> None:
+def test_a_property_adds_its_feature(property_: str, value: str, feature: str) -> None:
     before = Protocol(min_reader_version=1, min_writer_version=1)
     after = changed(protocol=before, **{property_: value})
     assert feature in supported_features(after.protocol)
@@ -100,7 +100,7 @@ def test_a_property_brings_its_feature(property_: str, value: str, feature: str)
 @pytest.mark.parametrize(
     "rule", [rule for rule in RULES if rule.feature is None], ids=lambda r: r.name
 )
-def test_d4_a_property_without_a_feature_never_touches_the_protocol(
+def test_d4_a_property_without_a_feature_never_changes_the_protocol(
     protocol: Protocol, rule: Any
 ) -> None:
     values = ["interval 3 days", "true", "7", "1.0.0", "zstd", "Serializable", "b", "classic"]
@@ -118,7 +118,7 @@ def test_d4_a_property_without_a_feature_never_touches_the_protocol(
 
 
 @pytest.mark.conformance("META-02", "META-03", "FEAT-08")
-def test_setting_one_property_leaves_all_else_as_it_was() -> None:
+def test_setting_one_property_changes_nothing_else() -> None:
     before = replace(
         metadata(checkpointInterval="5", appendOnly="false"),
         description="d",
@@ -141,7 +141,7 @@ def test_removing_properties() -> None:
 
 @pytest.mark.conformance("META-01")
 @pytest.mark.parametrize("missing", ["id", "schema_string"])
-def test_metadata_without_its_essentials_is_not_written_anew(missing: str) -> None:
+def test_incomplete_metadata_is_not_written_again(missing: str) -> None:
     incomplete = replace(metadata(), **{missing: None})
     with pytest.raises(RefusedError, match="the metadata of the table has no"):
         changed(incomplete, checkpointInterval="5")
@@ -149,7 +149,7 @@ def test_metadata_without_its_essentials_is_not_written_anew(missing: str) -> No
 
 
 @pytest.mark.conformance("FEAT-16")
-def test_keys_that_steer_the_protocol_are_consumed() -> None:
+def test_properties_that_control_the_protocol_are_not_stored() -> None:
     after = changed(
         feature_deletionVectors="supported", minWriterVersion="3", ignoreProtocolDefaults="true"
     )
@@ -172,13 +172,15 @@ def test_keys_that_steer_the_protocol_are_consumed() -> None:
         ({}, ["delta.minWriterVersion"], RefusedError),
     ],
 )
-def test_requests_that_cannot_be(asked: dict[str, str], removed: list[str], kind: type) -> None:
+def test_invalid_requests_are_refused(
+    asked: dict[str, str], removed: list[str], kind: type
+) -> None:
     with pytest.raises(kind):
         ChangeRequest.of_properties(asked, removed)
 
 
 @pytest.mark.conformance("CM-09", "SCHEMA-04")
-def test_column_mapping_gives_ids_as_delta_spark_does_and_keeps_the_rest_of_the_schema() -> None:
+def test_column_mapping_assigns_ids_as_delta_spark_does() -> None:
     after = changed(columnMapping_mode="name")
     schema = after.metadata.schema_string or ""
     ids = {
@@ -205,7 +207,7 @@ def test_column_mapping_gives_ids_as_delta_spark_does_and_keeps_the_rest_of_the_
 
 @pytest.mark.conformance("CM-09")
 @pytest.mark.parametrize("writer", [5, 6])
-def test_where_the_protocol_has_column_mapping_only_the_metadata_changes(writer: int) -> None:
+def test_only_metadata_changes_if_column_mapping_is_supported(writer: int) -> None:
     protocol = Protocol(min_reader_version=2, min_writer_version=writer)
     after = changed(protocol=protocol, columnMapping_mode="name")
     assert after.protocol is protocol
@@ -213,7 +215,7 @@ def test_where_the_protocol_has_column_mapping_only_the_metadata_changes(writer:
 
 
 @pytest.mark.conformance("CM-07")
-def test_ids_that_are_there_stay_and_are_never_given_again() -> None:
+def test_existing_column_ids_stay_and_are_not_reused() -> None:
     once, highest = mapped_by_name(NESTED)
     assert mapped_by_name(once, max_column_id=highest) == (once, highest)
     added = json.loads(once)
@@ -224,14 +226,14 @@ def test_ids_that_are_there_stay_and_are_never_given_again() -> None:
 
 @pytest.mark.conformance("CM-07")
 @pytest.mark.parametrize(
-    ("field", "said"),
+    ("field", "message"),
     [
         ({"delta.columnMapping.physicalName": "col-1"}, "physical name 'col-1'"),
         ({"delta.columnMapping.id": 1}, "the column id 1"),
         ({"delta.columnMapping.id": "2"}, "the column id '2'"),
     ],
 )
-def test_leftovers_of_another_mapping_are_not_guessed_at(field: dict[str, Any], said: str) -> None:
+def test_invalid_column_mapping_metadata_is_refused(field: dict[str, Any], message: str) -> None:
     fields = [
         {
             "name": "a",
@@ -241,7 +243,7 @@ def test_leftovers_of_another_mapping_are_not_guessed_at(field: dict[str, Any], 
         },
         {"name": "b", "type": "long", "nullable": True, "metadata": field},
     ]
-    with pytest.raises(RefusedError, match=said):
+    with pytest.raises(RefusedError, match=message):
         mapped_by_name(json.dumps({"type": "struct", "fields": fields}))
 
 
@@ -257,12 +259,12 @@ def test_leftovers_of_another_mapping_are_not_guessed_at(field: dict[str, Any], 
         ("none", "id"),
     ],
 )
-def test_modes_that_files_forbid(before: str | None, asked: str) -> None:
+def test_column_mapping_modes_that_data_files_forbid(before: str | None, asked: str) -> None:
     table = metadata() if before is None else metadata(columnMapping_mode=before)
-    with pytest.raises(RefusedError, match="column mapping cannot go from"):
+    with pytest.raises(RefusedError, match="column mapping mode cannot change from"):
         changed(table, protocol=listed("columnMapping", reader=2), columnMapping_mode=asked)
     if before in ("name", "id"):
-        with pytest.raises(RefusedError, match="column mapping cannot go from"):
+        with pytest.raises(RefusedError, match="column mapping mode cannot change from"):
             changed(
                 table,
                 protocol=listed("columnMapping", reader=2),
@@ -271,7 +273,7 @@ def test_modes_that_files_forbid(before: str | None, asked: str) -> None:
 
 
 @pytest.mark.conformance("RT-09", "RT-10")
-def test_row_tracking_is_enabled_on_empty_tables_alone_with_hidden_columns() -> None:
+def test_row_tracking_is_enabled_only_on_empty_tables() -> None:
     taken = NESTED.replace('"name":"b"', '"name":"_ROW-id-col-7c"')
     ids = iter(["7c", "8d", "9e"])
     request = ChangeRequest.of_properties({"delta.enableRowTracking": "true"}, [])
@@ -286,13 +288,13 @@ def test_row_tracking_is_enabled_on_empty_tables_alone_with_hidden_columns() -> 
 
 
 @pytest.mark.conformance("RT-01")
-def test_row_tracking_is_never_enabled_and_suspended_at_once() -> None:
+def test_row_tracking_is_never_both_enabled_and_suspended() -> None:
     tracked = listed("domainMetadata", "rowTracking", reader=1)
     for before, asked in (
         ("rowTrackingSuspended", "enableRowTracking"),
         ("enableRowTracking", "rowTrackingSuspended"),
     ):
-        with pytest.raises(RefusedError, match="at once"):
+        with pytest.raises(RefusedError, match="at the same time"):
             changed(metadata(**{before: "true"}), protocol=tracked, **{asked: "true"})
     suspended = metadata(rowTrackingSuspended="true")
     resumed = changed(
@@ -315,16 +317,16 @@ def test_row_tracking_is_never_enabled_and_suspended_at_once() -> None:
         ("constraints_positive", "id > 0", {"feature_checkConstraints": "supported"}),
     ],
 )
-def test_a_feature_never_puts_a_property_into_force_that_nobody_asked_for(
+def test_a_feature_never_activates_an_unrequested_property(
     dormant: str, value: str, asked: dict[str, str]
 ) -> None:
     table = metadata(**{dormant: value})
-    with pytest.raises(RefusedError, match="unasked"):
+    with pytest.raises(RefusedError, match="would activate the property"):
         changed(table, **asked)
     assert changed(table, checkpointInterval="3").protocol is NEW
 
 
-def test_a_dormant_property_that_is_asked_for_by_name_is_enabled_in_full() -> None:
+def test_a_requested_dormant_property_is_activated() -> None:
     after = changed(metadata(columnMapping_mode="name"), columnMapping_mode="name")
     assert "delta.columnMapping.maxColumnId" in after.metadata.configuration
     assert "columnMapping" in supported_features(after.protocol)
@@ -345,7 +347,7 @@ def test_a_dormant_property_that_is_asked_for_by_name_is_enabled_in_full() -> No
         ([], {"compatibility_symlinkFormatManifest_enabled": "true"}),
     ],
 )
-def test_deletion_vectors_and_those_who_would_not_see_them_exclude_each_other(
+def test_deletion_vectors_exclude_formats_that_ignore_them(
     features: list[str], configuration: dict[str, str]
 ) -> None:
     table = (
@@ -365,7 +367,7 @@ def test_deletion_vectors_and_those_who_would_not_see_them_exclude_each_other(
         )
 
 
-def test_deletion_vectors_beside_iceberg_v2_that_is_not_active() -> None:
+def test_deletion_vectors_are_allowed_with_inactive_iceberg_v2() -> None:
     protocol = listed("icebergCompatV2", "columnMapping", reader=2)
     after = changed(
         metadata(columnMapping_mode="name"), protocol=protocol, enableDeletionVectors="true"
@@ -373,14 +375,14 @@ def test_deletion_vectors_beside_iceberg_v2_that_is_not_active() -> None:
     assert "deletionVectors" in supported_features(after.protocol)
 
 
-def test_a_change_data_feed_needs_its_own_column_names() -> None:
+def test_the_change_data_feed_reserves_column_names() -> None:
     schema = NESTED.replace('"name":"b"', '"name":"_Commit_Version"')
     with pytest.raises(RefusedError, match="_commit_version"):
         changed(metadata(schema), enableChangeDataFeed="true")
     assert changed(metadata(schema), enableChangeDataFeed="false").protocol is NEW
 
 
-def test_columns_of_statistics_exist() -> None:
+def test_statistics_columns_must_exist() -> None:
     changed(dataSkippingStatsColumns="a.x, `b`,M")
     with pytest.raises(InvalidRequestError, match="no column 'nope'"):
         changed(dataSkippingStatsColumns="b,nope")
@@ -389,7 +391,7 @@ def test_columns_of_statistics_exist() -> None:
 
 
 @given(st.lists(st.sampled_from([rule.name for rule in RULES if rule.feature]), unique=True))
-def test_asking_again_for_the_same_changes_nothing(names: list[str]) -> None:
+def test_repeating_a_request_changes_nothing(names: list[str]) -> None:
     values = {"delta.checkpointPolicy": "v2", "delta.columnMapping.mode": "name"}
     asked = {name: values.get(name, "true") for name in names if "Iceberg" not in name}
     request = ChangeRequest.of_properties(asked, [])
@@ -432,10 +434,10 @@ def raw_schemas(draw: st.DrawFn) -> str:
 
 
 @given(raw_schemas())
-def test_a_schema_that_is_not_changed_is_rendered_as_it_was_written(schema: str) -> None:
+def test_an_unchanged_schema_keeps_its_text(schema: str) -> None:
     assert edit_fields(schema, lambda field: None) == schema
 
 
-def test_half_a_surrogate_pair_survives() -> None:
+def test_unpaired_surrogates_are_kept() -> None:
     schema = '{"type":"struct","fields":[{"name":"a","type":"long","metadata":{"c":"\\ud800"}}]}'
     assert edit_fields(schema, lambda field: None) == schema

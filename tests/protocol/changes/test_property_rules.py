@@ -1,4 +1,4 @@
-"""Names and values of table properties, and what each activates."""
+"""Names and values of table properties, and the feature that each activates."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.changes.property_rules import (
     RULES,
     active_properties,
+    controls_protocol,
     find_rule,
     require_removable,
     require_settable,
-    steers_protocol,
 )
 from delta_maintenance.protocol.features.properties import PARSERS
 from delta_maintenance.protocol.features.registry import find_feature
@@ -49,20 +49,20 @@ def test_values_are_checked(name: str, good: str, bad: str) -> None:
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("delta.appendonly", "write delta.appendOnly"),
-        ("delta.logRetentionDuratoin", "write delta.logRetentionDuration"),
-        ("delta.enableChangeDataCapture", "write delta.enableChangeDataFeed"),
-        ("Delta.appendOnly", "write delta.appendOnly"),
+        ("delta.appendonly", "use delta.appendOnly"),
+        ("delta.logRetentionDuratoin", "use delta.logRetentionDuration"),
+        ("delta.enableChangeDataCapture", "use delta.enableChangeDataFeed"),
+        ("Delta.appendOnly", "use delta.appendOnly"),
         ("delta.mine", "reserved"),
     ],
 )
-def test_unknown_names_are_refused_with_the_right_one(name: str, remedy: str) -> None:
+def test_unknown_names_are_refused_with_a_suggestion(name: str, remedy: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         require_settable(name, "true")
     assert remedy in str(caught.value)
 
 
-def test_properties_of_ones_own_are_free() -> None:
+def test_user_properties_are_not_checked() -> None:
     for name in ("owner", "deltas", "my.delta.thing"):
         require_settable(name, "anything at all")
         require_removable(name)
@@ -80,21 +80,21 @@ def test_properties_of_ones_own_are_free() -> None:
         "delta.requireCheckpointProtectionBeforeVersion",
     ],
 )
-def test_what_others_keep_is_neither_set_nor_removed_by_hand(name: str) -> None:
+def test_managed_properties_cannot_be_set_or_removed(name: str) -> None:
     with pytest.raises(RefusedError):
         require_settable(name, "1")
     with pytest.raises(RefusedError):
         require_removable(name)
 
 
-def test_a_constraint_is_not_set_without_a_look_at_the_rows_but_can_be_removed() -> None:
+def test_a_constraint_can_be_removed_but_not_set() -> None:
     with pytest.raises(RefusedError, match="add-constraint"):
         require_settable("delta.constraints.positive", "id > 0")
     require_removable("delta.constraints.positive")
 
 
 @pytest.mark.conformance("ICE-06")
-def test_strict_iceberg_compatibility_can_be_left_and_not_entered() -> None:
+def test_iceberg_compatibility_v3_can_only_be_disabled() -> None:
     name = "delta.enableIcebergCompatV3"
     require_settable(name, "false")
     require_removable(name)
@@ -106,7 +106,7 @@ def test_an_unknown_property_can_be_removed() -> None:
     require_removable("delta.liquid.clusteringColumns")
 
 
-def test_every_property_that_is_read_has_a_rule_and_its_parser() -> None:
+def test_every_parsed_property_has_a_rule() -> None:
     for name in PARSERS:
         assert find_rule(name) is not None
     assert len({rule.name for rule in RULES}) == len(RULES)
@@ -124,8 +124,8 @@ def test_every_property_that_is_read_has_a_rule_and_its_parser() -> None:
         "delta.ignoreProtocolDefaults",
     ],
 )
-def test_keys_that_steer_the_protocol_are_known(name: str) -> None:
-    assert steers_protocol(name)
+def test_properties_that_control_the_protocol(name: str) -> None:
+    assert controls_protocol(name)
     assert find_rule(name) is None
 
 

@@ -1,4 +1,4 @@
-"""The protocol a table gets: it only ever adds, and loses nothing that a version implied."""
+"""Protocol upgrades: they only add, and keep what a legacy version implied."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ asked_versions = st.fixed_dictionaries(
 
 @pytest.mark.conformance("FEAT-04", "FEAT-05", "FEAT-06", "FEAT-07", "FEAT-09")
 @given(protocols, asked_features, asked_versions)
-def test_whatever_is_asked_nothing_is_lost_and_all_of_it_is_there(
+def test_an_upgrade_adds_the_request_and_loses_nothing(
     before: Protocol, features: list[str], versions: dict[str, int | None]
 ) -> None:
     after = upgraded_protocol(before, features=features, **versions)
@@ -99,7 +99,7 @@ def test_whatever_is_asked_nothing_is_lost_and_all_of_it_is_there(
 
 
 @given(protocols, asked_features, asked_versions)
-def test_asking_again_changes_nothing(
+def test_repeating_an_upgrade_changes_nothing(
     before: Protocol, features: list[str], versions: dict[str, int | None]
 ) -> None:
     after = upgraded_protocol(before, features=features, **versions)
@@ -108,9 +108,7 @@ def test_asking_again_changes_nothing(
 
 
 @given(protocols, asked_features)
-def test_only_what_was_asked_for_comes_and_no_version_without_need(
-    before: Protocol, features: list[str]
-) -> None:
+def test_an_upgrade_adds_nothing_unrequested(before: Protocol, features: list[str]) -> None:
     after = upgraded_protocol(before, features=features)
     assert set(added_features(before, after)) == with_requirements(features) - supported_features(
         before
@@ -139,7 +137,7 @@ def test_the_order_of_two_requests_does_not_matter(
 @pytest.mark.parametrize(
     ("before", "features", "after"),
     [
-        # As Delta Spark does, but that lists are sorted here.
+        # As in Delta Spark, except that the lists are sorted here.
         ((1, 2), ["changeDataFeed"], (1, 7, None, "appendOnly changeDataFeed invariants")),
         ((1, 2), ["invariants"], (1, 2)),
         ((1, 3), ["changeDataFeed", "generatedColumns"], (1, 4)),
@@ -185,13 +183,13 @@ def test_known_answers(
         ((1, 1), {"reader_version": 3}, protocol(3, 7, [], [])),
     ],
 )
-def test_versions_are_asked_for_what_they_imply(
+def test_requested_versions_add_the_features_they_imply(
     before: tuple[int, int], versions: dict[str, int], after: Protocol
 ) -> None:
     assert upgraded_protocol(protocol(*before), **versions) == after  # type: ignore[arg-type]
 
 
-def test_a_version_asked_of_listed_features_adds_what_it_implies() -> None:
+def test_a_requested_version_lists_what_it_implies() -> None:
     before = protocol(1, 7, None, ["domainMetadata"])
     after = upgraded_protocol(before, reader_version=2, writer_version=3)
     assert after.writer_features == (
@@ -206,41 +204,41 @@ def test_a_version_asked_of_listed_features_adds_what_it_implies() -> None:
 @pytest.mark.parametrize(
     "versions", [{"reader_version": 4}, {"writer_version": 8}, {"reader_version": 0}]
 )
-def test_versions_that_do_not_exist_are_no_request(versions: dict[str, int]) -> None:
-    with pytest.raises(InvalidRequestError, match="there is no"):
+def test_nonexistent_versions_are_refused(versions: dict[str, int]) -> None:
+    with pytest.raises(InvalidRequestError, match="does not exist"):
         upgraded_protocol(protocol(1, 2), **versions)  # type: ignore[arg-type]
 
 
 @pytest.mark.conformance("FEAT-10")
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
-        ("deletionvectors", "write deletionVectors"),
-        ("rowtracking", "write rowTracking"),
-        ("fooBar", "is unknown"),
-        ("timestampNTZ", "ask for timestampNtz"),
-        ("typeWidening-preview", "ask for typeWidening"),
-        ("delta.rowIds", "ask for rowIds"),
-        ("rowIds", "ask for rowTracking"),
+        ("deletionvectors", "use deletionVectors"),
+        ("rowtracking", "use rowTracking"),
+        ("fooBar", "unknown table feature"),
+        ("timestampNTZ", "use timestampNtz"),
+        ("typeWidening-preview", "use typeWidening"),
+        ("delta.rowIds", "use rowIds"),
+        ("rowIds", "use rowTracking"),
         ("clustering", "CLUSTER BY"),
         ("catalogManaged", "cannot be added"),
         ("icebergWriterCompatV1", "cannot be added"),
     ],
 )
-def test_other_names_are_refused_with_the_right_one(name: str, said: str) -> None:
+def test_other_names_are_refused_with_a_suggestion(name: str, message: str) -> None:
     with pytest.raises(UnsupportedFeatureError) as caught:
         upgraded_protocol(protocol(1, 2), features=[name])
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_a_feature_that_cannot_be_added_may_be_there() -> None:
+def test_a_supported_feature_may_be_one_that_cannot_be_added() -> None:
     before = protocol(1, 7, None, ["clustering", "domainMetadata"])
     assert upgraded_protocol(before, features=["clustering"]) is before
     with pytest.raises(UnsupportedFeatureError, match="checkpoint|Iceberg"):
         require_addable("icebergCompatV3", before)
 
 
-def test_every_feature_of_the_table_either_can_be_added_or_says_why_not() -> None:
+def test_every_feature_can_be_added_or_has_a_reason() -> None:
     for name in NAMES:
         try:
             after = upgraded_protocol(protocol(1, 2), features=[name])
@@ -255,9 +253,7 @@ def test_every_feature_of_the_table_either_can_be_added_or_says_why_not() -> Non
 @pytest.mark.parametrize(
     ("draft", "final"), [("timestampNTZ", "timestampNtz"), ("columnInvariants", "invariants")]
 )
-def test_a_draft_spelling_stays_until_a_protocol_is_written_and_never_after(
-    draft: str, final: str
-) -> None:
+def test_draft_names_are_replaced_when_a_protocol_is_written(draft: str, final: str) -> None:
     readers = [draft] if final == "timestampNtz" else []
     before = protocol(3, 7, readers, [draft, "appendOnly"])
     assert upgraded_protocol(before, features=["appendOnly"]) is before
@@ -268,7 +264,7 @@ def test_a_draft_spelling_stays_until_a_protocol_is_written_and_never_after(
         assert upgraded_protocol(after, features=[asked]) is after
 
 
-def test_a_preview_keeps_the_name_its_readers_know() -> None:
+def test_preview_names_are_kept() -> None:
     before = protocol(3, 7, ["typeWidening-preview"], ["typeWidening-preview"])
     after = upgraded_protocol(before, features=["typeWidening", "deletionVectors"])
     assert after.reader_features == ("typeWidening-preview", "deletionVectors")
@@ -277,25 +273,25 @@ def test_a_preview_keeps_the_name_its_readers_know() -> None:
     assert both.reader_features == ("deletionVectors", "typeWidening-preview")
 
 
-def test_lists_keep_their_order_and_what_is_unknown() -> None:
+def test_feature_lists_keep_order_and_unknown_names() -> None:
     before = protocol(3, 7, ["zeta", "deletionVectors"], ["zeta", "deletionVectors", "appendOnly"])
     after = upgraded_protocol(before, features=["domainMetadata"])
     assert after.reader_features == before.reader_features
     assert after.writer_features == ("zeta", "deletionVectors", "appendOnly", "domainMetadata")
 
 
-def test_column_mapping_that_nobody_obeyed_is_not_turned_on_in_passing() -> None:
+def test_a_listed_feature_without_effect_is_not_activated() -> None:
     before = protocol(1, 7, None, ["columnMapping"])
     with pytest.raises(RefusedError, match="lists columnMapping at reader version 1"):
         upgraded_protocol(before, features=["deletionVectors"])
     assert upgraded_protocol(before, features=["domainMetadata"]).min_reader_version == 1
 
 
-# What the peers do, as cases: each of these would end in another protocol there.
+# Cases from peers, which would produce a different protocol there.
 
 
 @pytest.mark.conformance("FEAT-06", "CONS-02")
-def test_d3_a_change_data_feed_keeps_the_constraints_of_writer_version_3() -> None:
+def test_d3_change_data_feed_keeps_the_constraints_of_writer_version_3() -> None:
     after = upgraded_protocol(protocol(1, 3), features=["changeDataFeed"])
     assert supported_features(after) == {
         "appendOnly",
@@ -307,6 +303,6 @@ def test_d3_a_change_data_feed_keeps_the_constraints_of_writer_version_3() -> No
 
 @pytest.mark.conformance("FEAT-09")
 @pytest.mark.parametrize("name", ADDABLE)
-def test_d11_whatever_a_feature_needs_comes_with_it(name: str) -> None:
+def test_d11_required_features_are_added(name: str) -> None:
     after = upgraded_protocol(protocol(1, 1), features=[name])
     assert supported_features(after) >= with_requirements([name])

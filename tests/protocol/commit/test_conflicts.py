@@ -1,4 +1,4 @@
-"""Every cell of the table of conflicts: what is under way, what won, and how that ends."""
+"""Every pair of a commit in progress and a concurrent commit, with the expected outcome."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from delta_maintenance.protocol.commit.conflicts import (
     BACKFILL,
     UNBACKFILL,
     Attempt,
+    ConcurrentCommit,
     Conflict,
     IsolationLevel,
     Rebased,
     Rule,
-    WinningCommit,
     check,
 )
 from delta_maintenance.protocol.commit.staged import (
@@ -90,10 +90,10 @@ def attempt(operation: str = "TEST", reads: ReadSet | None = None, **staged: Any
 
 def won(
     operation: str = "WRITE", tags: Mapping[str, str] | None = None, **held: Any
-) -> WinningCommit:
+) -> ConcurrentCommit:
     values = {"operation": operation} | ({"tags": tags} if tags else {})
     info = CommitInfo(values=values)
-    return WinningCommit(version=5, modified_ms=2_000, commit_info=info, **held)
+    return ConcurrentCommit(version=5, modified_ms=2_000, commit_info=info, **held)
 
 
 def changed(configuration: Mapping[str, str] | None = None, **fields: Any) -> Metadata:
@@ -166,7 +166,7 @@ OPERATIONS: Mapping[str, Callable[[], Attempt]] = {
     "delete_all": delete_all,
 }
 
-WINNERS: Mapping[str, Callable[[], WinningCommit]] = {
+WINNERS: Mapping[str, Callable[[], ConcurrentCommit]] = {
     "append": lambda: won(adds=adds("x", dataChange=True)),
     "remove same": lambda: won("DELETE", removes=removes("a")),
     "new vector": lambda: won("DELETE", removes=removes("a"), adds=adds("a", dv="0rr91")),
@@ -247,7 +247,7 @@ CELLS: Mapping[str, Mapping[str, object]] = {
 @pytest.mark.parametrize(
     ("mine", "winner"), [(mine, winner) for mine in OPERATIONS for winner in WINNERS]
 )
-def test_cell_of_the_table(mine: str, winner: str) -> None:
+def test_cell_of_the_conflict_table(mine: str, winner: str) -> None:
     result = check(OPERATIONS[mine](), WINNERS[winner]())
     expected = CELLS[mine][winner]
     if expected is OK:
@@ -264,7 +264,7 @@ def test_cell_of_the_table(mine: str, winner: str) -> None:
 @pytest.mark.conformance("TXN-06", "RT-14")
 @pytest.mark.parametrize("mine", ["backfill", "recompute"])
 @pytest.mark.parametrize("winner", ["remove same", "new vector", "re-add same"])
-def test_repeating_a_file_that_a_winner_touched_is_left_out(mine: str, winner: str) -> None:
+def test_re_adds_of_touched_files_are_dropped(mine: str, winner: str) -> None:
     result = check(OPERATIONS[mine](), WINNERS[winner]())
     assert isinstance(result, Rebased)
     assert paths(result.attempt.actions.adds) == ["b"]
@@ -274,7 +274,7 @@ def test_repeating_a_file_that_a_winner_touched_is_left_out(mine: str, winner: s
 
 
 @pytest.mark.conformance("TXN-06", "FILE-03")
-def test_a_touched_file_is_known_by_its_place_and_not_by_its_spelling() -> None:
+def test_touched_files_are_compared_by_location() -> None:
     ours = attempt(BACKFILL, ReadSet(files=adds("p%20q", "b")), adds=adds("p%20q", "b"))
     result = check(ours, won("DELETE", removes=removes(f"{ROOT}/p%20q")))
     assert isinstance(result, Rebased)
@@ -283,7 +283,7 @@ def test_a_touched_file_is_known_by_its_place_and_not_by_its_spelling() -> None:
 
 @pytest.mark.conformance("RT-14", "RT-07")
 @pytest.mark.parametrize("mine", ["optimize", "recompute", "repair"])
-def test_row_ids_that_a_winning_backfill_gave_are_taken_over(mine: str) -> None:
+def test_row_ids_of_a_concurrent_backfill_are_taken_over(mine: str) -> None:
     result = check(OPERATIONS[mine](), WINNERS["backfill"]())
     assert isinstance(result, Rebased)
     actions = result.attempt.actions
@@ -294,14 +294,14 @@ def test_row_ids_that_a_winning_backfill_gave_are_taken_over(mine: str) -> None:
 
 
 @pytest.mark.conformance("RT-14")
-def test_two_backfills_do_not_give_one_file_row_ids_twice() -> None:
+def test_two_backfills_assign_row_ids_once() -> None:
     result = check(backfill(), WINNERS["backfill"]())
     assert isinstance(result, Rebased)
     assert paths(result.attempt.actions.adds) == ["b"]
 
 
 @pytest.mark.conformance("RT-20")
-def test_ids_taken_away_by_a_winner_are_not_repeated() -> None:
+def test_removed_row_ids_are_not_restored() -> None:
     ours = attempt(
         "COMPUTE STATS",
         ReadSet(files=adds("a")),
@@ -314,7 +314,7 @@ def test_ids_taken_away_by_a_winner_are_not_repeated() -> None:
 
 @pytest.mark.conformance("RT-14")
 @pytest.mark.parametrize(("mine", "winner"), [(BACKFILL, UNBACKFILL), (UNBACKFILL, BACKFILL)])
-def test_giving_and_taking_row_ids_at_once_is_a_conflict(mine: str, winner: str) -> None:
+def test_assigning_and_removing_row_ids_conflict(mine: str, winner: str) -> None:
     ours = attempt(mine, ReadSet(files=adds("a")), adds=adds("a"))
     result = check(ours, won(winner, adds=adds("x")))
     assert isinstance(result, Conflict)
@@ -322,7 +322,7 @@ def test_giving_and_taking_row_ids_at_once_is_a_conflict(mine: str, winner: str)
 
 
 @pytest.mark.conformance("RT-02", "RT-04", "RT-06", "RT-14")
-def test_row_ids_go_on_above_the_winners_mark_and_versions_follow() -> None:
+def test_row_ids_continue_above_the_concurrent_high_water_mark() -> None:
     mark = DomainMetadata(domain=DOMAIN, configuration=render_domain_configuration(149))
     winner = won(adds=adds("x", baseRowId=100, dataChange=True), domains={DOMAIN: mark})
     first = build(append(), PROVENANCE, now_ms=1)
@@ -337,7 +337,7 @@ def test_row_ids_go_on_above_the_winners_mark_and_versions_follow() -> None:
 
 
 @pytest.mark.conformance("RT-04")
-def test_a_winner_whose_mark_is_too_low_does_not_make_ids_repeat() -> None:
+def test_a_too_low_concurrent_mark_does_not_repeat_row_ids() -> None:
     winner = won(adds=adds("x", baseRowId=400, dataChange=True))
     result = check(append(), winner)
     assert isinstance(result, Rebased)
@@ -346,7 +346,7 @@ def test_a_winner_whose_mark_is_too_low_does_not_make_ids_repeat() -> None:
 
 @pytest.mark.conformance("TXN-05")
 @pytest.mark.parametrize("removed", [False, True])
-def test_both_writing_one_domain_is_a_conflict(removed: bool) -> None:
+def test_writing_the_same_domain_conflicts(removed: bool) -> None:
     theirs = DomainMetadata(domain="d", configuration="", removed=removed)
     ours = attempt(domains=(DomainMetadata(domain="d", configuration="x"),))
     result = check(ours, won(domains={"d": theirs}))
@@ -357,13 +357,13 @@ def test_both_writing_one_domain_is_a_conflict(removed: bool) -> None:
 
 
 @pytest.mark.conformance("TXN-05")
-def test_the_domain_of_row_tracking_is_no_conflict() -> None:
+def test_the_row_tracking_domain_does_not_conflict() -> None:
     mark = DomainMetadata(domain=DOMAIN, configuration=render_domain_configuration(149))
     assert isinstance(check(attempt(domains=(mark,)), won(domains={DOMAIN: mark})), Rebased)
 
 
 @pytest.mark.conformance("TXN-08")
-def test_a_transaction_of_the_same_application_is_a_conflict() -> None:
+def test_transactions_of_one_application_conflict() -> None:
     ours = attempt(txns=(Txn(app_id="app", version=3),))
     result = check(ours, won(txns={"app": Txn(app_id="app", version=9)}))
     assert isinstance(result, Conflict)
@@ -395,7 +395,7 @@ IN_COMMIT = {
         pytest.param(changed(IN_COMMIT), id="in-commit timestamps"),
     ],
 )
-def test_a_winner_that_enables_a_feature_is_followed(theirs: Metadata) -> None:
+def test_enabling_a_feature_does_not_conflict(theirs: Metadata) -> None:
     result = check(append(), won(metadata=theirs))
     assert isinstance(result, Rebased), result
     assert result.attempt.metadata == theirs
@@ -421,14 +421,14 @@ def test_a_winner_that_enables_a_feature_is_followed(theirs: Metadata) -> None:
         pytest.param(changed(partition_columns=("part",)), id="partitioning"),
     ],
 )
-def test_a_winner_with_any_other_metadata_is_a_conflict(theirs: Metadata) -> None:
+def test_other_metadata_changes_conflict(theirs: Metadata) -> None:
     result = check(append(), won(metadata=theirs))
     assert isinstance(result, Conflict)
     assert result.rule is Rule.METADATA
 
 
 @pytest.mark.conformance("TXN-04")
-def test_enabling_counts_only_where_the_protocol_supports_it() -> None:
+def test_enabling_an_unsupported_feature_conflicts() -> None:
     bare = replace(append(), protocol=with_features("appendOnly"))
     for configuration in (ENABLING, IN_COMMIT, {"delta.enableDeletionVectors": "true"}):
         result = check(bare, won(metadata=changed(configuration)))
@@ -437,13 +437,13 @@ def test_enabling_counts_only_where_the_protocol_supports_it() -> None:
     assert isinstance(with_protocol, Rebased)
 
 
-def test_enablement_of_in_commit_timestamps_is_never_moved() -> None:
+def test_the_enablement_version_of_in_commit_timestamps_never_changes() -> None:
     ours = replace(append(), metadata=changed(IN_COMMIT))
     moved = changed(IN_COMMIT | {"delta.inCommitTimestampEnablementVersion": "3"})
     assert isinstance(check(ours, won(metadata=moved)), Conflict)
 
 
-def test_a_winner_that_counts_on_identity_columns_is_followed() -> None:
+def test_advancing_identity_columns_does_not_conflict() -> None:
     theirs = changed(schema_string=log.SCHEMA_STRING + " ")
     assert isinstance(check(append(), won(metadata=theirs)), Conflict)
     winner = won(tags={"delta.identity.schemaUpdate": "true"}, metadata=theirs)
@@ -452,7 +452,7 @@ def test_a_winner_that_counts_on_identity_columns_is_followed() -> None:
 
 
 @pytest.mark.conformance("RT-18")
-def test_rows_moved_without_their_ids_conflict_with_row_tracking_being_enabled() -> None:
+def test_moving_rows_without_ids_conflicts_with_enabling_row_tracking() -> None:
     winner = won(metadata=changed(ENABLING))
     result = check(replace(optimize(), preserves_row_ids=False), winner)
     assert isinstance(result, Conflict)
@@ -461,19 +461,19 @@ def test_rows_moved_without_their_ids_conflict_with_row_tracking_being_enabled()
 
 
 @pytest.mark.conformance("ICT-03", "ICT-05")
-def test_the_time_to_exceed_is_the_winners() -> None:
+def test_the_timestamp_exceeds_that_of_the_concurrent_commit() -> None:
     plain = check(empty(), won())
     assert isinstance(plain, Rebased)
     assert plain.attempt.previous_ms == 2_000
     timed = replace(empty(), metadata=changed(IN_COMMIT))
     info = CommitInfo(values={"inCommitTimestamp": 7_777})
-    result = check(timed, WinningCommit(version=5, modified_ms=2_000, commit_info=info))
+    result = check(timed, ConcurrentCommit(version=5, modified_ms=2_000, commit_info=info))
     assert isinstance(result, Rebased)
     assert build(result.attempt, PROVENANCE, now_ms=0).in_commit_timestamp == 7_778
 
 
 @pytest.mark.conformance("ICT-04")
-def test_an_attempt_that_enables_in_commit_timestamps_records_its_own_version() -> None:
+def test_enabling_in_commit_timestamps_records_the_committed_version() -> None:
     ours = attempt(metadata=changed({"delta.enableInCommitTimestamps": "true"}))
     result = check(ours, won())
     assert isinstance(result, Rebased)
@@ -485,7 +485,7 @@ def test_an_attempt_that_enables_in_commit_timestamps_records_its_own_version() 
         assert configuration["delta.inCommitTimestampEnablementTimestamp"] == str(previous + 1)
 
 
-def test_a_downgrade_follows_only_winners_that_cannot_have_used_the_feature() -> None:
+def test_a_downgrade_conflicts_with_commits_that_may_use_the_feature() -> None:
     fewer = replace(PROTOCOL, writer_features=FEATURES[:-1], reader_features=FEATURES[1:3])
     ours = attempt("DROP FEATURE", protocol=fewer)
     assert isinstance(check(ours, won()), Rebased)
@@ -495,7 +495,7 @@ def test_a_downgrade_follows_only_winners_that_cannot_have_used_the_feature() ->
 
 
 @pytest.mark.conformance("TXN-07")
-def test_deleting_what_a_winner_deleted_is_a_conflict_even_if_it_was_not_read() -> None:
+def test_deleting_a_deleted_file_conflicts_even_if_unread() -> None:
     ours = attempt(removes=removes("a", dataChange=False), adds=adds("new"))
     result = check(ours, won(removes=removes("a")))
     assert isinstance(result, Conflict)
@@ -504,21 +504,21 @@ def test_deleting_what_a_winner_deleted_is_a_conflict_even_if_it_was_not_read() 
 
 @pytest.mark.conformance("TXN-07")
 @pytest.mark.parametrize("mine", ["optimize", "repair"])
-def test_a_new_vector_is_noticed_even_without_the_remove_that_it_needs(mine: str) -> None:
+def test_a_new_vector_conflicts_even_without_its_remove(mine: str) -> None:
     quiet = replace(OPERATIONS[mine](), isolation=IsolationLevel.SNAPSHOT_ISOLATION)
     result = check(quiet, won("DELETE", adds=adds("a", dv="0rr91")))
     assert isinstance(result, Conflict)
     assert result.rule is Rule.DELETION_VECTOR
 
 
-def test_writing_a_path_that_a_winner_wrote_is_a_conflict() -> None:
+def test_writing_the_same_path_conflicts() -> None:
     for winner in (won(adds=adds("new")), won(removes=removes("new"))):
         result = check(append(), winner)
         assert isinstance(result, Conflict)
         assert result.rule is Rule.SAME_PATH
 
 
-def test_appends_matter_only_at_the_stronger_level() -> None:
+def test_appends_conflict_only_under_serializable() -> None:
     winner = won(adds=adds("x", dataChange=True))
     strict = replace(optimize(), isolation=IsolationLevel.SERIALIZABLE)
     result = check(strict, winner)
@@ -527,7 +527,7 @@ def test_appends_matter_only_at_the_stronger_level() -> None:
     assert isinstance(check(optimize(), winner), Rebased)
 
 
-def test_the_level_follows_from_what_is_staged() -> None:
+def test_the_isolation_level_follows_from_the_actions() -> None:
     level = IsolationLevel.needed_by
     mark = DomainMetadata(domain=DOMAIN, configuration=render_domain_configuration(1))
     assert level(StagedActions(adds=adds("a"), domains=(mark,))).value == "SnapshotIsolation"
@@ -543,7 +543,7 @@ def test_the_level_follows_from_what_is_staged() -> None:
         assert level(staged) is IsolationLevel.SERIALIZABLE
 
 
-def test_winners_are_taken_one_by_one_in_order() -> None:
+def test_concurrent_commits_are_checked_in_order() -> None:
     with pytest.raises(ValueError):
         check(empty(), replace(won(), version=6))
 

@@ -1,4 +1,4 @@
-"""The text of a commit against a plain rendering of the same actions."""
+"""Rendered commits compared with a straightforward rendering of the same actions."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ def lines(data: bytes) -> list[dict[str, Any]]:
 
 @pytest.mark.conformance("LOG-03", "LOG-06", "FILE-02", "FILE-06", "FILE-12")
 @given(st.lists(ADD, max_size=5), st.lists(REMOVE, max_size=5))
-def test_file_actions_come_out_as_they_went_in(
-    adds: list[dict[str, Any]], removes: list[dict[str, Any]]
-) -> None:
+def test_file_actions_round_trip(adds: list[dict[str, Any]], removes: list[dict[str, Any]]) -> None:
     staged = StagedActions(
         adds=staged_adds(adds, partition_columns=["part"]), removes=staged_removes(removes)
     )
@@ -66,7 +64,7 @@ def test_file_actions_come_out_as_they_went_in(
 
 
 @pytest.mark.conformance("LOG-03", "ICT-02")
-def test_every_action_has_its_own_line_and_commit_info_is_first() -> None:
+def test_one_action_per_line_and_commit_info_first() -> None:
     staged = StagedActions(
         protocol=Protocol(min_reader_version=1, min_writer_version=2),
         metadata=Metadata(id="m", schema_string="{}"),
@@ -80,7 +78,7 @@ def test_every_action_has_its_own_line_and_commit_info_is_first() -> None:
     assert next(iter(found[0]["commitInfo"])) == "inCommitTimestamp"
 
 
-def test_thousands_of_files_are_rendered_in_order_and_read_back_by_our_own_reader() -> None:
+def test_thousands_of_files_are_rendered_in_order() -> None:
     actions = [
         log.add(f"f{n}", size=n, stats=json.dumps({"numRecords": n}))["add"] for n in range(40_000)
     ]
@@ -93,7 +91,7 @@ def test_thousands_of_files_are_rendered_in_order_and_read_back_by_our_own_reade
         assert parsed.adds[name].equals(staged[name])
 
 
-def test_columns_that_are_slices_are_rendered_from_where_they_start() -> None:
+def test_sliced_columns_are_rendered_correctly() -> None:
     actions = [
         log.add(
             f"f{n}", tags={"n": str(n)} if n % 2 else log.OMIT, partitionValues={"part": str(n)}

@@ -1,4 +1,4 @@
-"""Rows and columns of checkpoints, as pure functions of the actions that stand."""
+"""Rows and columns of checkpoints as pure functions of reconciled actions."""
 
 from __future__ import annotations
 
@@ -56,19 +56,17 @@ def tombstones(times: list[int | None], versions: list[int] | None = None) -> pa
 
 @pytest.mark.conformance("REC-07")
 @given(st.lists(st.integers(-100, 100)), st.none() | st.integers(-100, 100))
-def test_tombstones_deleted_after_the_instant_are_kept(
-    times: list[int], instant: int | None
-) -> None:
+def test_unexpired_tombstones_are_kept(times: list[int], instant: int | None) -> None:
     kept = unexpired(tombstones(list(times)), deleted_after_ms=instant, commit_times={})
     wanted = [time for time in times if instant is None or time > instant]
     assert kept["deletionTimestamp"].to_pylist() == wanted
 
 
 @pytest.mark.conformance("REC-07", "FILE-10")
-def test_a_tombstone_without_a_time_takes_that_of_its_commit() -> None:
+def test_a_tombstone_without_a_time_has_that_of_its_commit() -> None:
     rows = tombstones([None, None, None, 5], [1, 2, 3, 1])
     kept = unexpired(rows, deleted_after_ms=10, commit_times={1: 11, 2: 10})
-    # Of commit 3 nothing is known: it stands in a checkpoint.
+    # Commit 3 has no known time; its actions come from a checkpoint.
     assert kept[COMMIT_VERSION].to_pylist() == [1]
     assert unexpired(rows, deleted_after_ms=None, commit_times={}) is rows
 
@@ -79,14 +77,14 @@ def test_a_tombstone_of_a_checkpoint_without_a_time_has_expired() -> None:
     assert unexpired(without_column, deleted_after_ms=0, commit_times={}).num_rows == 0
 
 
-def test_transactions_that_tell_no_time_are_kept() -> None:
+def test_transactions_without_a_time_are_kept() -> None:
     txns = [Txn(app_id=str(time), version=1, last_updated=time) for time in (None, 9, 10, 11)]
     kept = kept_txns(txns, updated_after_ms=10)
     assert [txn.last_updated for txn in kept] == [None, 11]
     assert kept_txns(txns, updated_after_ms=None) == txns
 
 
-# Actions that are no files.
+# Non-file actions.
 
 PROTOCOL = Protocol(min_reader_version=1, min_writer_version=2)
 METADATA = Metadata(id="m", schema_string="{}", partition_columns=("p",), configuration={"a": "b"})
@@ -144,7 +142,7 @@ def test_unknown_fields_of_other_actions_get_columns_of_their_own() -> None:
 @pytest.mark.parametrize(
     "values", [[1, "x"], [{"x": 1}, 2], [2**64], [2**53 + 1, 0.5], [{}], [[{"x": {}}]]]
 )
-def test_unknown_fields_that_no_column_can_hold_are_refused(values: list[Any]) -> None:
+def test_unknown_fields_that_cannot_be_columns_are_refused(values: list[Any]) -> None:
     txns = [Txn(app_id=str(at), version=1, extra={"n": x}) for at, x in enumerate(values)]
     with pytest.raises(RefusedError, match="txn") as refusal:
         single_action_table(singles(txns=txns), version_2=False)
@@ -173,13 +171,13 @@ def test_a_batch_without_rows_has_the_same_type() -> None:
 
 
 @pytest.mark.conformance("LOG-06")
-def test_an_unknown_field_asks_for_a_wider_layout_once() -> None:
+def test_an_unknown_field_widens_the_layout_once() -> None:
     batch = adds(odd=[1, 2])
     with pytest.raises(UnknownFieldsError) as wider:
         PLAIN.adds(batch)
     layout = wider.value.layout
     assert values_of(layout.adds(batch), "odd") == [1, 2]
-    # Rows without the field, and removes, fit as well.
+    # Rows without the field and removes fit as well.
     assert values_of(layout.adds(adds(path=["a"])), "odd") == [None]
     assert layout.remove_type == PLAIN.remove_type
     with pytest.raises(UnknownFieldsError) as again:
@@ -236,7 +234,7 @@ def test_numbers_that_may_have_been_rounded_on_reading_are_refused(values: list[
 
 
 @pytest.mark.conformance("LOG-06")
-def test_a_field_of_a_deletion_vector_that_nobody_knows_is_kept() -> None:
+def test_unknown_fields_of_deletion_vectors_are_kept() -> None:
     vector = {"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "odd": "y"}
     batch = adds(
         deletionVector=pa.array([vector], pa.struct([*DELETION_VECTOR, ("odd", pa.string())]))
@@ -272,7 +270,7 @@ def layout(*, json: bool, struct: bool) -> FileActionLayout:
 @pytest.mark.conformance("CKPT-10")
 @pytest.mark.parametrize("json", [True, False])
 @pytest.mark.parametrize("struct", [True, False])
-def test_statistics_are_written_in_the_forms_asked_for(json: bool, struct: bool) -> None:
+def test_statistics_are_written_in_the_requested_forms(json: bool, struct: bool) -> None:
     rows = layout(json=json, struct=struct).adds(adds(stats=[JSON]))
     names = {field.name for field in rows.type}
     assert (("stats" in names), ("stats_parsed" in names)) == (json, struct)
@@ -282,7 +280,7 @@ def test_statistics_are_written_in_the_forms_asked_for(json: bool, struct: bool)
 
 
 @pytest.mark.conformance("CKPT-11", "STAT-05")
-def test_only_the_form_that_is_missing_is_computed() -> None:
+def test_only_missing_forms_of_statistics_are_computed() -> None:
     batch = adds(
         stats=[JSON, None, JSON, None],
         stats_parsed=pa.array([PARSED | {"numRecords": 9}, PARSED, None, None], STATISTICS),
@@ -307,8 +305,8 @@ def test_only_the_form_that_is_missing_is_computed() -> None:
         ('{"numRecords":2,"minValues":{"dropped":1}}', False),
     ],
 )
-def test_no_statistic_is_lost_by_writing_structs_alone(text: str, loses: bool) -> None:
-    # Beside the JSON nothing can be lost.
+def test_losing_statistics_is_refused(text: str, loses: bool) -> None:
+    # With JSON statistics, nothing can be lost.
     both = layout(json=True, struct=True).adds(adds(stats=[text]))
     assert values_of(both, "stats") == [text]
     if not loses:
@@ -320,7 +318,7 @@ def test_no_statistic_is_lost_by_writing_structs_alone(text: str, loses: bool) -
 
 
 @pytest.mark.conformance("CKPT-12", "PART-02")
-def test_partition_values_are_typed_beside_their_text() -> None:
+def test_typed_partition_values_are_written() -> None:
     typed = FileActionLayout(
         stats_as_json=True,
         statistics_type=STATISTICS,

@@ -1,4 +1,4 @@
-"""The file history against a replay in plain Python: sums, standing files, broken rules."""
+"""File history compared with a replay in plain Python: sums, live files, rule violations."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _columns(found: Sequence[tuple[int, Action]]) -> FileActions:
 def _replayed(
     state: dict[tuple[str, int | None], Action], commit: Sequence[Action]
 ) -> dict[tuple[str, int | None], Action]:
-    """The newest action of each file; the add of an add and a remove, the last of several adds."""
+    """The newest action of each file; an add wins over a remove, and the last of several adds."""
     state = dict(state)
     for action in [a for a in commit if not a.is_add] + [a for a in commit if a.is_add]:
         state[action.key] = action
@@ -88,7 +88,7 @@ def _replayed(
 def _histories(
     log: Sequence[Sequence[Action]], base: int
 ) -> tuple[FileHistory, list[dict[tuple[str, int | None], Action]]]:
-    """The history of a log on a checkpoint of version `base`, -1 for none; and all states."""
+    """The history of a log on a checkpoint of version `base` (-1 for none), and all states."""
     states, state = [], dict[tuple[str, int | None], Action]()
     for commit in log:
         state = _replayed(state, commit)
@@ -109,7 +109,7 @@ def _histories(
 
 @given(log=commits, base=st.integers(-1, 4))
 @example(log=[[]], base=-1)
-def test_every_version_has_the_sums_of_its_replay(log: list[list[Action]], base: int) -> None:
+def test_sums_equal_those_of_a_replay(log: list[list[Action]], base: int) -> None:
     base = min(base, len(log) - 1)
     history, states = _histories(log, base)
 
@@ -125,12 +125,12 @@ def test_every_version_has_the_sums_of_its_replay(log: list[list[Action]], base:
 
 
 @given(log=commits, base=st.integers(-1, 4))
-def test_every_version_has_the_files_of_its_replay(log: list[list[Action]], base: int) -> None:
+def test_files_equal_those_of_a_replay(log: list[list[Action]], base: int) -> None:
     base = min(base, len(log) - 1)
     history, states = _histories(log, base)
 
     for version in range(history.first, len(log)):
-        rows, live = history.standing(version)
+        rows, live = history.active_rows(version)
         for action in states[version].values():
             batch = _batch([(0, action)], is_add=action.is_add)
             (code,) = history.codes_of(logical_file_keys(batch))
@@ -158,7 +158,7 @@ def _naive_breaches(log: Sequence[Sequence[Action]], base: int) -> Counter[tuple
             if both := len(adds & removes.keys()):
                 found["added-and-removed", version] = both
             live = {key for key, action in state.items() if action.is_add}
-            # The second of two removes finds nothing left to remove.
+            # The second of two removes has nothing left to remove.
             if absent := sum(n - (key in live) for key, n in removes.items()):
                 found["remove-of-absent-file", version] = absent
         state = after
@@ -166,12 +166,12 @@ def _naive_breaches(log: Sequence[Sequence[Action]], base: int) -> Counter[tuple
 
 
 @given(log=commits, base=st.integers(-1, 4))
-def test_the_rules_that_commits_break_are_counted(log: list[list[Action]], base: int) -> None:
+def test_rule_violations_are_counted(log: list[list[Action]], base: int) -> None:
     base = min(base, len(log) - 1)
     history, _ = _histories(log, base)
 
     found: Counter[tuple[str, int]] = Counter()
-    for breach in history.breaches(root=ROOT):
+    for breach in history.violations(root=ROOT):
         if breach.rule != "two-live-vectors":
             found[breach.rule, breach.version] += breach.count
 
@@ -179,12 +179,12 @@ def test_the_rules_that_commits_break_are_counted(log: list[list[Action]], base:
 
 
 @given(log=commits)
-def test_paths_that_are_live_twice_are_found_when_they_become_so(log: list[list[Action]]) -> None:
-    # One action of each file per commit, as everything else is found by another rule.
+def test_paths_that_become_live_twice_are_found(log: list[list[Action]]) -> None:
+    # At most one action per file and commit, because other rules find everything else.
     log = [list({action.key: action for action in commit}.values()) for commit in log]
     history, states = _histories(log, -1)
 
-    found = {b.version for b in history.breaches(root=ROOT) if b.rule == "two-live-vectors"}
+    found = {b.version for b in history.violations(root=ROOT) if b.rule == "two-live-vectors"}
 
     before: Counter[str] = Counter()
     for version, state in enumerate(states):
@@ -196,16 +196,16 @@ def test_paths_that_are_live_twice_are_found_when_they_become_so(log: list[list[
         before = live
 
 
-def test_two_spellings_of_a_path_are_one_place_in_a_commit() -> None:
+def test_two_spellings_of_a_path_are_one_path() -> None:
     twice = [Action(True, "x%20y"), Action(True, f"{ROOT}/x y"), Action(True, "z")]
     history, _ = _histories([twice], -1)
 
-    (breach,) = history.breaches(root=ROOT)
+    (breach,) = history.violations(root=ROOT)
 
     assert (breach.rule, breach.count) == ("repeated-file", 1)
 
 
-def test_files_that_the_log_never_had_have_no_code() -> None:
+def test_unknown_files_have_no_code() -> None:
     history, _ = _histories([[Action(True, "a")]], -1)
     keys = logical_file_keys(_batch([(0, Action(True, "b")), (0, Action(True, "a"))], is_add=True))
 
@@ -216,7 +216,7 @@ def test_files_that_the_log_never_had_have_no_code() -> None:
 
 
 @pytest.mark.parametrize("rows", [200_000])
-def test_large_histories_take_no_loop_over_files(rows: int) -> None:
+def test_large_histories_are_fast(rows: int) -> None:
     adds = pa.table(
         {
             "path": [f"f-{number}" for number in range(rows)],
@@ -232,4 +232,4 @@ def test_large_histories_take_no_loop_over_files(rows: int) -> None:
     )
 
     assert history.totals().num_files.tolist() == list(range(1000, rows + 1, 1000))
-    assert not list(history.breaches(root=ROOT))
+    assert not list(history.violations(root=ROOT))

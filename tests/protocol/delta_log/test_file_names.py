@@ -1,4 +1,4 @@
-"""Names in `_delta_log`: a table of good and bad ones, and the way there and back."""
+"""Names in `_delta_log`: valid and invalid names, parsing and rendering."""
 
 from __future__ import annotations
 
@@ -158,18 +158,18 @@ UNKNOWN = [
 
 @pytest.mark.conformance("LOG-01", "CKPT-15", "COMP-01")
 @pytest.mark.parametrize("expected", KNOWN, ids=lambda file: file.name)
-def test_known_name_is_taken_apart(expected: LogFile) -> None:
+def test_known_names_are_parsed(expected: LogFile) -> None:
     assert parse_log_file_name(expected.name) == expected
 
 
 @pytest.mark.conformance("LOG-01", "CKPT-15", "COMP-01")
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_foreign_name_is_unknown_and_bare(name: str) -> None:
+def test_other_names_are_unknown(name: str) -> None:
     assert parse_log_file_name(name) == LogFile(name=name, kind=LogFileKind.UNKNOWN)
 
 
 @given(st.text())
-def test_no_text_makes_the_parser_fail(name: str) -> None:
+def test_the_parser_never_raises(name: str) -> None:
     assert parse_log_file_name(name).name == name
 
 
@@ -182,7 +182,7 @@ uuids = st.uuids().map(str)
 
 @pytest.mark.conformance("LOG-01", "CKPT-15")
 @given(versions, parts, uuids, st.sampled_from(["json", "parquet"]))
-def test_written_names_read_back(
+def test_written_names_are_parsed(
     version: int, part_of: tuple[int, int], uuid: str, encoding: log_files.Encoding
 ) -> None:
     part, count = part_of
@@ -210,7 +210,7 @@ def test_written_names_read_back(
 
 @pytest.mark.conformance("COMP-01")
 @given(versions, versions)
-def test_compaction_name_exists_only_for_a_rising_range(start: int, end: int) -> None:
+def test_a_compaction_name_requires_an_ascending_range(start: int, end: int) -> None:
     if start >= end:
         with pytest.raises(InvalidRequestError):
             log_files.compaction_name(start, end)
@@ -220,7 +220,7 @@ def test_compaction_name_exists_only_for_a_rising_range(start: int, end: int) ->
 
 
 @given(versions, versions)
-def test_names_sort_as_their_versions(first: int, second: int) -> None:
+def test_names_sort_by_version(first: int, second: int) -> None:
     by_name = log_files.commit_name(first) < log_files.commit_name(second)
     assert by_name == (first < second)
 
@@ -237,14 +237,14 @@ def test_names_sort_as_their_versions(first: int, second: int) -> None:
         lambda: log_files.uuid_checkpoint_name(7, "x", "json"),
     ],
 )
-def test_impossible_name_is_refused(write: object) -> None:
+def test_impossible_names_are_refused(write: object) -> None:
     assert callable(write)
     with pytest.raises(InvalidRequestError):
         write()
 
 
 @pytest.mark.conformance("LOG-01")
-def test_corpus_holds_no_surprising_name(corpus: Path) -> None:
+def test_names_of_the_corpus_are_known(corpus: Path) -> None:
     unknown = set()
     for log in corpus.rglob("_delta_log"):
         for path in log.rglob("*"):

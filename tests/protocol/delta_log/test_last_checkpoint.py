@@ -1,4 +1,4 @@
-"""The `_last_checkpoint` hint: tolerated on reading, canonical on writing."""
+"""The `_last_checkpoint` hint: lenient reading, canonical writing."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def rendered(**options: Any) -> dict[str, Any]:
     ],
     ids=lambda data: repr(data[:24]),
 )
-def test_a_hint_that_is_no_json_object_is_absent(data: bytes) -> None:
+def test_a_hint_that_is_not_a_json_object_is_ignored(data: bytes) -> None:
     assert parse_hint(data) is None
 
 
 @pytest.mark.conformance("LAST-01")
 @given(st.binary(max_size=64))
-def test_no_bytes_make_reading_raise(data: bytes) -> None:
+def test_parsing_a_hint_never_raises(data: bytes) -> None:
     parse_hint(data)
 
 
@@ -116,28 +116,28 @@ def test_no_bytes_make_reading_raise(data: bytes) -> None:
     ],
     ids=str,
 )
-def test_a_hint_whose_leading_fields_are_damaged_is_absent(fields: dict[str, Any]) -> None:
+def test_a_hint_with_invalid_required_fields_is_ignored(fields: dict[str, Any]) -> None:
     assert parse_hint(encoded(fields)) is None
 
 
 @pytest.mark.conformance("LAST-03")
 @pytest.mark.parametrize("damage", [None, "x", -1, 1.5, True, [], {}], ids=repr)
 @pytest.mark.parametrize("field", ["size", "sizeInBytes", "numOfAddFiles", "tags", "unknown"])
-def test_advisory_fields_never_cost_the_hint(field: str, damage: Any) -> None:
+def test_invalid_advisory_fields_are_ignored(field: str, damage: Any) -> None:
     hint = parse_hint(encoded({"version": 5, "size_in_bytes": 41898, field: damage}))
 
     assert hint == LastCheckpointHint(version=5)
 
 
 @pytest.mark.conformance("LAST-03")
-def test_null_parts_are_no_parts() -> None:
+def test_null_parts_count_as_absent() -> None:
     assert parse_hint(b'{"parts":null,"size":20622,"version":1}\n') == LastCheckpointHint(
         version=1, size=20622
     )
 
 
 @pytest.mark.conformance("LAST-04")
-def test_one_changed_byte_under_a_checksum_makes_the_hint_absent() -> None:
+def test_a_hint_with_a_wrong_checksum_is_ignored() -> None:
     data = render_hint(version=12, size=7, size_in_bytes=99, num_of_add_files=2)
     assert parse_hint(data) is not None
 
@@ -147,7 +147,7 @@ def test_one_changed_byte_under_a_checksum_makes_the_hint_absent() -> None:
 
 @pytest.mark.conformance("LAST-04")
 @pytest.mark.parametrize("found", [7, True, {}, ""], ids=repr)
-def test_a_checksum_that_is_no_digest_makes_the_hint_absent(found: Any) -> None:
+def test_a_hint_with_an_invalid_checksum_is_ignored(found: Any) -> None:
     assert parse_hint(encoded({"version": 1, "checksum": found})) is None
 
 
@@ -174,7 +174,7 @@ def test_literals_and_empty_containers() -> None:
 
 
 @pytest.mark.conformance("LAST-05")
-def test_numbers_keep_the_digits_of_the_file() -> None:
+def test_numbers_keep_their_digits() -> None:
     digest = hashlib.md5(b'"ratio"=2.50,"version"=1').hexdigest().encode()
 
     assert parse_hint(b'{"version":1,"ratio":2.50,"checksum":"%s"}' % digest) is not None
@@ -183,7 +183,7 @@ def test_numbers_keep_the_digits_of_the_file() -> None:
 
 
 @pytest.mark.conformance("LAST-05")
-def test_only_unreserved_characters_stay_bare_in_keys_and_texts() -> None:
+def test_reserved_characters_are_percent_encoded() -> None:
     bare = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~"
     for octet in range(128):
         form = chr(octet) if octet in bare else f"%{octet:02X}"
@@ -196,7 +196,7 @@ def test_only_unreserved_characters_stay_bare_in_keys_and_texts() -> None:
 
 
 @pytest.mark.conformance("LAST-06")
-def test_eleven_scalars_separate_the_two_orders() -> None:
+def test_the_two_orders_differ_for_eleven_scalars() -> None:
     by_path = canonical_form(ELEVEN_SCALARS, sort_whole_pairs=False)
     by_pair = canonical_form(ELEVEN_SCALARS, sort_whole_pairs=True)
 
@@ -206,7 +206,7 @@ def test_eleven_scalars_separate_the_two_orders() -> None:
 
 @pytest.mark.conformance("LAST-06")
 @BOTH_ORDERS
-def test_a_checksum_of_either_order_is_accepted(sort_whole_pairs: bool) -> None:
+def test_checksums_of_both_orders_are_accepted(sort_whole_pairs: bool) -> None:
     value: dict[str, Any] = {"version": 4, **ELEVEN_SCALARS}
     value["checksum"] = checksum(value, sort_whole_pairs=sort_whole_pairs)
 
@@ -222,12 +222,12 @@ def test_a_checksum_of_either_order_is_accepted(sort_whole_pairs: bool) -> None:
         b'{"version":1,"checkpointSchema":{"type":"struct","type":"struct"}}',
     ],
 )
-def test_a_key_that_occurs_twice_makes_the_hint_absent(data: bytes) -> None:
+def test_a_hint_with_a_duplicate_key_is_ignored(data: bytes) -> None:
     assert parse_hint(data) is None
 
 
 @pytest.mark.conformance("LAST-08")
-def test_a_classic_checkpoint_gives_the_plain_hint() -> None:
+def test_the_hint_of_a_classic_checkpoint() -> None:
     data = render_hint(version=3, size=7, size_in_bytes=99, num_of_add_files=2)
     digest = checksum(json.loads(data), sort_whole_pairs=True)
 
@@ -241,7 +241,7 @@ def test_a_classic_checkpoint_gives_the_plain_hint() -> None:
 
 
 @pytest.mark.conformance("LAST-08")
-def test_every_field_stands_in_the_order_of_delta_spark() -> None:
+def test_fields_are_in_the_order_of_delta_spark() -> None:
     schema = {"type": "struct", "fields": []}
 
     assert list(rendered(parts=2, checkpoint_schema=schema)) == [
@@ -257,7 +257,7 @@ def test_every_field_stands_in_the_order_of_delta_spark() -> None:
 
 @pytest.mark.conformance("LAST-08")
 @pytest.mark.parametrize(("length", "kept"), [(20_000, True), (20_001, False)])
-def test_a_long_schema_is_left_out(length: int, kept: bool) -> None:
+def test_a_long_schema_is_omitted(length: int, kept: bool) -> None:
     frame = len('{"name":""}')
 
     hint = rendered(checkpoint_schema={"name": "é" * (length - frame)})
@@ -295,7 +295,7 @@ def test_a_v2_checkpoint_embeds_its_sidecars_and_other_actions() -> None:
 
 @pytest.mark.conformance("LAST-08")
 @pytest.mark.parametrize(("count", "kept"), [(0, True), (30, True), (31, False)])
-def test_long_lists_of_actions_are_left_out(count: int, kept: bool) -> None:
+def test_long_lists_of_actions_are_omitted(count: int, kept: bool) -> None:
     v2 = rendered(
         v2_checkpoint=V2CheckpointHint(
             path=MANIFEST,
@@ -311,7 +311,7 @@ def test_long_lists_of_actions_are_left_out(count: int, kept: bool) -> None:
 
 @pytest.mark.conformance("LAST-06")
 @pytest.mark.parametrize(("features", "kept"), [(10, True), (11, False)])
-def test_other_actions_are_left_out_rather_than_the_checksum(features: int, kept: bool) -> None:
+def test_actions_are_omitted_before_the_checksum(features: int, kept: bool) -> None:
     hint = rendered(
         v2_checkpoint=V2CheckpointHint(
             path=MANIFEST,
@@ -329,7 +329,7 @@ def test_other_actions_are_left_out_rather_than_the_checksum(features: int, kept
 
 
 @pytest.mark.conformance("LAST-06")
-def test_no_checksum_is_written_where_the_two_orders_disagree() -> None:
+def test_no_checksum_if_the_two_orders_disagree() -> None:
     hint = rendered(checkpoint_schema=ELEVEN_SCALARS)
 
     assert hint["checkpointSchema"] == ELEVEN_SCALARS
@@ -381,7 +381,7 @@ def test_hints_of_delta_spark_are_rendered_byte_for_byte(corpus: Path) -> None:
     alike = 0
     for path in sorted(corpus.glob("*/_delta_log/_last_checkpoint")):
         data = path.read_bytes().rstrip()
-        # One writer adds a field of its own, which no protocol text has.
+        # One writer adds a field of its own, which the protocol does not define.
         if b'"checksum"' not in data or b'"checkpointFiles"' in data:
             continue
         value = json.loads(data)

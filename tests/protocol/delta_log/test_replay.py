@@ -1,4 +1,4 @@
-"""Reconciliation by key: hashes only narrow the search, the key itself decides."""
+"""Log replay: hashes only narrow the search; the key decides."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BATCHES = st.lists(st.lists(KEYS, max_size=12), max_size=12)
 
 
 def standing(batch: list[str], order: list[int], seen: set[str]) -> set[int]:
-    """What stands of a batch, found one key at a time."""
+    """The surviving rows of a batch, found key by key."""
     stands = set()
     for row in order:
         if batch[row] not in seen:
@@ -42,15 +42,15 @@ def standing(batch: list[str], order: list[int], seen: set[str]) -> set[int]:
 @pytest.mark.conformance("REC-04")
 @pytest.mark.parametrize("hashing", HASHES)
 @given(batches=BATCHES, data=st.data())
-def test_what_stands_does_not_depend_on_the_hash(
+def test_survivors_do_not_depend_on_the_hash_function(
     hashing: str, batches: list[list[str]], data: st.DataObject
 ) -> None:
     replay, seen = FileReplay(hash_keys=HASHES[hashing]), set[str]()
     for batch in batches:
         order = data.draw(st.permutations(range(len(batch))))
-        # Rows before and behind, which a slice must not let in.
+        # Rows before and after the slice, which must be ignored.
         keys = pa.array(["before", *batch, "behind"]).slice(1, len(batch))
-        found = replay.offer(keys, order=np.array(order, np.int64))
+        found = replay.surviving(keys, order=np.array(order, np.int64))
         assert sorted(found.tolist()) == sorted(standing(batch, order, seen))
         assert len(replay) == len(seen)
 
@@ -58,24 +58,24 @@ def test_what_stands_does_not_depend_on_the_hash(
 @pytest.mark.conformance("REC-04")
 @pytest.mark.parametrize("hashing", HASHES)
 @given(batches=BATCHES, last=st.lists(KEYS, unique=True, max_size=9))
-def test_the_last_batch_is_compared_and_need_not_be_remembered(
+def test_the_last_batch_need_not_be_remembered(
     hashing: str, batches: list[list[str]], last: list[str]
 ) -> None:
     replay, seen = FileReplay(hash_keys=HASHES[hashing]), set[str]()
     for batch in batches:
-        replay.offer(pa.array(batch, pa.string()), order=np.arange(len(batch)))
+        replay.surviving(pa.array(batch, pa.string()), order=np.arange(len(batch)))
         seen.update(batch)
     keys = pa.array(last, pa.string())
-    found = replay.offer(keys, order=np.arange(len(last)), remember=False)
+    found = replay.surviving(keys, order=np.arange(len(last)), remember=False)
     assert {last[row] for row in found.tolist()} == set(last) - seen
     assert len(replay) == len(seen)
 
 
-def test_many_batches_are_compared_with_all_that_came_before() -> None:
+def test_batches_are_compared_with_all_earlier_ones() -> None:
     replay, seen = FileReplay(), set[str]()
     for batch in range(64):
         keys = pa.array([f"file-{(batch * 700 + row) % 30_000:05d}" for row in range(1000)])
-        found = replay.offer(keys, order=np.arange(1000))
+        found = replay.surviving(keys, order=np.arange(1000))
         new = set(keys.to_pylist()) - seen
         seen |= new
         assert {keys[int(row)].as_py() for row in found} == new
@@ -83,23 +83,23 @@ def test_many_batches_are_compared_with_all_that_came_before() -> None:
 
 
 @pytest.mark.conformance("REC-04")
-def test_more_keys_than_the_first_marks_are_meant_for_are_all_remembered() -> None:
-    """Chunks of every size, and enough of them for the marks to be made anew in between."""
+def test_keys_are_remembered_when_the_bitmap_grows() -> None:
+    """Chunks of every size, and enough keys for the bitmap to grow."""
     sizes = [1, 3, 40_000, 2, 70_000, 20_000, 9_000, 9_000, 60_000, 5]
     numbers = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     batches = [pa.array([f"part-{number}" for number in some.tolist()]) for some in numbers]
     replay = FileReplay()
     for batch in batches:
-        assert len(replay.offer(batch, order=np.arange(len(batch)))) == len(batch)
+        assert len(replay.surviving(batch, order=np.arange(len(batch)))) == len(batch)
     assert len(replay) == sum(sizes)
     for batch in reversed(batches):
-        assert len(replay.offer(batch, order=np.arange(len(batch)))) == 0
+        assert len(replay.surviving(batch, order=np.arange(len(batch)))) == 0
     fresh = pa.array([f"part-{number}" for number in range(sum(sizes) - 3, sum(sizes) + 3)])
-    assert sorted(replay.offer(fresh, order=np.arange(6)).tolist()) == [3, 4, 5]
+    assert sorted(replay.surviving(fresh, order=np.arange(6)).tolist()) == [3, 4, 5]
 
 
 @given(st.lists(st.text()), st.integers(0, 3), st.integers(0, 3))
-def test_a_hash_depends_on_nothing_but_the_text(texts: list[str], before: int, behind: int) -> None:
+def test_a_hash_depends_only_on_the_text(texts: list[str], before: int, behind: int) -> None:
     array = pa.array(["#"] * before + texts + ["tail"] * behind).slice(before, len(texts))
     alone = [int(hash_texts(pa.array([text]))[0]) for text in texts]
     assert hash_texts(array).tolist() == alone
@@ -112,23 +112,23 @@ def test_hashes_are_the_same_in_every_process() -> None:
     assert hash_texts(texts).tolist() == [0, 11880181388052705187, 14728102197348382900]
 
 
-def test_texts_that_differ_in_padding_and_length_alone_differ_in_hash() -> None:
+def test_padding_and_length_change_the_hash() -> None:
     texts = ["", "\0", "\0\0", "a", "a\0", "a" * 8, "a" * 8 + "\0", "a" * 16, "b" + "a" * 15]
     assert len(set(hash_texts(pa.array(texts)).tolist())) == len(texts)
 
 
 @pytest.mark.conformance("REC-01", "REC-02", "REC-03", "DRAFT-02")
-def test_the_newest_of_every_action_stands() -> None:
+def test_the_newest_action_of_each_key_survives() -> None:
     replay = StateReplay()
     old, new = (Protocol(min_reader_version=1, min_writer_version=n) for n in (2, 3))
     first, second = (Metadata(id=name, schema_string=None) for name in "ab")
-    replay.offer(txns=[Txn(app_id="x", version=1)], draft_high_water_mark={})
-    replay.offer(
+    replay.add(txns=[Txn(app_id="x", version=1)], draft_high_water_mark={})
+    replay.add(
         protocol=new,
         metadata=second,
         domains=[DomainMetadata(domain="d", configuration="", removed=True)],
     )
-    replay.offer(
+    replay.add(
         protocol=old,
         metadata=first,
         txns=[Txn(app_id="x", version=9), Txn(app_id="y", version=2)],

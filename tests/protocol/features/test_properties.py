@@ -1,4 +1,4 @@
-"""Table properties: defaults, spellings, and values that cannot be read."""
+"""Table properties: defaults, spellings and invalid values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from delta_maintenance.protocol.features.properties import TableProperties, pars
         ("interval 999999999 days", timedelta(days=999_999_999)),
     ],
 )
-def test_interval_is_read(text: str, expected: timedelta) -> None:
+def test_valid_intervals(text: str, expected: timedelta) -> None:
     assert parse_interval(text) == expected
 
 
@@ -75,19 +75,19 @@ def test_interval_is_read(text: str, expected: timedelta) -> None:
         "interval interval 1 day",
     ],
 )
-def test_interval_without_fixed_length_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequestError, match="no interval of fixed"):
+def test_intervals_without_fixed_length_are_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="not an interval with a fixed"):
         parse_interval(text)
 
 
 @given(st.timedeltas(min_value=timedelta(), max_value=timedelta(days=100_000)), st.booleans())
-def test_written_interval_reads_back(length: timedelta, prefix: bool) -> None:
+def test_rendered_intervals_are_parsed(length: timedelta, prefix: bool) -> None:
     text = f"{length.days} days {length.seconds} seconds {length.microseconds} microseconds"
     assert parse_interval(f"interval {text}" if prefix else text) == length
 
 
 @given(st.text())
-def test_no_text_makes_an_interval_fail_otherwise(text: str) -> None:
+def test_arbitrary_text_raises_only_invalid_request(text: str) -> None:
     with contextlib.suppress(InvalidRequestError):
         assert parse_interval(text) >= timedelta()
 
@@ -144,7 +144,7 @@ def test_every_property_is_read_from_its_own_key() -> None:
         ("delta.appendOnly", "true "),
     ],
 )
-def test_unreadable_value_is_reported_and_leaves_the_default(key: str, text: str) -> None:
+def test_invalid_values_are_reported_and_the_default_used(key: str, text: str) -> None:
     found = TableProperties.from_configuration({key: text, "delta.enableChangeDataFeed": "true"})
     assert len(found.problems) == 1
     assert found.problems[0].startswith(f"{key}: {text!r} is ")

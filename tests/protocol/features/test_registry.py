@@ -1,4 +1,4 @@
-"""Protocols: which are legal, what they support, and what each operation may do under them."""
+"""Protocols: validity, supported features, and the operations allowed under them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def protocol(
 
 
 def listing(*names: str) -> Protocol:
-    """A (3, 7) protocol that lists each name where it belongs; unknown ones as writer features."""
+    """A (3, 7) protocol that lists each name where it belongs; unknown ones are for writers."""
     readers = [
         name
         for name in names
@@ -91,9 +91,7 @@ def test_writer_version_seven_implies_nothing() -> None:
         (protocol(1, 5), False),
     ],
 )
-def test_column_mapping_needs_a_reader_that_knows_it(
-    given_protocol: Protocol, expected: bool
-) -> None:
+def test_column_mapping_requires_reader_version_2(given_protocol: Protocol, expected: bool) -> None:
     assert supports(given_protocol, "columnMapping") is expected
 
 
@@ -134,7 +132,7 @@ def test_name_in_another_spelling_is_unknown(name: str) -> None:
         protocol(99, 99),
     ],
 )
-def test_legal_combination_passes(legal: Protocol) -> None:
+def test_valid_protocols_pass(legal: Protocol) -> None:
     check_protocol(legal)
 
 
@@ -144,16 +142,16 @@ def test_legal_combination_passes(legal: Protocol) -> None:
     [
         (protocol(0, 2), "start at 1"),
         (protocol(1, 0), "start at 1"),
-        (protocol(3, 6, []), "needs writer version 7"),
+        (protocol(3, 6, []), "requires writer version 7"),
         (protocol(3, 7, None, []), "lacks readerFeatures"),
         (protocol(3, 7, [], None), "lacks writerFeatures"),
         (protocol(1, 7), "lacks writerFeatures"),
         (protocol(2, 7, [], []), "must not have readerFeatures"),
         (protocol(1, 2, None, []), "must not have writerFeatures"),
-        (protocol(4, 6), "needs writer version 7"),
+        (protocol(4, 6), "requires writer version 7"),
     ],
 )
-def test_illegal_combination_is_corruption(illegal: Protocol, named: str) -> None:
+def test_invalid_protocols_are_corruption(illegal: Protocol, named: str) -> None:
     with pytest.raises(CorruptTableError, match=named):
         check_protocol(illegal)
     for operation in Operation:
@@ -162,7 +160,7 @@ def test_illegal_combination_is_corruption(illegal: Protocol, named: str) -> Non
 
 
 @pytest.mark.conformance("FEAT-01")
-def test_later_versions_are_refused_only_where_they_matter() -> None:
+def test_higher_versions_are_refused_where_they_matter() -> None:
     with pytest.raises(UnsupportedFeatureError, match="reader version 99"):
         require_supported(protocol(99, 7, [], []), Operation.READ)
     require_supported(protocol(3, 8, [], []), Operation.READ)
@@ -172,7 +170,7 @@ def test_later_versions_are_refused_only_where_they_matter() -> None:
 
 
 @pytest.mark.conformance("FEAT-02", "CKPT-31", "VAC-01", "CLEAN-16")
-def test_unknown_writer_feature_reads_and_refuses_every_write() -> None:
+def test_an_unknown_writer_feature_allows_only_reading() -> None:
     for version in (1, 3):
         unknown = protocol(version, 7, [] if version == 3 else None, ["fromTheFuture"])
         require_supported(unknown, Operation.READ)
@@ -182,19 +180,20 @@ def test_unknown_writer_feature_reads_and_refuses_every_write() -> None:
 
 
 @pytest.mark.conformance("FEAT-01")
-def test_refusal_names_everything_missing_where_and_what_to_do() -> None:
+def test_a_refusal_names_all_missing_features_and_a_remedy() -> None:
     bad = protocol(3, 7, ["zeta", "v2Checkpoint", "alpha"], ["zeta", "v2Checkpoint", "alpha"])
     with pytest.raises(UnsupportedFeatureError) as caught:
         require_supported(bad, Operation.READ, table="s3://b/t", version=12)
     assert str(caught.value) == (
         "table s3://b/t, version 12: read is not supported with table features alpha (unknown), "
-        "zeta (unknown); use an engine or a newer release that supports it on such a table"
+        "zeta (unknown); use an engine or a newer release that supports this operation on such "
+        "tables"
     )
     assert caught.value.exit_status == 3
 
 
 @pytest.mark.conformance("FEAT-05")
-def test_reader_feature_missing_from_the_writer_list_reads_and_refuses_writes() -> None:
+def test_a_reader_feature_not_listed_for_writers_allows_only_reading() -> None:
     lopsided = protocol(3, 7, ["deletionVectors"], ["appendOnly"])
     require_supported(lopsided, Operation.READ)
     assert supports(lopsided, "deletionVectors")
@@ -237,7 +236,7 @@ READS_ONLY = [
 
 @pytest.mark.conformance("DRAFT-03", "FEAT-02")
 @pytest.mark.parametrize("name", READS_ONLY)
-def test_known_stranger_reads_and_refuses_every_write_with_a_reason(name: str) -> None:
+def test_read_only_features_refuse_writes_with_a_reason(name: str) -> None:
     require_supported(listing(name), Operation.READ)
     feature = find_feature(name)
     assert feature is not None
@@ -249,7 +248,7 @@ def test_known_stranger_reads_and_refuses_every_write_with_a_reason(name: str) -
 
 @pytest.mark.conformance("DRAFT-03")
 def test_draft_row_ids_name_the_migration() -> None:
-    with pytest.raises(UnsupportedFeatureError, match="migrated to rowTracking"):
+    with pytest.raises(UnsupportedFeatureError, match="migrate to rowTracking"):
         require_supported(listing("delta.rowIds"), Operation.CHECKPOINT)
 
 
@@ -262,7 +261,7 @@ def test_draft_row_ids_name_the_migration() -> None:
         "timestampNanos",
     ],
 )
-def test_tables_whose_state_is_elsewhere_refuse_reading_too(name: str) -> None:
+def test_features_with_state_elsewhere_refuse_reading(name: str) -> None:
     for lists in (listing(name), protocol(1, 7, None, [name])):
         for operation in Operation:
             with pytest.raises(UnsupportedFeatureError, match=name):
@@ -282,14 +281,14 @@ def test_catalog_managed_table_allows_its_published_log_only(name: str) -> None:
 
 
 @pytest.mark.conformance("FEAT-01")
-def test_first_name_of_catalog_managed_is_unknown() -> None:
+def test_the_former_name_of_catalog_managed_is_unknown() -> None:
     with pytest.raises(UnsupportedFeatureError, match=r"catalogOwned \(unknown\)"):
         require_supported(protocol(3, 7, ["catalogOwned"], ["catalogOwned"]), Operation.READ)
 
 
 @pytest.mark.conformance("ICE-06")
 @pytest.mark.parametrize("name", ["icebergCompatV3", "icebergWriterCompatV1"])
-def test_strict_iceberg_compatibility_allows_what_leaves_data_and_properties_alone(
+def test_iceberg_compatibility_v3_forbids_data_and_property_changes(
     name: str,
 ) -> None:
     for operation in (Operation.CHECKPOINT, Operation.COMPACT_LOG, Operation.VACUUM):
@@ -333,7 +332,7 @@ CHECKPOINTABLE = [
 
 
 @pytest.mark.conformance("CKPT-31", "VAC-02")
-def test_every_feature_whose_state_is_carried_allows_checkpoints() -> None:
+def test_features_with_copied_state_allow_checkpoints() -> None:
     allowed = {f.name for f in FEATURES if Operation.CHECKPOINT in f.operations}
     assert sorted(allowed) == CHECKPOINTABLE
 
@@ -358,7 +357,7 @@ def test_every_feature_whose_state_is_carried_allows_checkpoints() -> None:
         ),
     ],
 )
-def test_requirements_are_closed(name: str, closure: set[str]) -> None:
+def test_requirements_are_transitive(name: str, closure: set[str]) -> None:
     assert with_requirements([name]) == closure
 
 
@@ -368,7 +367,7 @@ def test_the_table_of_features_is_consistent() -> None:
     for feature in FEATURES:
         assert {f for f in feature.requires if find_feature(f) is None} == set()
         assert bool(feature.note) == (feature.operations != frozenset(Operation))
-        # Whoever may write must be able to read what he writes upon.
+        # A writer must be able to read what it writes to.
         assert not feature.operations or Operation.READ in feature.operations
 
 
@@ -395,7 +394,7 @@ def test_an_operation_is_allowed_iff_every_listed_feature_allows_it(
 
 
 @pytest.mark.conformance("FEAT-01", "FEAT-04")
-def test_corpus_protocols_are_legal_and_only_the_known_ones_are_refused(corpus: Path) -> None:
+def test_protocols_of_the_corpus(corpus: Path) -> None:
     refused = set()
     for path in corpus.rglob("_delta_log/*.json"):
         for line in path.read_text(encoding="utf-8").split("\n"):

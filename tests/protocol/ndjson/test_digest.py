@@ -1,4 +1,4 @@
-"""What is told of a commit from its first bytes, and what is left open."""
+"""Summaries of commits from their first bytes."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ def info(operation: str | None, **fields: Any) -> dict[str, Any]:
         ([info("WRITE", engineInfo="Apache-Spark/4.2.0 Delta-Lake/4.2.0"), add("a")], False),
     ],
 )
-def test_maintenance_is_what_leaves_the_rows_alone(lines: list[Any], maintenance: bool) -> None:
+def test_maintenance_does_not_change_rows(lines: list[Any], maintenance: bool) -> None:
     assert digest(*lines).is_maintenance is maintenance
 
 
-def test_text_that_looks_like_a_data_change_is_none() -> None:
+def test_text_that_looks_like_a_data_change() -> None:
     stats = json.dumps({"minValues": {"dataChange": True}}, separators=(",", ":"))
-    told = digest(info("COMPACT"), add('"dataChange":true', dataChange=False, stats=stats))
-    assert told.changes_data is False
+    result = digest(info("COMPACT"), add('"dataChange":true', dataChange=False, stats=stats))
+    assert result.changes_data is False
 
 
 @pytest.mark.parametrize("text", ['"dataChange":true', '"dataChange" : true'])
-def test_blanks_make_no_difference(text: str) -> None:
+def test_white_space_is_ignored(text: str) -> None:
     line = f'{{"add":{{"path":"a","partitionValues":{{}},"size":1,"modificationTime":1,{text}}}}}\n'
     assert digest_commit(line.encode(), version=0, name="n", whole=True).changes_data
 
 
-def test_the_beginning_tells_of_a_data_change_but_never_of_none() -> None:
+def test_a_prefix_proves_a_data_change_but_not_its_absence() -> None:
     moved = [add(f"{number}", dataChange=False) for number in range(100)]
     start = len(log_text([info("SOMETHING"), *moved[:10]])) + 5
     assert digest(info("SOMETHING"), *moved, head=start).is_maintenance is None
@@ -70,21 +70,21 @@ def test_the_beginning_tells_of_a_data_change_but_never_of_none() -> None:
     assert digest(info("SOMETHING"), add("new"), *moved, head=start).is_maintenance is False
 
 
-def test_of_a_beginning_without_a_whole_line_nothing_is_told() -> None:
-    told = digest(metadata(description="long" * 100), head=50)
-    assert (told.changes_data, told.configuration, told.whole) == (None, None, False)
+def test_a_prefix_without_a_complete_line_is_unknown() -> None:
+    result = digest(metadata(description="long" * 100), head=50)
+    assert (result.changes_data, result.configuration, result.whole) == (None, None, False)
 
 
-def test_it_has_the_properties_and_whether_the_protocol_is_another() -> None:
-    told = digest(info("X"), protocol(), metadata(configuration={"delta.appendOnly": "true"}))
-    assert told.changes_protocol
-    assert told.configuration == {"delta.appendOnly": "true"}
+def test_protocol_and_properties_are_reported() -> None:
+    result = digest(info("X"), protocol(), metadata(configuration={"delta.appendOnly": "true"}))
+    assert result.changes_protocol
+    assert result.configuration == {"delta.appendOnly": "true"}
     assert digest(add("a")).configuration is None
     assert not digest(add("a")).changes_protocol
 
 
 @pytest.mark.parametrize("data", [b"", b"  \n", b"not json\n", b'{"add":'])
-def test_what_is_no_commit_is_named(data: bytes) -> None:
+def test_text_that_is_not_a_commit_is_an_error(data: bytes) -> None:
     with pytest.raises(CorruptTableError, match=r"7\.json"):
         digest_commit(data, version=7, name="7.json", whole=True)
 
@@ -98,7 +98,7 @@ def test_what_is_no_commit_is_named(data: bytes) -> None:
     ),
     st.integers(0, 2000),
 )
-def test_no_beginning_contradicts_the_whole(lines: list[Any], head: int) -> None:
+def test_a_prefix_never_contradicts_the_commit(lines: list[Any], head: int) -> None:
     whole = digest(info("X"), *lines)
     part = digest(info("X"), *lines, head=head)
     assert part.changes_data in (None, whole.changes_data)

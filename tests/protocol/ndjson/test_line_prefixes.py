@@ -1,4 +1,4 @@
-"""The beginnings of lines, against a regular expression that says the same."""
+"""Line prefixes compared with an equivalent regular expression."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.ndjson.line_prefixes import PADDING, read_heads
+from delta_maintenance.protocol.ndjson.line_prefixes import PADDING, read_prefixes
 
 HEAD = re.compile(rb'\{"(add|remove|cdc)":\{"path":"([^"]*)"')
 
 ACTIONS = st.sampled_from(["add", "remove", "cdc", "metaData", "removed", "ad", ""])
-# All lengths around eight bytes, and characters of one to four bytes next to what ends a path.
+# Lengths around eight bytes, and characters of one to four bytes before the end of a path.
 PATHS = st.text(st.sampled_from('ab"\\/\x1f \x7f\x80\xff€𐍈!#[]'), max_size=40)
 BEGINNINGS = st.builds('{{"{}":{{"path":"{}'.format, ACTIONS, PATHS)
 ENDS = st.sampled_from(['","size":1}}', "", '"', '" ', "x" * 30, '"}}'])
@@ -40,12 +40,12 @@ LINES = (
 @example(lines=[with_another('{"remove":{"path":"x"', at, "x") for at in range(20)])
 @example(lines=[with_another('{"add":{"path":"x"', at, "x") for at in range(17)])
 @example(lines=[with_another('{"cdc":{"path":"x"', at, "x") for at in range(17)])
-def test_heads_are_those_of_the_regular_expression(lines: list[str]) -> None:
+def test_prefixes_equal_those_of_a_regular_expression(lines: list[str]) -> None:
     whole = [line.encode() + b"\n" for line in lines]
     data = b"".join([*whole, PADDING])
     ends = np.cumsum([len(line) for line in whole], dtype=np.int64)
     starts = np.append(np.int64(0), ends)[:-1]
-    found = read_heads(data, starts)
+    found = read_prefixes(data, starts)
     heads = [match for start in starts.tolist() if (match := HEAD.match(data, start))]
     assert starts[found.rows].tolist() == [match.start() for match in heads]
     assert found.path_starts.tolist() == [match.start(2) for match in heads]

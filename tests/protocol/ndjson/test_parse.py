@@ -1,4 +1,4 @@
-"""Lines of file actions as columns, against the same lines parsed one by one."""
+"""File action lines as columns, compared with parsing them one by one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ runs = st.lists(st.tuples(KINDS, st.integers(1, 4)), max_size=12)
 
 @st.composite
 def files(draw: st.DrawFn) -> list[list[Line]]:
-    """Commits whose lines come in runs of one kind, now and then with two kinds on a line."""
+    """Commits with runs of lines of one kind, and sometimes two kinds on one line."""
     number, commits = 0, []
     for commit in draw(st.lists(runs, min_size=1, max_size=4)):
         lines: list[Line] = []
@@ -60,9 +60,7 @@ def text_of(name: str, lines: list[Line]) -> CommitText:
 
 @pytest.mark.conformance("LOG-03", "FILE-11")
 @given(commits=files(), narrow=st.booleans())
-def test_whatever_runs_the_lines_come_in_each_action_is_found_once_in_its_file(
-    commits: list[list[Line]], narrow: bool
-) -> None:
+def test_actions_are_found_in_any_order_of_lines(commits: list[list[Line]], narrow: bool) -> None:
     texts = [text_of(f"{n:020}.json", lines) for n, lines in enumerate(commits)]
     sources = [FileLines.of(text, parse_other_lines(text)[1]) for text in texts]
     fields = {"add": ("path", "size"), "remove": ("path", "size")} if narrow else None
@@ -90,9 +88,7 @@ def test_whatever_runs_the_lines_come_in_each_action_is_found_once_in_its_file(
 
 
 @given(commits=files(), kind=KINDS)
-def test_a_damaged_line_is_named_whatever_run_it_stands_in(
-    commits: list[list[Line]], kind: str
-) -> None:
+def test_a_damaged_line_is_named(commits: list[list[Line]], kind: str) -> None:
     texts = [text_of(f"{n:020}.json", lines) for n, lines in enumerate(commits)]
     broken = text_of("broken.json", [action(kind, 0), {kind: {"path": ["no text"]}}])
     sources = [FileLines.of(text, ()) for text in (*texts, broken)]

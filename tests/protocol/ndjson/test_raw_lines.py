@@ -1,4 +1,4 @@
-"""Lines are told apart by their logical files as the parser would, and carried as they stand."""
+"""Raw lines get the same keys as from the parser and are copied unchanged."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from tests.properties.test_routes import PATHS, VECTORS, files
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.columns.key_hash import hash_texts
-from delta_maintenance.protocol.ndjson import line_buffers as log_texts
+from delta_maintenance.protocol.ndjson import line_buffers
 from delta_maintenance.protocol.ndjson import raw_lines as file_action_lines
-from delta_maintenance.protocol.ndjson.line_buffers import LogTexts, Room, cut, recognise
+from delta_maintenance.protocol.ndjson.line_buffers import (
+    BufferedFiles,
+    LogBuffer,
+    split_lines,
+    split_plain_lines,
+)
 from delta_maintenance.protocol.ndjson.raw_lines import FileActionLines, SingleLines, read_lines
 from delta_maintenance.testing.actions import (
     Action,
@@ -45,11 +50,11 @@ STYLES: list[dict[str, Any]] = [
 def read_files(
     *named: tuple[str, bytes],
 ) -> tuple[FileActionLines, list[SingleLines]]:
-    return read_lines(recognise(LogTexts.of(*named)))
+    return read_lines(split_lines(BufferedFiles.of(*named)))
 
 
 def read(*texts: str) -> dict[tuple[str, str], Any]:
-    """What stands on the lines, by kind and key; the texts are files."""
+    """The actions on the lines, by kind and key; each text is one file."""
     lines, _ = read_files(*((f"f{n}", text.encode()) for n, text in enumerate(texts)))
     found = {}
     *rows, end = b"".join(lines.texts()).decode().split("\n")
@@ -72,7 +77,7 @@ def key_of(value: Action) -> str:
 
 @st.composite
 def lines(draw: st.DrawFn) -> list[tuple[Action, str]]:
-    """Actions of distinct files, each with a line that says it."""
+    """Actions of distinct files, each with its line."""
     keys = draw(
         st.lists(
             st.tuples(st.sampled_from(PATHS), st.sampled_from(VECTORS)),
@@ -89,7 +94,7 @@ def lines(draw: st.DrawFn) -> list[tuple[Action, str]]:
 @pytest.mark.conformance("COMP-02", "FILE-11")
 @settings(max_examples=200)
 @given(lines(), st.integers(0, 3), st.booleans())
-def test_every_action_keeps_its_fields_and_gets_its_key(
+def test_actions_keep_their_fields_and_get_keys(
     made: list[tuple[Action, str]], cut: int, between: bool
 ) -> None:
     texts = [line for _, line in made]
@@ -106,7 +111,7 @@ def test_every_action_keeps_its_fields_and_gets_its_key(
 
 @settings(max_examples=400)
 @given(st.data())
-def test_only_lines_of_one_action_with_an_evident_path_count_as_plain(data: st.DataObject) -> None:
+def test_plain_lines_have_one_action_and_a_simple_path(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(PLAIN)))
     cut = data.draw(st.integers(0, 12))
     piece = data.draw(
@@ -116,7 +121,7 @@ def test_only_lines_of_one_action_with_an_evident_path_count_as_plain(data: st.D
         )
     )
     line = PLAIN[:at] + piece + PLAIN[at + cut :] + "\n"
-    if re.fullmatch(log_texts.PLAIN, line, re.ASCII):
+    if re.fullmatch(line_buffers.PLAIN, line, re.ASCII):
         value = json.loads(line, object_pairs_hook=list)
         ((name, fields),) = value
         assert name == "add" and [key for key, _ in fields].count("path") == 1
@@ -125,9 +130,7 @@ def test_only_lines_of_one_action_with_an_evident_path_count_as_plain(data: st.D
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 60)), max_size=40), st.integers(1, 4000))
-def test_any_choice_of_lines_is_written_in_order_whatever_is_copied_together(
-    parts: list[tuple[bool, int]], room: int
-) -> None:
+def test_selected_lines_are_written_in_order(parts: list[tuple[bool, int]], size: int) -> None:
     texts = [
         json.dumps(add(f"{n:03}" * length, dataChange=bool(n % 3)), separators=(",", ":")) + "\n"
         for n, (_, length) in enumerate(parts)
@@ -135,9 +138,9 @@ def test_any_choice_of_lines_is_written_in_order_whatever_is_copied_together(
     lines, _ = read_files(("f", "".join(["{}\n", *texts]).encode()))
     chosen = lines.filter(np.array([take for take, _ in parts], bool))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file_action_lines, "_TEXT_BYTES", room)
+        patch.setattr(file_action_lines, "_BLOCK_BYTES", size)
         pieces = list(chosen.texts())
-    assert all(len(piece) <= room + max(map(len, texts)) + 60 for piece in pieces)
+    assert all(len(piece) <= size + max(map(len, texts)) + 60 for piece in pieces)
     expected = [text for text, (take, _) in zip(texts, parts, strict=True) if take]
     assert b"".join(pieces).decode() == "".join(expected).replace(
         '"dataChange":true', '"dataChange":false'
@@ -146,37 +149,35 @@ def test_any_choice_of_lines_is_written_in_order_whatever_is_copied_together(
 
 
 @given(lines(), st.integers(0, 900))
-def test_files_say_the_same_in_a_room_that_others_had(
-    made: list[tuple[Action, str]], size: int
-) -> None:
+def test_a_reused_buffer_gives_the_same_lines(made: list[tuple[Action, str]], size: int) -> None:
     named = [
         (f"f{n}", f"{line}\n{line}"[-len(line) - n % 2 :].encode())
         for n, (_, line) in enumerate(made)
     ]
-    room = Room(size)
-    room.add("before", b"\n" * size)
-    room.clear()
-    put = [room.add(name, text) for name, text in named]
-    inside = room.texts()
-    alone = LogTexts.of(*(file for file, there in zip(named, put, strict=True) if there))
+    buffer = LogBuffer(size)
+    buffer.add("before", b"\n" * size)
+    buffer.clear()
+    put = [buffer.add(name, text) for name, text in named]
+    inside = buffer.files()
+    alone = BufferedFiles.of(*(file for file, there in zip(named, put, strict=True) if there))
     assert bytes(inside.data) == bytes(alone.data)
     assert (inside.names, inside.sizes) == (alone.names, alone.sizes)
-    # Only what does not fit beside others is left out.
+    # Only files that do not fit beside others are rejected.
     assert put[:1] == [True] * len(put[:1])
     for there, (_, text) in zip(put, named, strict=True):
         assert there or sum(alone.sizes) + len(text) + 1 > size
-    found, expected = (read_lines(recognise(texts))[0] for texts in (inside, alone))
+    found, expected = (read_lines(split_lines(texts))[0] for texts in (inside, alone))
     assert list(found.texts()) == list(expected.texts())
     assert found.keys.array() == expected.keys.array()
 
 
-def test_lines_known_to_be_plain_say_the_same_without_being_recognised() -> None:
+def test_plain_lines_need_no_recognition() -> None:
     others = [commit_info(), txn("app", 1), cdc("c"), metadata()]
     actions = [add("a" * 100), remove("b"), *others, add("c%20d", dv=None)]
     text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
-    files = LogTexts.of(("f", text.encode()))
+    files = BufferedFiles.of(("f", text.encode()))
     (found, singles), (expected, others_too) = (
-        read_lines(look(files)) for look in (cut, recognise)
+        read_lines(look(files)) for look in (split_plain_lines, split_lines)
     )
     assert expected.plain and found.plain
     assert list(found.texts()) == list(expected.texts())
@@ -195,7 +196,7 @@ def test_the_usual_forms_of_writers_are_plain() -> None:
 
 
 @pytest.mark.conformance("COMP-06")
-def test_a_line_of_several_actions_is_divided() -> None:
+def test_a_line_with_several_actions_is_split() -> None:
     both = add("a", odd=1.25) | remove("b") | cdc("c")
     found = read(json.dumps(both, separators=(",", ":")))
     assert found["add", "a"]["odd"] == 1.25
@@ -204,7 +205,7 @@ def test_a_line_of_several_actions_is_divided() -> None:
     assert beside.keys() == {("add", "a")}
 
 
-def test_data_change_inside_an_unknown_field_is_left_alone() -> None:
+def test_data_change_inside_an_unknown_field_is_kept() -> None:
     nested = {"dataChange": True, "path": "no"}
     for action in (add("a", nested=nested), add("a", aNested=nested, dataChange=False)):
         for style in STYLES:
@@ -213,14 +214,14 @@ def test_data_change_inside_an_unknown_field_is_left_alone() -> None:
             )
 
 
-def test_digits_that_no_column_could_hold_are_carried() -> None:
+def test_large_numbers_keep_their_digits() -> None:
     line = json.dumps(add("a", exact=0)).replace('"exact": 0', '"exact": 0.10000000000000000000001')
     lines, _ = read_files(("f", line.encode()))
     assert b"0.10000000000000000000001" in b"".join(lines.texts())
 
 
 @pytest.mark.conformance("COMP-06")
-def test_single_actions_are_carried_as_they_stand() -> None:
+def test_non_file_actions_are_copied() -> None:
     text = '{"metaData": {"id":"x", "big": 1e400}}\n' + json.dumps(commit_info() | txn("app", 1))
     _, (singles,) = read_files(("f", text.encode()))
     assert dict(singles.texts) == {
@@ -236,7 +237,7 @@ def test_single_actions_are_carried_as_they_stand() -> None:
         (json.dumps(metadata()) + "\n" + PLAIN + '\n{"txn":{}}', 3),
         (PLAIN + "\n\n" + '{"commitInfo":', 3),
         (PLAIN.replace("p=1", "p=\xff"), 1),
-        # Half a surrogate pair, which the regular expression takes for a character.
+        # An unpaired surrogate, which the regular expression takes for a character.
         (PLAIN.replace("p=1", "p=\xed\xa0\x80"), 1),
         (PLAIN + "\n" + PLAIN.replace("numRecords", "\xed\xbf\xbf"), 2),
     ],
@@ -254,6 +255,6 @@ def test_an_empty_file_is_damage() -> None:
             read_files(("f", data))
 
 
-def test_vectors_tell_files_of_one_path_apart() -> None:
+def test_deletion_vectors_distinguish_files_of_one_path() -> None:
     both = [json.dumps(add("a")), json.dumps(add("a", dv=deletion_vector()))]
     assert len(read("\n".join(both))) == 2

@@ -1,4 +1,4 @@
-"""A commit taken apart piece by piece says beside files what it says as a whole."""
+"""A commit split piece by piece has the same non-file actions as a whole."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ TEXT = st.builds(
 @given(TEXT, st.lists(st.integers(1, 60), min_size=1))
 @example(b"\n".join([ADD, b"{}", ADD, b""]), [len(ADD) + 1])
 @example(b"\n".join([ADD, b"", ADD, b""]), [len(ADD) + 1])
-def test_other_lines_and_the_place_of_the_files_are_the_same_however_it_is_cut(
-    data: bytes, sizes: list[int]
-) -> None:
+def test_splitting_does_not_depend_on_the_pieces(data: bytes, sizes: list[int]) -> None:
     pieces: list[bytes] = []
     at = 0
     while at < len(data):
@@ -52,7 +50,7 @@ def test_other_lines_and_the_place_of_the_files_are_the_same_however_it_is_cut(
     assert (found.file_lines, found.file_line_count) == ((), 0)
     assert place(found.block) == place(expected.block)
     if found.block is not None:
-        # Each run is what it says; a cut may have made two of one.
+        # A run has the kind of its lines; the boundary of a piece may divide a run.
         for run in found.block.of(data if data.endswith(b"\n") else data + b"\n"):
             lines = bytes(run.text).splitlines()
             assert len(lines) == run.count
@@ -67,12 +65,12 @@ def place(block: FileBlock | None) -> tuple[int, int, int] | None:
     return (block.start, block.end, block.count) if block.count else (0, 0, 0)
 
 
-def test_a_line_that_is_no_utf_8_is_counted_from_the_first_piece_on() -> None:
+def test_line_numbers_count_from_the_first_piece() -> None:
     with pytest.raises(CorruptTableError, match="line 3 is not UTF-8"):
         split_pieces("n", [ADD + b"\n" + ADD, b"\n", b'{"txn":"\xff"}\n'])
 
 
 @pytest.mark.parametrize("pieces", [[], [b""], [b"\n", b" \n"]], ids=str)
-def test_nothing_but_blanks_is_an_empty_file(pieces: list[bytes]) -> None:
+def test_a_blank_file_is_empty(pieces: list[bytes]) -> None:
     with pytest.raises(CorruptTableError, match="the file is empty"):
         split_pieces("n", pieces)

@@ -1,4 +1,4 @@
-"""Row IDs for new files: unique, dense, and never more than 64 bits have room for."""
+"""Row IDs for new files are unique, dense and within 64 bits."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def test_files_get_adjacent_ranges_above_the_mark(rows: list[int], mark: int) ->
     ("mark", "rows"),
     [(HIGHEST - 9, (10,)), (HIGHEST, (1,)), (-1, (HIGHEST, 2)), (0, (HIGHEST, HIGHEST, 3))],
 )
-def test_row_ids_beyond_64_bits_are_refused(mark: int, rows: tuple[int, ...]) -> None:
+def test_row_ids_above_64_bits_are_refused(mark: int, rows: tuple[int, ...]) -> None:
     with pytest.raises(RefusedError, match="64 bits"):
         assign_row_ids(staged_adds(files(*rows)), high_water_mark=mark, version=1)
 
 
-def test_the_last_row_id_of_all_is_given() -> None:
+def test_the_largest_row_id_can_be_assigned() -> None:
     adds, mark = assign_row_ids(staged_adds(files(10)), high_water_mark=HIGHEST - 10, version=1)
     assert adds["baseRowId"].to_pylist() == [HIGHEST - 9]
     assert mark == HIGHEST

@@ -1,4 +1,4 @@
-"""Which files lack row IDs, what they hold, and how statistics learn their number of rows."""
+"""Files without row IDs, their row counts, and statistics with inserted counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from delta_maintenance.protocol.row_tracking.domain import NO_ROW_ID
 
 
 def adds(*rows: tuple[int | None, int | None], version: int | None = 1) -> pa.Table:
-    """Files by base row ID and rows."""
+    """Files with the given base row IDs and row counts."""
     return pa.table(
         {
             "path": pa.array([str(n) for n in range(len(rows))], pa.string()),
@@ -36,12 +36,12 @@ def adds(*rows: tuple[int | None, int | None], version: int | None = 1) -> pa.Ta
 
 def audited(live: pa.Table, tombstones: pa.Table | None = None) -> RowIdAudit:
     audit = RowIdAudit()
-    audit.offer(live, adds() if tombstones is None else tombstones)
+    audit.add(live, adds() if tombstones is None else tombstones)
     return audit
 
 
 @pytest.mark.conformance("RT-11")
-def test_a_file_lacks_row_ids_unless_it_has_both() -> None:
+def test_a_file_needs_both_row_tracking_fields() -> None:
     both = pa.table(
         {"baseRowId": [1, 1, None, None], "defaultRowCommitVersion": [2, None, 2, None]}
     )
@@ -49,7 +49,7 @@ def test_a_file_lacks_row_ids_unless_it_has_both() -> None:
     assert lacks_row_ids(pa.table({"path": ["a"]})).to_pylist() == [True]
 
 
-def test_rows_are_told_by_either_form_of_the_statistics() -> None:
+def test_row_counts_come_from_either_form_of_statistics() -> None:
     parsed = pa.array([{"numRecords": 1}, {"numRecords": 2}, {"numRecords": -1}, None])
     batch = pa.table(
         {
@@ -80,7 +80,7 @@ def test_rows_are_told_by_either_form_of_the_statistics() -> None:
         ("", '{"numRecords":5}'),
     ],
 )
-def test_statistics_learn_their_number_of_rows(stats: str | None, filled: str) -> None:
+def test_row_counts_are_inserted_into_statistics(stats: str | None, filled: str) -> None:
     texts = pa.array([stats, stats], pa.string())
     counted = with_row_counts(texts, pa.array([5, None], pa.int64()))
     assert counted.to_pylist() == [filled, stats]
@@ -92,13 +92,13 @@ ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), max_size=12)
 
 @pytest.mark.conformance("RT-02")
 @given(files=ranges, gone=ranges)
-def test_the_audit_finds_what_looking_at_each_pair_finds(
+def test_the_audit_equals_a_pairwise_comparison(
     files: list[tuple[int, int]], gone: list[tuple[int, int]]
 ) -> None:
     half = len(files) // 2
     audit = RowIdAudit()
-    audit.offer(adds(*files[:half]), adds(*gone))
-    audit.offer(adds(*files[half:]), adds())
+    audit.add(adds(*files[:half]), adds(*gone))
+    audit.add(adds(*files[half:]), adds())
     found = audit.findings()
     spans = [set(range(first, first + rows)) for first, rows in files]
     shared = {row for one, other in combinations(spans, 2) for row in one & other}
@@ -109,15 +109,15 @@ def test_the_audit_finds_what_looking_at_each_pair_finds(
     assert (found.files, found.lacking) == (len(files), 0)
 
 
-def test_the_audit_counts_what_is_left_to_do() -> None:
+def test_the_audit_counts_files_without_row_ids() -> None:
     audit = audited(adds((None, 5), (None, None), (3, 4)))
-    audit.offer(adds((7, None), version=None), adds((90, None)))
+    audit.add(adds((7, None), version=None), adds((90, None)))
     found = audit.findings()
     assert (found.files, found.lacking, found.uncounted, found.rows) == (4, 3, 2, 5)
-    # A file of unknown length has one row at least.
+    # A file with an unknown row count has at least one row.
     assert (found.highest, found.shared) == (90, None)
 
 
-def test_row_ids_beyond_64_bits_are_damage() -> None:
+def test_row_ids_above_64_bits_are_corruption() -> None:
     with pytest.raises(CorruptTableError, match="64 bits"):
         audited(adds((2**63 - 1, 2)))

@@ -1,4 +1,4 @@
-"""Row tracking on the reading side: its state and the high-water mark in all its spellings."""
+"""Reading row tracking: its state, and the high-water mark in all formats."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ids(*values: int | None) -> pa.Array:
 
 
 @pytest.mark.conformance("RT-03")
-def test_a_table_without_the_domain_has_assigned_no_row_id() -> None:
+def test_no_domain_means_no_row_id() -> None:
     assert high_water_mark(None) == NO_ROW_ID == -1
 
 
@@ -91,14 +91,14 @@ def test_the_mark_of_a_map_valued_domain_is_read(key: str) -> None:
 
 @pytest.mark.conformance("RT-05")
 @pytest.mark.parametrize("configuration", UNUSABLE, ids=lambda text: repr(text[:40]))
-def test_a_domain_without_a_usable_mark_is_corruption_and_never_zero(configuration: str) -> None:
+def test_an_invalid_mark_is_corruption(configuration: str) -> None:
     with pytest.raises(CorruptTableError, match="high-water mark"):
         high_water_mark(configuration)
 
 
 @pytest.mark.conformance("RT-03")
 @given(st.integers(min_value=-1, max_value=2**63 - 1))
-def test_a_written_mark_reads_back(mark: int) -> None:
+def test_a_rendered_mark_is_parsed(mark: int) -> None:
     text = render_domain_configuration(mark)
 
     assert text == f'{{"rowIdHighWaterMark":{mark}}}'
@@ -128,13 +128,13 @@ def test_the_draft_action_is_read_in_its_three_shapes(
 
 
 @pytest.mark.conformance("DRAFT-02")
-def test_a_draft_mark_that_is_no_row_id_is_corruption() -> None:
+def test_an_invalid_draft_mark_is_corruption() -> None:
     with pytest.raises(CorruptTableError, match="'many'"):
         draft_high_water_mark({"highWaterMark": "many"})
 
 
 @pytest.mark.conformance("RT-04")
-def test_the_highest_row_id_is_the_last_row_of_the_furthest_file() -> None:
+def test_the_highest_row_id_includes_all_rows() -> None:
     assert highest_assigned_row_id(ids(0, 200, 100), ids(100, 3, 100)) == 202
 
 
@@ -158,7 +158,7 @@ def test_files_without_ids_or_counts_or_rows(
 
 
 @pytest.mark.conformance("RT-04")
-def test_row_ids_beyond_64_bits_are_corruption() -> None:
+def test_row_ids_above_64_bits_are_an_error() -> None:
     with pytest.raises(CorruptTableError, match="64 bits"):
         highest_assigned_row_id(ids(2**63 - 1), ids(2))
 
@@ -169,7 +169,7 @@ def test_row_ids_beyond_64_bits_are_corruption() -> None:
         st.tuples(st.none() | st.integers(0, 2**40), st.integers(0, 2**40)), min_size=1, max_size=9
     )
 )
-def test_chunked_columns_give_what_a_loop_gives(files: list[tuple[int | None, int]]) -> None:
+def test_chunked_columns_equal_a_loop(files: list[tuple[int | None, int]]) -> None:
     base = pa.chunked_array([ids(file[0]) for file in files])
     records = pa.chunked_array([ids(*(file[1] for file in files))])
 
@@ -190,7 +190,7 @@ def test_chunked_columns_give_what_a_loop_gives(files: list[tuple[int | None, in
         ("true", "true", RowTrackingState.CONTRADICTORY),
     ],
 )
-def test_the_properties_give_the_state(
+def test_the_state_follows_from_the_properties(
     enabled: str | None, suspended: str | None, state: RowTrackingState
 ) -> None:
     properties = {ENABLED_PROPERTY: enabled, SUSPENDED_PROPERTY: suspended}
@@ -208,7 +208,7 @@ def test_the_properties_give_the_state(
         Protocol(min_reader_version=1, min_writer_version=7, writer_features=("rowIds",)),
     ],
 )
-def test_properties_mean_nothing_without_the_feature(protocol: Protocol) -> None:
+def test_properties_have_no_effect_without_the_feature(protocol: Protocol) -> None:
     configuration = {ENABLED_PROPERTY: "true", SUSPENDED_PROPERTY: "true"}
 
     assert row_tracking_state(protocol, configuration) is RowTrackingState.UNSUPPORTED

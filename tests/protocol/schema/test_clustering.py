@@ -1,4 +1,4 @@
-"""By which columns a table is clustered, in every shape that the domain has been written in."""
+"""Clustering columns in every format that the domain has been written in."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from delta_maintenance.protocol.schema.clustering import DOMAIN, clustering_colu
         ([["id"], {"logicalName": ["id"]}], None),
     ],
 )
-def test_each_shape_names_physical_columns(columns: Any, expected: Any) -> None:
+def test_every_format_of_clustering_columns(columns: Any, expected: Any) -> None:
     text = json.dumps({"clusteringColumns": columns, "domainName": DOMAIN})
     assert clustering_columns({DOMAIN: text}) == expected
 
 
 @pytest.mark.conformance("CLU-02")
-def test_a_domain_without_columns_clusters_by_none_and_another_text_is_not_understood() -> None:
+def test_no_columns_and_unknown_formats() -> None:
     assert clustering_columns({}) == clustering_columns({DOMAIN: "{}"}) == ()
     for text in ("[]", "nonsense", "3", "[" * 100_000):
         assert clustering_columns({DOMAIN: text}) is None

@@ -1,4 +1,4 @@
-"""Columns of files as columns of the table: what the reader of rows never hands over that way."""
+"""Columns of data files as table columns, for cases that the row reader does not produce."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ maps = st.none() | st.dictionaries(st.sampled_from("abc"), lists, max_size=2).ma
 
 
 def expected(value: Any) -> Any:
-    """The same without `old` and with `new`."""
+    """The same text with `old` replaced by `new`."""
     if isinstance(value, dict):
         return {"x": value["x"], "new": None}
     if isinstance(value, tuple):
@@ -52,7 +52,7 @@ def expected(value: Any) -> Any:
 
 
 @given(st.lists(maps, max_size=8), st.data())
-def test_nested_values_keep_their_places_in_any_slice(rows: list[Any], data: st.DataObject) -> None:
+def test_nested_values_of_slices(rows: list[Any], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(rows)))
     count = data.draw(st.integers(0, len(rows) - start))
     stored = pa.array(rows, STORED).slice(start, count)
@@ -63,7 +63,7 @@ def test_nested_values_keep_their_places_in_any_slice(rows: list[Any], data: st.
     assert found.to_pylist() == [expected(value) for value in rows[start : start + count]]
 
 
-def test_every_type_that_single_values_have_can_be_read() -> None:
+def test_all_primitive_types_can_be_read() -> None:
     assert arrow_type(DecimalType(precision=38, scale=9)) == pa.decimal128(38, 9)
     assert arrow_type(PrimitiveType(name="timestamp")) == pa.timestamp("us", tz="UTC")
     assert arrow_type(PrimitiveType(name="timestamp_ntz")) == pa.timestamp("us")
@@ -79,7 +79,7 @@ def test_every_type_that_single_values_have_can_be_read() -> None:
     ],
     ids=str,
 )
-def test_other_types_are_told(unreadable: DeltaType) -> None:
+def test_other_types_are_refused(unreadable: DeltaType) -> None:
     with pytest.raises(UnsupportedFeatureError, match="cannot be read"):
         arrow_type(unreadable)
 
@@ -93,7 +93,7 @@ def test_other_types_are_told(unreadable: DeltaType) -> None:
         (b"4", False, False),
     ],
 )
-def test_the_calendar_goes_by_the_writer(version: bytes, timestamps: bool, days: bool) -> None:
+def test_the_calendar_depends_on_the_writer(version: bytes, timestamps: bool, days: bool) -> None:
     said = {b"org.apache.spark.version": version}
     assert (is_hybrid(said, int96=True), is_hybrid(said, int96=False)) == (timestamps, days)
     assert not is_hybrid(None, int96=True)

@@ -1,4 +1,4 @@
-"""Partition values: every type and spelling, empty strings, zones, and values that are none."""
+"""Partition values: types, spellings, empty strings, time zones and invalid values."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_empty_string_and_null_are_null_in_every_type(name: str) -> None:
         ("date", "0001-01-01", date(1, 1, 1)),
     ],
 )
-def test_value_is_read_by_its_type(name: str, text: str, expected: Any) -> None:
+def test_values_are_parsed_by_type(name: str, text: str, expected: Any) -> None:
     assert parse(name, text) == [Decimal(text) if expected is None else expected]
 
 
@@ -147,7 +147,7 @@ def test_not_a_number_is_a_float() -> None:
         ("timestamp_ntz", "2020-01-01T00:00:00+01:00"),
     ],
 )
-def test_value_of_another_type_is_corruption_that_names_it(name: str, text: str) -> None:
+def test_a_value_of_another_type_is_corruption(name: str, text: str) -> None:
     with pytest.raises(CorruptTableError) as caught:
         parse(name, None, "", text)
     assert repr(text) in caught.value.problem
@@ -205,7 +205,7 @@ def test_zone_with_changing_clocks() -> None:
 
 
 @pytest.mark.conformance("PART-05")
-def test_timestamps_at_the_ends_of_time_and_before_the_epoch() -> None:
+def test_extreme_timestamps() -> None:
     found = parse_partition_values(
         pa.array(["0001-01-01 00:00:00+14:00", "1969-12-31 23:59:59.999999Z"]),
         typed("timestamp"),
@@ -227,7 +227,7 @@ def test_timestamp_without_zone_is_never_uncertain_nor_shifted() -> None:
 
 
 @pytest.mark.conformance("PART-05")
-def test_uncertain_marks_stand_beside_their_values() -> None:
+def test_uncertain_values_are_marked() -> None:
     strings = pa.chunked_array(
         [["2020-01-01 08:09:10", None, "2020-01-01T08:09:10Z"], [], ["", "2020-01-01 08:09:10"]]
     )
@@ -247,8 +247,8 @@ def test_uncertain_marks_stand_beside_their_values() -> None:
     ids=str,
 )
 @pytest.mark.conformance("SCHEMA-02")
-def test_type_that_no_partition_column_has_is_refused(delta_type: DeltaType) -> None:
-    with pytest.raises(UnsupportedFeatureError, match="partition column of type"):
+def test_impossible_partition_types_are_refused(delta_type: DeltaType) -> None:
+    with pytest.raises(UnsupportedFeatureError, match="partition columns of type"):
         parse_partition_values(pa.array(["x"]), delta_type, zone=None)
 
 
@@ -267,7 +267,7 @@ def test_type_that_no_partition_column_has_is_refused(delta_type: DeltaType) -> 
     ],
     ids=lambda strings: f"{type(strings).__name__} of {strings.type}",
 )
-def test_every_form_of_strings_is_taken(strings: pa.Array) -> None:
+def test_all_string_layouts_are_accepted(strings: pa.Array) -> None:
     expected = [None if text is None else int(text) for text in strings.to_pylist()]
     found = parse_partition_values(strings, typed("long"), zone=None)
     assert found.values.to_pylist() == expected
@@ -294,20 +294,20 @@ def test_each_distinct_value_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.conformance("PART-04")
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.none()))
-def test_integers_read_back(numbers: list[int | None]) -> None:
+def test_rendered_integers_are_parsed(numbers: list[int | None]) -> None:
     assert parse("long", *(None if n is None else str(n) for n in numbers)) == numbers
 
 
 @pytest.mark.conformance("PART-04")
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=4, max_value=10**9))
-def test_decimals_read_back(number: Decimal) -> None:
+def test_rendered_decimals_are_parsed(number: Decimal) -> None:
     if abs(number) < 10**14:
         assert parse("decimal18.4", str(number)) == [number]
 
 
 @pytest.mark.conformance("PART-05")
 @given(st.datetimes(), st.integers(-14 * 60, 14 * 60))
-def test_timestamps_read_back_with_any_offset(local: datetime, minutes: int) -> None:
+def test_rendered_timestamps_are_parsed_with_any_offset(local: datetime, minutes: int) -> None:
     text = local.replace(tzinfo=timezone(timedelta(minutes=minutes))).isoformat()
     strings = pa.array([text])
     found = parse_partition_values(strings, typed("timestamp"), zone=None)
@@ -347,7 +347,7 @@ EMPTY = '{"type":"struct","fields":[]}'
 
 
 @given(st.text(min_size=1), st.sampled_from([*NAMES, "decimal10.2"]))
-def test_any_text_is_either_read_or_called_corrupt(text: str, name: str) -> None:
+def test_arbitrary_text_is_parsed_or_corrupt(text: str, name: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:

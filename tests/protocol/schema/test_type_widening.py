@@ -1,4 +1,4 @@
-"""Which changes of a column's type are known to readers, and which of them to Iceberg's."""
+"""Type changes that readers support, and those that Iceberg readers support."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def schema(*changes: tuple[str, str], **more: Any) -> StructType:
         ("None", [], ["long"]),
     ],
 )
-def test_changes_that_the_protocol_has(before: str, known: list[str], unknown: list[str]) -> None:
+def test_changes_that_the_protocol_defines(
+    before: str, known: list[str], unknown: list[str]
+) -> None:
     assert all(change(before, after).is_known for after in known)
     assert not any(change(before, after).is_known for after in unknown)
 

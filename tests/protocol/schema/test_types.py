@@ -1,4 +1,4 @@
-"""The schema tree: every type name, lenient reading, column mapping, duplicate names."""
+"""The schema tree: type names, lenient parsing, column mapping, duplicate names."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_decimal_type(text: str, precision: int, scale: int) -> None:
         {"tensor": 3},
     ],
 )
-def test_unknown_type_is_carried(definition: Any) -> None:
+def test_unknown_types_are_kept(definition: Any) -> None:
     found = type_of(definition)
     assert isinstance(found, UnknownType)
     text = found.definition
@@ -188,7 +188,7 @@ UNMAPPED = [protocol(1, 2), protocol(1, 5), protocol(2, 4), protocol(2, 7), prot
 
 
 @pytest.mark.conformance("CM-01")
-def test_mapping_mode_counts_only_under_a_protocol_that_supports_it() -> None:
+def test_the_mapping_mode_requires_support_by_the_protocol() -> None:
     for mode in ("none", "id", "name"):
         configuration = {"delta.columnMapping.mode": mode}
         assert {column_mapping_mode(p, configuration) for p in MAPPED} == {mode}
@@ -242,7 +242,7 @@ def test_mapped_column_without_physical_name_is_corruption() -> None:
 
 
 @pytest.mark.conformance("SCHEMA-03")
-def test_names_equal_but_for_case_are_found_within_one_struct() -> None:
+def test_duplicate_names_ignore_case() -> None:
     schema = parsed(
         column("a", struct(column("x", "long"), column("X", "long"))),
         column("b", {"type": "array", "elementType": struct(column("A", "date"))}),
@@ -273,7 +273,7 @@ type_json = st.recursive(
 
 
 def rendered(found: Any) -> Any:
-    """The JSON of a parsed type, written here only to prove that parsing loses nothing."""
+    """The JSON of a parsed type, rendered only to prove that parsing loses nothing."""
     match found:
         case StructType(fields=fields):
             return struct(
@@ -310,7 +310,7 @@ def test_parsing_loses_nothing(fields: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.conformance("SCHEMA-01")
-def test_corpus_schemas_lose_nothing_and_hold_few_unknown_types(corpus: Path) -> None:
+def test_schemas_of_the_corpus(corpus: Path) -> None:
     unknown, seen = set(), set()
     for path in corpus.rglob("_delta_log/*.json"):
         for line in path.read_text(encoding="utf-8").split("\n"):

@@ -1,4 +1,4 @@
-"""No statistic changes on its way between JSON and columns, whatever it is and whoever wrote it."""
+"""Statistics round-trip exactly between JSON and columns, whatever they contain."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ STATISTICS = pa.struct(
         ("tightBounds", pa.bool_()),
     ]
 )
-# Micros and days as plain integers: Python's own calendar ends at both sides of what files hold.
+# Microseconds and days as integers, because Python's calendar is narrower than that of files.
 RAW = {
     pa.date32(): pa.int32(),
     pa.timestamp("us", "UTC"): pa.int64(),
@@ -93,7 +93,7 @@ def rows_of(kind: pa.StructType) -> st.SearchStrategy[dict[str, Any] | None]:
 
 
 def column_of(rows: list[Any], kind: pa.DataType) -> pa.Array:
-    """Builds a column, with dates and timestamps given as the integers behind them."""
+    """A column; dates and timestamps are given as integers."""
     if not pa.types.is_struct(kind):
         return pa.array(rows, RAW.get(kind, kind)).cast(RAW.get(kind, kind)).view(kind)
     children = [
@@ -105,7 +105,7 @@ def column_of(rows: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def exact(column: pa.Array) -> Any:
-    """A form to compare by: every bit counts, but one NaN is like another."""
+    """A form for comparison in which every bit counts, except that all NaNs are equal."""
     if pa.types.is_struct(column.type):
         return [
             pa.compute.is_valid(column).to_pylist(),
@@ -117,7 +117,7 @@ def exact(column: pa.Array) -> Any:
 
 
 def spark_json(value: Any, kind: pa.DataType) -> Any:
-    """The JSON value that another writer gives a value in its usual range, made independently."""
+    """The JSON value that another writer writes for a usual value, computed independently."""
     if pa.types.is_struct(kind):
         return {
             field.name: spark_json(value[field.name], field.type)
@@ -137,18 +137,18 @@ def spark_json(value: Any, kind: pa.DataType) -> Any:
 
 
 def with_plain_decimals(text: str) -> str:
-    """Takes the marked strings that `json` wrote for decimals for the numbers they hold."""
+    """Replaces the marked strings that `json` wrote for decimals by their numbers."""
     return re.sub(r'"decimal:(-?[\d.]+)"', r"\1", text)
 
 
 @pytest.mark.conformance("STAT-07", "CKPT-11")
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rows=st.lists(rows_of(STATISTICS), max_size=6), broken=st.booleans())
-def test_columns_to_json_and_back_are_the_same(rows: list[Any], broken: bool) -> None:
+def test_columns_round_trip_through_json(rows: list[Any], broken: bool) -> None:
     parsed = column_of(rows, STATISTICS)
     rendered = render_statistics(parsed, STATISTICS)
     assert rendered.lost == ()
-    # A row that is no JSON sends its neighbours through the reading of single rows.
+    # A row that is not JSON makes Arrow reject the batch, so that rows are parsed one by one.
     texts = pa.concat_arrays([rendered.values, pa.array(["{"] if broken else [], pa.string())])
     again = parse_statistics(texts, STATISTICS)
     assert again.lost == ()
@@ -168,7 +168,7 @@ def test_columns_to_json_and_back_are_the_same(rows: list[Any], broken: bool) ->
 @given(
     row=rows_of(STATISTICS), ascii_only=st.booleans(), spaced=st.booleans(), broken=st.booleans()
 )
-def test_json_of_another_writer_to_columns_and_back_is_the_same(
+def test_json_of_other_writers_round_trips(
     row: Any, ascii_only: bool, spaced: bool, broken: bool
 ) -> None:
     row = _in_usual_years(row or {field.name: None for field in STATISTICS})
@@ -190,7 +190,7 @@ def test_json_of_another_writer_to_columns_and_back_is_the_same(
 @given(text=st.lists(st.sampled_from(PIECES), max_size=8).map("".join) | strings)
 @example(text='{"numRecords":1}}{')
 @example(text="{}null{}")
-def test_any_text_at_all_is_read_or_marked_without_touching_its_neighbours(text: str) -> None:
+def test_invalid_text_does_not_affect_other_rows(text: str) -> None:
     raw = pa.array([b'{"numRecords":1}', text.encode(errors="surrogatepass"), b'{"numRecords":2}'])
     found = parse_statistics(raw.view(pa.string()), pa.struct([("numRecords", pa.int64())]))
     counts = found.values.field("numRecords").to_pylist()
@@ -203,7 +203,7 @@ def test_any_text_at_all_is_read_or_marked_without_touching_its_neighbours(text:
 
 
 def _in_usual_years(value: Any) -> Any:
-    """The same statistics with dates and timestamps that Python can write."""
+    """The same statistics with dates and timestamps that Python can represent."""
     usual = {"date": (-700_000, 2_900_000), "instant": (-(10**16), 10**17), "local": (0, 10**17)}
     if not isinstance(value, dict):
         return value
@@ -216,7 +216,7 @@ def _in_usual_years(value: Any) -> Any:
 
 
 def _rounded(members: Any) -> Any:
-    """The same with 32-bit floats by the value that they stand for, whatever digits they have."""
+    """The same statistics with 32-bit floats compared by value, not by digits."""
     return {
         name: {
             key: member
@@ -231,7 +231,7 @@ def _rounded(members: Any) -> Any:
 
 
 def _members(text: str) -> Any:
-    """Parsed JSON without members that say nothing, numbers by value, instants in UTC."""
+    """Parsed JSON without empty members, numbers by value, and timestamps in UTC."""
     return _canonical(json.loads(text, parse_float=Decimal, parse_int=Decimal))
 
 
@@ -258,7 +258,7 @@ def _commits(log: Path) -> list[dict[str, Any]]:
 def _statistics_type(
     actions: list[dict[str, Any]],
 ) -> tuple[pa.StructType, set[tuple[str, ...]]] | None:
-    """The type by the newest metadata, and the columns that cannot be converted."""
+    """The type according to the newest metadata, and the columns that cannot be converted."""
     metadata = [action["metaData"] for action in actions if action.get("metaData")]
     protocols = [action["protocol"] for action in actions if action.get("protocol")]
     if not metadata or not metadata[-1].get("schemaString"):
@@ -277,7 +277,7 @@ def _every_table(corpus: Path) -> list[tuple[str, list[dict[str, Any]]]]:
 
 
 @pytest.mark.conformance("FILE-13", "STAT-01", "STAT-04", "STAT-06", "CKPT-11", "CKPT-13")
-def test_statistics_of_every_real_commit_survive_the_way_to_columns_and_back(corpus: Path) -> None:
+def test_statistics_of_real_commits_round_trip(corpus: Path) -> None:
     texts_seen, tables_with_variants = 0, 0
     for table, actions in _every_table(corpus):
         found = _statistics_type(actions)
@@ -302,7 +302,7 @@ def test_statistics_of_every_real_commit_survive_the_way_to_columns_and_back(cor
 
 
 @pytest.mark.conformance("CKPT-10", "CKPT-11", "CKPT-14")
-def test_statistics_that_real_checkpoints_hold_as_columns_render_as_their_commits_had_them(
+def test_statistics_of_real_checkpoints_equal_their_commits(
     corpus: Path,
 ) -> None:
     tables, structs_alone = set(), set()

@@ -1,4 +1,4 @@
-"""Statistics: the count, the type in checkpoints, and single values in both forms."""
+"""Statistics: row counts, the type in checkpoints, and single values in both forms."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def column(name: str, kind: Any, **metadata: Any) -> dict[str, Any]:
 
 class TestNumRecords:
     @pytest.mark.conformance("STAT-01", "FILE-13")
-    def test_every_shape_of_text_gives_a_count_or_none_and_never_an_error(self) -> None:
+    def test_invalid_text_has_no_count(self) -> None:
         counts = {
             '{"numRecords":5}': 5,
             '{"minValues":{"numRecords":7},"numRecords":3}': 3,
@@ -103,7 +103,7 @@ class TestNumRecords:
         for text, count in counts.items():
             assert num_records(pa.array([text, None])).to_pylist() == [count, None], text[:60]
 
-    def test_bad_rows_among_many_good_ones_cost_only_themselves(self) -> None:
+    def test_bad_rows_do_not_affect_good_ones(self) -> None:
         texts = [f'{{"numRecords":{row}}}' for row in range(10_000)]
         wanted: list[int | None] = list(range(10_000))
         for row in (0, 77, 4_999, 5_000, 9_999):
@@ -130,7 +130,7 @@ class TestNumRecords:
         found = num_records(stats)
         assert (found.type, found.null_count) == (pa.int64(), len(stats))
 
-    def test_text_that_is_no_utf_8_is_no_statistics(self) -> None:
+    def test_text_that_is_not_utf_8_has_no_statistics(self) -> None:
         broken = pa.array([b'{"numRecords":1,"x":"\xff"}', b'{"numRecords":2}']).view(pa.string())
         assert num_records(broken).to_pylist() == [None, 2]
 
@@ -177,7 +177,7 @@ class TestType:
             tightBounds=pa.bool_(),
         )
 
-    def test_parts_without_columns_are_left_out(self) -> None:
+    def test_parts_without_columns_are_omitted(self) -> None:
         only_lists = delta_schema(column("v", "binary"), column("p", "long"))
         assert statistics_arrow_type(
             only_lists, partition_columns=["p"], mode="none", tight_bounds=False
@@ -196,7 +196,7 @@ class TestType:
         ) == struct(numRecords=pa.int64(), minValues=leaf, maxValues=leaf, nullCount=leaf)
 
     @pytest.mark.conformance("STAT-06")
-    def test_variants_and_unknown_types_are_named_as_unconvertible(self) -> None:
+    def test_variants_and_unknown_types_are_unconvertible(self) -> None:
         inner = {"type": "struct", "fields": [column("g", "geometry(OGC:CRS84)")]}
         listed = {"type": "array", "elementType": "variant", "containsNull": True}
         schema = delta_schema(
@@ -250,7 +250,7 @@ def test_a_value_is_read_exactly(text: str, kind: pa.DataType, value: Any) -> No
 
 @pytest.mark.conformance("STAT-07")
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
-def test_numbers_that_json_lacks_are_read_from_words_and_written_as_such(kind: Any) -> None:
+def test_non_finite_numbers_are_strings(kind: Any) -> None:
     words = ['"NaN"', '"Infinity"', '"-Infinity"', "-0.0", "-0"]
     texts = [f'{{"minValues":{{"c":{word}}}}}' for word in words]
     for batch in (texts, [*texts, "{"]):
@@ -265,7 +265,7 @@ def test_numbers_that_json_lacks_are_read_from_words_and_written_as_such(kind: A
 
 @pytest.mark.conformance("FILE-13")
 @pytest.mark.parametrize("text", ['{":"NaN"1":"NaN"}', '{"minValues":{"c":"NaN"}'])
-def test_broken_json_with_such_a_word_stays_unreadable(text: str) -> None:
+def test_invalid_json_with_non_finite_words_is_unreadable(text: str) -> None:
     found = parse_statistics(pa.array([text]), minimum(pa.float64()))
     assert (found.unreadable.to_pylist(), found.values.to_pylist()) == ([True], [None])
 
@@ -303,16 +303,14 @@ LOSSES: list[tuple[str, pa.DataType]] = [
 
 @pytest.mark.conformance("STAT-06", "STAT-07", "CKPT-11")
 @pytest.mark.parametrize(("text", "kind"), LOSSES, ids=[f"{t} as {k}" for t, k in LOSSES])
-def test_a_value_without_an_exact_equivalent_is_named_not_altered(
-    text: str, kind: pa.DataType
-) -> None:
+def test_inexact_values_are_reported(text: str, kind: pa.DataType) -> None:
     found, lost = read_minimum(text, kind)
     assert (found.to_pylist(), [path[:2] for path in lost]) == ([None], [("minValues", "c")])
 
 
 @pytest.mark.conformance("STAT-05", "STAT-06")
 @pytest.mark.parametrize("broken", [[], ["{"]], ids=["together", "one by one"])
-def test_statistics_without_a_place_in_the_struct_are_named_by_their_leaves(
+def test_statistics_outside_the_struct_are_reported(
     broken: list[str],
 ) -> None:
     text = (
@@ -336,7 +334,7 @@ def test_statistics_without_a_place_in_the_struct_are_named_by_their_leaves(
 
 
 @pytest.mark.conformance("STAT-05")
-def test_a_count_where_the_schema_has_a_struct_is_named() -> None:
+def test_a_count_in_place_of_a_struct_is_reported() -> None:
     kind = struct(nullCount=struct(s=struct(x=pa.int64())))
     found = parse_statistics(pa.array(['{"nullCount":{"s":3}}']), kind)
     assert found.lost == (("nullCount", "s"),)
@@ -356,7 +354,7 @@ def test_rows_without_readable_statistics_are_null_and_marked() -> None:
 @pytest.mark.conformance("FILE-13")
 @pytest.mark.parametrize("depth", [900, 100_000])
 @pytest.mark.parametrize("brackets", ['{"a":}', '{"a":[]}'])
-def test_deep_nesting_breaks_nothing(depth: int, brackets: str) -> None:
+def test_deep_nesting_is_tolerated(depth: int, brackets: str) -> None:
     opening, closing = brackets[:-1].rstrip("]"), brackets[5:].lstrip("[")
     deep = opening * (depth // 2) + "1" + closing * (depth // 2)
     texts = [deep, '{"numRecords":1}', f'{{"numRecords":2,"x":"{"{[" * depth}"}}']
@@ -367,7 +365,7 @@ def test_deep_nesting_breaks_nothing(depth: int, brackets: str) -> None:
 
 @pytest.mark.conformance("CKPT-14")
 @pytest.mark.parametrize("broken", [[], ["{"]], ids=["together", "one by one"])
-def test_null_counts_are_read_under_both_names_and_written_under_one(broken: list[str]) -> None:
+def test_both_spellings_of_null_counts_are_read(broken: list[str]) -> None:
     kind = struct(nullCount=struct(c=pa.int64()))
     texts = ['{"nullCounts":{"c":1}}', '{"nullCount":{"c":2}}', "{}"]
     found = parse_statistics(pa.array([*texts, *broken]), kind)
@@ -385,7 +383,7 @@ def test_null_counts_are_read_under_both_names_and_written_under_one(broken: lis
 
 
 @pytest.mark.conformance("CKPT-14")
-def test_a_row_with_both_spellings_keeps_the_right_one_and_says_so() -> None:
+def test_a_row_with_both_spellings_reports_a_loss() -> None:
     kind = struct(nullCount=struct(c=pa.int64()))
     found = parse_statistics(pa.array(['{"nullCount":{"c":2},"nullCounts":{"c":1}}']), kind)
     assert found.values.to_pylist() == [{"nullCount": {"c": 2}}]
@@ -420,7 +418,7 @@ class TestRendering:
         ],
         ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
     )  # fmt: skip
-    def test_values_take_the_form_that_delta_writers_use(
+    def test_values_are_rendered_as_delta_writers_do(
         self, values: pa.Array, texts: list[str]
     ) -> None:
         assert rendered_minimum(values) == texts
@@ -430,7 +428,7 @@ class TestRendering:
         assert rendered_minimum(naive, minimum(INSTANT)) == ['"1970-01-01T00:00:00.000Z"']
         assert rendered_minimum(zoned, minimum(LOCAL)) == ['"1970-01-01T00:00:00.000"']
 
-    def test_nulls_are_left_out_at_every_level(self) -> None:
+    def test_nulls_are_omitted_at_every_level(self) -> None:
         kind = struct(
             numRecords=pa.int64(),
             minValues=struct(a=pa.int64(), s=struct(b=pa.string())),
@@ -452,7 +450,7 @@ class TestRendering:
         ]
 
     @pytest.mark.conformance("STAT-06")
-    def test_columns_without_a_json_form_are_left_out_and_named(self) -> None:
+    def test_columns_without_a_json_form_are_reported(self) -> None:
         kind = struct(
             numRecords=pa.int64(),
             minValues=struct(
@@ -473,7 +471,7 @@ class TestRendering:
             ("minValues", "v", "value"),
         )
 
-    def test_a_string_cut_inside_a_character_is_named_not_written(self) -> None:
+    def test_an_invalid_string_is_reported(self) -> None:
         cut = pa.array([b"ok", b"\xe2\x82", None]).view(pa.string())
         bounds = pa.StructArray.from_arrays([cut], ["c"])
         found = render_statistics(pa.StructArray.from_arrays([bounds], ["minValues"]))
@@ -492,7 +490,7 @@ class TestRendering:
         texts = ['{"minValues":{"c":"\\"3\\""}}', '{"minValues":{"c":"\\"4\\""}}']
         assert render_statistics(parsed).values.to_pylist() == texts
 
-    def test_nothing_renders_to_nothing(self) -> None:
+    def test_no_rows_render_to_no_rows(self) -> None:
         assert render_statistics(pa.array([], minimum(pa.string()))).values.to_pylist() == []
 
 
@@ -516,7 +514,7 @@ class TestAlignment:
         ],
         ids=str,
     )  # fmt: skip
-    def test_older_and_wider_types_arrive_exactly(
+    def test_older_types_are_widened_exactly(
         self, found: pa.Array, wanted: pa.DataType, value: Any
     ) -> None:
         bounds = pa.StructArray.from_arrays([found], ["c"])
@@ -546,7 +544,7 @@ class TestAlignment:
         ],
         ids=str,
     )
-    def test_what_does_not_fit_is_named_not_altered(
+    def test_values_that_do_not_fit_are_reported(
         self, found: pa.Array, wanted: pa.DataType
     ) -> None:
         bounds = pa.StructArray.from_arrays([found], ["c"])
@@ -556,7 +554,7 @@ class TestAlignment:
         assert [path[:2] for path in aligned.lost] == [("minValues", "c")]
         assert aligned.values.to_pylist() == [{"minValues": {"c": None}}]
 
-    def test_columns_come_in_any_number_and_order(self) -> None:
+    def test_columns_may_be_in_any_order(self) -> None:
         source = pa.array(
             [{"extra": 1, "minValues": {"b": 2, "old": 3}}, None],
             struct(extra=pa.int64(), minValues=struct(b=pa.int64(), old=pa.int64())),

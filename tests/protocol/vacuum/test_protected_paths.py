@@ -1,4 +1,4 @@
-"""A file is protected under every spelling, and by every address, that could mean it."""
+"""Files are protected under every spelling and every address that could refer to them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES = st.lists(CLEAN, min_size=1, max_size=4).map("/".join)
 
 def protected(*paths: str, roots: tuple[str, ...] = ROOTS) -> ProtectedPaths:
     found = ProtectedPaths(roots)
-    found.offer(pa.table({"path": pa.array(paths, pa.string())}))
+    found.add(pa.table({"path": pa.array(paths, pa.string())}))
     return found
 
 
@@ -40,7 +40,7 @@ def covers(found: ProtectedPaths, *paths: str) -> list[bool]:
 
 
 def encodings(name: str, root: str) -> list[str]:
-    """The ways in which engines have written the path of one file."""
+    """The spellings that engines have used for the path of one file."""
     return [
         quote(name),
         quote(name, safe="/=:+,;@&$!*'()"),
@@ -63,7 +63,7 @@ def test_every_encoding_of_a_name_protects_it(name: str, root: str) -> None:
 
 @pytest.mark.conformance("VAC-09")
 @given(NAMES)
-def test_a_name_that_was_never_encoded_protects_itself(name: str) -> None:
+def test_an_unencoded_name_protects_itself(name: str) -> None:
     assert covers(protected(name), name) == [True]
     if not any(mark in name for mark in "?#"):
         assert covers(protected(f"/srv/my table/{name}"), name) == [True]
@@ -77,8 +77,8 @@ def test_a_name_is_decoded_once(one: str, other: str) -> None:
 
 
 @given(st.lists(NAMES, max_size=20), st.lists(NAMES, max_size=20))
-def test_what_nothing_refers_to_is_not_protected(live: list[str], others: list[str]) -> None:
-    # A quoted name stands for itself and for what it was quoted from.
+def test_unreferenced_files_are_not_protected(live: list[str], others: list[str]) -> None:
+    # A percent-encoded name refers to itself and to its decoded form.
     alike = {spelling.lower() for name in live for spelling in (name, quote(name))}
     found = covers(protected(*map(quote, live)), *others)
     for other, covered in zip(others, found, strict=True):
@@ -95,14 +95,14 @@ def test_case_and_unicode_forms_protect_each_other() -> None:
 
 
 @pytest.mark.conformance("VAC-09", "VAC-10")
-def test_an_unknown_address_protects_by_the_bare_name() -> None:
+def test_an_unknown_address_protects_by_file_name() -> None:
     found = protected("hdfs://cluster/elsewhere/p=1/a%20b.parquet", "/other/my table/c.parquet")
     assert covers(found, "a b.parquet", "q/a b.parquet", "a%20b.parquet", "c.parquet") == [True] * 4
     assert covers(found, "b.parquet", "p=1/x.parquet") == [False, False]
 
 
 @pytest.mark.parametrize("root", ["s3://bucket/t", "s3a://bucket/t", "s3n://bucket/t"])
-def test_the_schemes_of_s3_mean_one_store(root: str) -> None:
+def test_all_s3_schemes_are_one_store(root: str) -> None:
     found = protected(
         "s3://bucket/t/one", "s3a://bucket/t/two%20x", "s3://bucket/t2/three", roots=(root,)
     )
@@ -112,12 +112,12 @@ def test_the_schemes_of_s3_mean_one_store(root: str) -> None:
     ].to_pylist() == [b"three"]
 
 
-def test_bytes_that_are_no_utf_8_are_no_hindrance() -> None:
+def test_paths_that_are_not_utf_8_are_tolerated() -> None:
     assert covers(protected("%ff%fe", "a%20b"), "a b") == [True]
 
 
 @pytest.mark.conformance("FILE-01")
-def test_what_is_below_the_root_is_told_as_it_is_written() -> None:
+def test_paths_below_the_root_are_returned_as_written() -> None:
     paths = pa.array(
         ["/srv/my table/a%20b#c?d", "file:///srv/my%20table/x//y", "/srv/my tableau/z"]
     )
@@ -138,7 +138,7 @@ def vectors(*pairs: tuple[str, str | None] | None) -> pa.StructArray:
 
 @pytest.mark.conformance("VAC-04", "DV-03")
 @given(st.lists(st.tuples(st.uuids(), st.text("abcXYZ0123", max_size=3)), max_size=20))
-def test_files_of_vectors_are_those_of_their_descriptors(
+def test_deletion_vector_files_follow_from_the_descriptors(
     named: list[tuple[uuid.UUID, str]],
 ) -> None:
     texts = [f"{prefix}{z85_encode(one.bytes)}" for one, prefix in named]
@@ -154,7 +154,7 @@ def test_files_of_vectors_are_those_of_their_descriptors(
 
 
 @pytest.mark.conformance("VAC-04", "VAC-05")
-def test_each_file_of_vectors_comes_once_and_inline_ones_have_none() -> None:
+def test_deletion_vector_files_are_distinct() -> None:
     text = f"ab{z85_encode(bytes(range(16)))}"
     relative, absolute = deletion_vector_paths(
         vectors(("u", text), ("i", "wi5b="), ("u", text), ("p", "s3://b/v.bin"), None)
@@ -174,7 +174,7 @@ def test_each_file_of_vectors_comes_once_and_inline_ones_have_none() -> None:
         (("u", None), CorruptTableError),
     ],
 )
-def test_a_vector_whose_file_cannot_be_told_stops_everything(
+def test_an_unknown_deletion_vector_file_is_an_error(
     vector: tuple[str, str | None], error: type[Exception]
 ) -> None:
     with pytest.raises(error):

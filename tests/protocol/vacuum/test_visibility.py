@@ -1,4 +1,4 @@
-"""Hidden names at every level, nested tables, and what kind of file a name is."""
+"""Hidden names at every level, nested tables, and the kind of file that a name has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATHS = st.lists(SEGMENTS, min_size=1, max_size=4).map("/".join)
 
 
 def hidden_by_hand(path: str, *, iceberg: bool) -> bool:
-    """The rule segment by segment."""
+    """The rule, applied segment by segment."""
     *folders, name = path.split("/")
     for depth, folder in enumerate(folders):
         if iceberg and folder == "metadata":
@@ -40,7 +40,7 @@ def hidden_by_hand(path: str, *, iceberg: bool) -> bool:
 
 @pytest.mark.conformance("VAC-11")
 @given(st.lists(PATHS, max_size=30), st.booleans())
-def test_hidden_names_are_those_of_the_rule(paths: list[str], iceberg: bool) -> None:
+def test_hidden_names_follow_the_rule(paths: list[str], iceberg: bool) -> None:
     rules = VisibilityRules(partition_columns=COLUMNS, iceberg=iceberg)
     found = rules.hidden(pa.array(paths, pa.string())).tolist()
     assert found == [hidden_by_hand(path, iceberg=iceberg) for path in paths]
@@ -60,7 +60,7 @@ def test_a_log_in_a_visible_place_is_found(folder: str, below: str) -> None:
 
 
 @pytest.mark.conformance("VAC-12")
-def test_a_log_is_a_log_in_any_case_of_letters() -> None:
+def test_a_log_is_recognised_in_any_case() -> None:
     paths = ["_delta_log", "_delta_log/0", "a/_delta_log/0", "_DELTA_LOG/0", "_delta_log2/0", "a"]
     assert in_a_log(pa.array(paths)).tolist() == [True, True, True, True, False, False]
 
@@ -88,14 +88,14 @@ def test_a_log_is_a_log_in_any_case_of_letters() -> None:
         ("metadata/v1.metadata.json", False, Reason.FOREIGN),
     ],
 )
-def test_the_kind_of_a_file_is_told_by_its_name_or_its_tombstone(
+def test_the_reason_follows_from_the_name_or_the_tombstone(
     path: str, tracked: bool, reason: Reason
 ) -> None:
     found = reasons(pa.array([path]), expired=pa.array([tracked]))
     assert found.tolist() == [reason]
 
 
-def test_checksums_belong_to_the_file_beside_them() -> None:
+def test_checksums_belong_to_their_files() -> None:
     paths = pa.array([".a.crc", "p/.a.crc", "p/.b.crc", "p/a.crc", ".a.parquet.crc", "..crc"])
     owners = pa.array(["a", "p/a", "a.parquet", "p/x"])
     assert checksums_of(paths, owners).tolist() == [True, True, False, False, True, False]

@@ -1,4 +1,4 @@
-"""The version checksum that follows a commit: whole and true, or not there."""
+"""The version checksum after a commit is complete and correct, or absent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NEW = log.deletion_vector("0b^-aqEH.-t@S}K{vb[*k^", cardinality=15)
 
 
 def computed(snapshot: Snapshot) -> VersionChecksum:
-    """The checksum of a snapshot by the simplest means: a scan of all its files."""
+    """The checksum of a snapshot, computed by a scan of all its files."""
     files = pa.concat_tables([batch.adds for batch in snapshot.scan()])
     sizes = np.array(files["size"].to_pylist(), np.int64)
     vectors = [value for value in files["deletionVector"].to_pylist() if value is not None]
@@ -64,7 +64,7 @@ def computed(snapshot: Snapshot) -> VersionChecksum:
 def table(
     *more: log.Action, protocol: log.Action = VECTORS, configuration: Mapping[str, str] = TIMED
 ) -> TableBuilder:
-    """A table of one version with a true checksum."""
+    """A table of one version with a correct checksum."""
     builder = TableBuilder()
     info = log.commit_info("CREATE TABLE", txnId="t-0", inCommitTimestamp=EPOCH_MS)
     files = [
@@ -100,7 +100,7 @@ def checksum(builder: TableBuilder, version: int = 1) -> VersionChecksum | None:
 
 
 def require_true(builder: TableBuilder, *absent: str) -> VersionChecksum:
-    """The checksum of version 1, which must say all that the log comes to, but for some fields."""
+    """The checksum of version 1, which must agree with the log in all fields except `absent`."""
     written = checksum(builder)
     assert written is not None
     expected = computed(builder.open().snapshot())
@@ -110,7 +110,7 @@ def require_true(builder: TableBuilder, *absent: str) -> VersionChecksum:
     return written
 
 
-def test_the_builder_of_these_tests_writes_a_true_checksum() -> None:
+def test_the_checksum_of_the_test_table_is_correct() -> None:
     stated = checksum(table(), 0)
 
     assert stated is not None
@@ -118,7 +118,7 @@ def test_the_builder_of_these_tests_writes_a_true_checksum() -> None:
 
 
 @pytest.mark.conformance("CRC-04", "CRC-05", "CRC-06")
-def test_a_commit_without_files_repeats_the_numbers() -> None:
+def test_a_commit_without_files_keeps_the_numbers() -> None:
     builder = table(log.txn("app", 1), log.domain("x", "1"), log.domain("y", "2"))
     snapshot = builder.open().snapshot()
     transaction = begin(snapshot)
@@ -137,7 +137,7 @@ def test_a_commit_without_files_repeats_the_numbers() -> None:
 
 
 @pytest.mark.conformance("CRC-06")
-def test_without_in_commit_timestamps_none_is_said() -> None:
+def test_no_timestamp_without_in_commit_timestamps() -> None:
     builder = table(protocol=log.features("deletionVectors"), configuration={})
     begin(builder.open().snapshot()).commit()
 
@@ -145,7 +145,7 @@ def test_without_in_commit_timestamps_none_is_said() -> None:
 
 
 @pytest.mark.conformance("CRC-05", "CRC-07")
-def test_removes_of_files_that_were_read_are_taken_off() -> None:
+def test_removed_files_are_subtracted() -> None:
     builder = table()
     snapshot = builder.open().snapshot()
     remove(begin(snapshot), live(snapshot, "b")).commit()
@@ -155,7 +155,7 @@ def test_removes_of_files_that_were_read_are_taken_off() -> None:
 
 
 @pytest.mark.conformance("CRC-05", "CRC-07")
-def test_another_deletion_vector_of_a_file_is_counted() -> None:
+def test_a_changed_deletion_vector_is_counted() -> None:
     builder = table()
     snapshot = builder.open().snapshot()
     transaction = remove(begin(snapshot), live(snapshot, "b"))
@@ -168,7 +168,7 @@ def test_another_deletion_vector_of_a_file_is_counted() -> None:
 
 
 @pytest.mark.conformance("CRC-05")
-def test_files_that_are_committed_again_count_once() -> None:
+def test_re_added_files_count_once() -> None:
     builder = table()
     snapshot = builder.open().snapshot()
     rows = live(snapshot, "a", "b")
@@ -184,7 +184,7 @@ def test_files_that_are_committed_again_count_once() -> None:
 
 
 @pytest.mark.conformance("CRC-05")
-def test_counts_that_were_made_anyway_serve_as_well() -> None:
+def test_computed_counts_of_the_snapshot_are_used() -> None:
     builder = table()
     builder.drop(checksum_name(0))
     snapshot = builder.open().snapshot()
@@ -216,7 +216,7 @@ def _lie(builder: TableBuilder, **fields: Any) -> None:
         {"numFiles": "3"},
     ],
 )
-def test_a_checksum_that_contradicts_the_log_is_not_built_upon(fields: dict[str, Any]) -> None:
+def test_a_wrong_previous_checksum_is_not_used(fields: dict[str, Any]) -> None:
     builder = table()
     _lie(builder, **fields)
 
@@ -225,7 +225,7 @@ def test_a_checksum_that_contradicts_the_log_is_not_built_upon(fields: dict[str,
 
 
 @pytest.mark.conformance("CRC-05")
-def test_without_a_checksum_before_there_is_none() -> None:
+def test_no_checksum_without_a_previous_one() -> None:
     builder = table()
     builder.drop(checksum_name(0))
 
@@ -235,7 +235,7 @@ def test_without_a_checksum_before_there_is_none() -> None:
 
 @pytest.mark.conformance("CRC-05")
 @pytest.mark.parametrize("read", ["nothing", "other files", "files without sizes"])
-def test_a_file_that_may_not_be_live_makes_the_numbers_uncertain(read: str) -> None:
+def test_no_checksum_if_a_removed_file_may_not_be_live(read: str) -> None:
     builder = table()
     snapshot = builder.open().snapshot()
     transaction = begin(snapshot)
@@ -250,7 +250,7 @@ def test_a_file_that_may_not_be_live_makes_the_numbers_uncertain(read: str) -> N
 
 
 @pytest.mark.conformance("CRC-05")
-def test_an_add_that_may_be_live_already_makes_the_numbers_uncertain() -> None:
+def test_no_checksum_if_an_added_file_may_be_live() -> None:
     builder = table()
     snapshot = builder.open().snapshot()
     transaction = remove(begin(snapshot), live(snapshot, "a"))
@@ -261,7 +261,7 @@ def test_an_add_that_may_be_live_already_makes_the_numbers_uncertain() -> None:
 
 
 @pytest.mark.conformance("CRC-05")
-def test_behind_a_winner_there_is_none() -> None:
+def test_no_checksum_after_a_concurrent_commit() -> None:
     builder = table()
     snapshot = builder.open().snapshot()
     builder.commit([log.commit_info(txnId="w"), log.add("w", stats=STATS)])
@@ -274,7 +274,7 @@ def test_behind_a_winner_there_is_none() -> None:
 
 
 @pytest.mark.conformance("CRC-04", "LOG-09")
-def test_one_that_is_there_is_not_touched() -> None:
+def test_an_existing_checksum_is_not_overwritten() -> None:
     builder = table()
     builder.checksum(1, b"somebody else's")
 
@@ -289,14 +289,14 @@ def test_one_that_is_there_is_not_touched() -> None:
         ([log.domain(f"d-{number}") for number in range(11)], "domains"),
     ],
 )
-def test_long_lists_are_left_out(more: Sequence[log.Action], field: str) -> None:
+def test_long_lists_are_omitted(more: Sequence[log.Action], field: str) -> None:
     builder = table(*more)
     begin(builder.open().snapshot()).commit()
 
     assert getattr(require_true(builder, field), field) is None
 
 
-def test_transactions_that_may_expire_are_left_out() -> None:
+def test_transactions_that_may_expire_are_omitted() -> None:
     retention = {"delta.setTransactionRetentionDuration": "interval 1 day"}
     builder = table(log.txn("app", 1), configuration=TIMED | retention)
     begin(builder.open().snapshot()).commit()
@@ -304,7 +304,7 @@ def test_transactions_that_may_expire_are_left_out() -> None:
     assert require_true(builder).txns is None
 
 
-def test_it_can_be_declined() -> None:
+def test_the_checksum_is_optional() -> None:
     builder = table()
     store = FaultStore(builder.store)
     snapshot = Table(store).snapshot()
@@ -316,7 +316,7 @@ def test_it_can_be_declined() -> None:
     assert [step.kind for step in store.trace[at:]] == ["put_if_absent", "list_from"]
 
 
-def test_a_commit_with_its_checksum_is_three_requests_beyond_the_put() -> None:
+def test_requests_of_a_commit_with_a_checksum() -> None:
     builder = table()
     store = FaultStore(builder.store)
     snapshot = Table(store).snapshot()
@@ -334,7 +334,7 @@ def _commit(store: Store) -> object:
 
 
 @pytest.mark.conformance("CRC-04")
-def test_a_fault_at_any_step_leaves_a_true_checksum_or_none() -> None:
+def test_a_fault_at_any_step_leaves_a_correct_checksum_or_none() -> None:
     recorded = FaultStore(table().store)
     _commit(recorded)
     seen = set()
@@ -350,7 +350,7 @@ def test_a_fault_at_any_step_leaves_a_true_checksum_or_none() -> None:
         if written is not None:
             require_true(builder)
         if recorded.trace[at].path.endswith(".crc") and "crash" not in fault.value:
-            # What the checksum meets with does not become a failure of the commit.
+            # A fault while the checksum is written does not make the commit fail.
             assert isinstance(outcome, Landed)
         seen.add((landed, written is not None))
 

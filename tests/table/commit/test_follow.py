@@ -1,4 +1,4 @@
-"""A snapshot that moves along is the one that opening the table anew would give."""
+"""An advanced snapshot equals the snapshot of a newly opened table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def view(snapshot: Snapshot) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_equals_the_table_opened_anew(seed: int) -> None:
+def test_the_advanced_snapshot_equals_a_new_one(seed: int) -> None:
     chance = random.Random(seed)
     table = TableBuilder()
     table.commit([TIMED, log.metadata(configuration={}), log.add("f0")])
@@ -69,7 +69,7 @@ def some_actions(chance: random.Random, version: int) -> list[log.Action]:
     return [some[0], *(action for action in some[1:] if chance.random() < 0.4)]
 
 
-def test_a_commit_of_ones_own_is_taken_over_without_being_read() -> None:
+def test_own_commits_are_applied_without_a_read() -> None:
     table = TableBuilder()
     table.commit([log.protocol(), log.metadata()])
     store = FaultStore(table.store)
@@ -96,7 +96,7 @@ def test_a_commit_of_ones_own_is_taken_over_without_being_read() -> None:
     assert [step.kind for step in store.trace] == ["list_from"]
 
 
-def test_the_time_of_ones_own_commit_is_the_one_it_carries() -> None:
+def test_the_timestamp_of_an_own_commit_is_known() -> None:
     table = TableBuilder()
     table.commit(
         [TIMED, log.metadata(configuration=IN_COMMIT), log.commit_info(inCommitTimestamp=5)]
@@ -114,7 +114,7 @@ def test_the_time_of_ones_own_commit_is_the_one_it_carries() -> None:
     assert advance(snapshot, own=own).snapshot.timestamp_ms == 99
 
 
-def test_commits_that_were_cleaned_up_cannot_be_followed() -> None:
+def test_deleted_commits_are_an_error() -> None:
     table = TableBuilder()
     table.commit([log.protocol(), log.metadata()])
     snapshot = table.open().snapshot()
@@ -122,7 +122,7 @@ def test_commits_that_were_cleaned_up_cannot_be_followed() -> None:
         table.commit([log.add(name)])
     table.checkpoint()
     table.store.delete(f"_delta_log/{2:020}.json")
-    with pytest.raises(VanishedFileError, match="commit 2 is gone since version 0"):
+    with pytest.raises(VanishedFileError, match="commit 2 was deleted after version 0"):
         advance(snapshot)
     table.store.delete(f"_delta_log/{1:020}.json")
     table.store.delete(f"_delta_log/{3:020}.json")

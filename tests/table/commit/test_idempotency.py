@@ -1,4 +1,4 @@
-"""Looking for the commit of an earlier run: what is found, and by how many requests."""
+"""Finding the commit of an earlier run, and the requests that the search costs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBu
 
 
 def at(version: int) -> datetime:
-    """When the commit was made."""
+    """The time of a commit."""
     return datetime.fromtimestamp((EPOCH_MS + version * MINUTE_MS) / 1000, UTC)
 
 
 def built(own: int = 0, *, versions: int = 61, checkpoint: int | None = None) -> TableBuilder:
-    """A commit a minute, one of them with the id `task`."""
+    """A table with one commit per minute; the commit `own` has the operation ID `task`."""
     table = TableBuilder()
     table.commit([log.protocol(), log.metadata()])
     for version in range(1, versions):
@@ -36,7 +36,7 @@ def built(own: int = 0, *, versions: int = 61, checkpoint: int | None = None) ->
 
 
 def opened(table: TableBuilder) -> tuple[Snapshot, FaultStore]:
-    """The latest snapshot, and the store that notes what is asked after that."""
+    """The latest snapshot, and a store that records later requests."""
     snapshot, store = table.open().snapshot(), FaultStore(table.store)
     snapshot.store = store
     return snapshot, store
@@ -53,7 +53,7 @@ def found(version: int) -> EarlierCommit:
 
 @pytest.mark.parametrize("checkpoint", [None, 10, 50, 60])
 @pytest.mark.parametrize("own", [1, 30, 49, 50, 51, 59, 60])
-def test_a_commit_is_found_wherever_it_lies(own: int, checkpoint: int | None) -> None:
+def test_a_commit_is_found_at_any_version(own: int, checkpoint: int | None) -> None:
     snapshot, _ = opened(built(own, checkpoint=checkpoint))
     assert commit_since(snapshot, ["task"], None) == found(own)
     assert commit_since(snapshot, ["other", "task"], at(own)) == found(own)
@@ -63,7 +63,7 @@ def test_a_commit_is_found_wherever_it_lies(own: int, checkpoint: int | None) ->
     assert commit_after(snapshot, ["task"], own) == (found(60) if own == 60 else None)
 
 
-def test_the_newest_of_several_is_meant() -> None:
+def test_the_newest_of_several_commits_is_found() -> None:
     table = built(20)
     table.commit([log.commit_info("WRITE", operationId="task/enable")])
     table.commit([log.commit_info("WRITE")])
@@ -72,7 +72,7 @@ def test_the_newest_of_several_is_meant() -> None:
     assert commit_since(snapshot, ["task", "task/enable"], None) == enabled
 
 
-def test_later_versions_than_the_snapshots_are_not_looked_at() -> None:
+def test_versions_after_the_snapshot_are_not_searched() -> None:
     table = built(40, checkpoint=20)
     store = FaultStore(table.store)
     snapshot = Table(store).snapshot(version=39)
@@ -80,7 +80,7 @@ def test_later_versions_than_the_snapshots_are_not_looked_at() -> None:
     assert commit_after(snapshot, ["task"], 0) is None
 
 
-def test_a_clock_that_is_ten_minutes_ahead_hides_nothing() -> None:
+def test_clock_skew_of_ten_minutes_is_tolerated() -> None:
     snapshot, _ = opened(built(40))
     assert commit_since(snapshot, ["task"], at(40) + timedelta(minutes=10)) == found(40)
     assert commit_since(snapshot, ["task"], at(40) + timedelta(minutes=11)) is None
@@ -97,7 +97,7 @@ def test_a_clock_that_is_ten_minutes_ahead_hides_nothing() -> None:
         (None, 61, {"open": 9}),
     ],
 )
-def test_a_task_that_has_just_begun_pays_for_what_came_since(
+def test_requests_of_a_task_that_just_started(
     checkpoint: int | None, began: int, expected: dict[str, int]
 ) -> None:
     snapshot, store = opened(built(checkpoint=checkpoint))
@@ -105,7 +105,7 @@ def test_a_task_that_has_just_begun_pays_for_what_came_since(
     assert requests(store) == expected
 
 
-def test_a_plan_that_is_carried_out_at_once_pays_nothing() -> None:
+def test_applying_a_new_plan_costs_no_request() -> None:
     snapshot, store = opened(built(checkpoint=40))
     assert commit_after(snapshot, ["task"], 60) is None
     assert commit_after(snapshot, ["task"], 59) is None
@@ -116,7 +116,7 @@ def test_a_plan_that_is_carried_out_at_once_pays_nothing() -> None:
     assert requests(store) == {"open": 2 + 22, "list_from": 1}
 
 
-def test_of_a_large_commit_only_the_head_is_read() -> None:
+def test_only_the_start_of_a_large_commit_is_read() -> None:
     table = built(versions=2)
     table.commit([log.commit_info("WRITE", operationId="task"), log.add("big" * 100_000)])
     table.commit([log.commit_info("WRITE")])
@@ -125,7 +125,7 @@ def test_of_a_large_commit_only_the_head_is_read() -> None:
     assert "read" not in requests(store)
 
 
-def test_a_first_line_of_any_length_is_read_to_its_end() -> None:
+def test_a_long_first_line_is_read_completely() -> None:
     table = built(versions=2)
     table.commit([log.commit_info("WRITE", note="x" * 100_000, operationId="task")])
     table.commit([log.commit_info("WRITE")])
@@ -142,14 +142,14 @@ def test_a_first_line_of_any_length_is_read_to_its_end() -> None:
         b"\xff",
     ],
 )
-def test_what_others_wrote_is_passed_over(line: bytes) -> None:
+def test_commits_of_other_writers_are_skipped(line: bytes) -> None:
     table = built(own=10, checkpoint=40)
     table.write("00000000000000000020.json", line)
     snapshot, _ = opened(table)
     assert commit_since(snapshot, ["task"], None) == found(10)
 
 
-def test_a_commit_of_ours_says_so_in_its_first_line() -> None:
+def test_our_commits_have_commit_info_on_the_first_line() -> None:
     table = built(versions=2)
     for number in range(2):
         txn = Transaction(table.open().snapshot(), "WRITE", operation_id=f"task-{number}")
@@ -163,14 +163,14 @@ def test_a_commit_of_ours_says_so_in_its_first_line() -> None:
     )
 
 
-def test_what_was_cleaned_away_is_no_obstacle_to_a_new_plan() -> None:
+def test_deleted_commits_do_not_prevent_a_new_plan() -> None:
     table = built(own=10, checkpoint=40)
     table.drop(*(f"{version:020d}.json" for version in range(20)))
     snapshot, _ = opened(table)
     assert commit_since(snapshot, ["task"], None) is None
 
 
-def test_what_is_cleaned_away_meanwhile_is_no_obstacle_to_a_new_plan() -> None:
+def test_concurrently_deleted_commits_do_not_prevent_a_new_plan() -> None:
     table = built(own=50, checkpoint=40)
     snapshot, _ = opened(table)
     table.drop(f"{55:020d}.json")
@@ -178,7 +178,7 @@ def test_what_is_cleaned_away_meanwhile_is_no_obstacle_to_a_new_plan() -> None:
 
 
 @pytest.mark.parametrize("listed", [False, True])
-def test_an_old_plan_is_refused_where_commits_since_are_gone(listed: bool) -> None:
+def test_an_old_plan_is_refused_if_later_commits_were_deleted(listed: bool) -> None:
     table = built(own=10, checkpoint=40)
     snapshot, _ = opened(table)
     gone = f"{50 if listed else 30:020d}.json"

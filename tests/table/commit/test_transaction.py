@@ -1,4 +1,4 @@
-"""One commit at a time: what it holds, what it costs, and what becomes of it among others."""
+"""Single commits: contents, requests, and outcomes among concurrent commits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ IN_COMMIT = {"delta.enableInCommitTimestamps": "true"}
 
 
 class RacedStore(MemoryStore):
-    """Lets others act at the last moment before a put of ours; each of them once."""
+    """Runs each of `races` once, directly before a put of the commit under test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def only(builder: TableBuilder, version: int, name: str) -> list[dict[str, Any]]
 
 
 @pytest.mark.conformance("TXN-01", "TXN-10", "LOG-03", "LOG-09")
-def test_a_commit_stands_at_the_next_version_and_says_what_it_is(table: TableBuilder) -> None:
+def test_a_commit_has_the_next_version_and_provenance(table: TableBuilder) -> None:
     txn = transaction(
         table,
         "FSCK",
@@ -161,7 +161,7 @@ def test_an_empty_commit_changes_no_state(table: TableBuilder) -> None:
 
 
 @pytest.mark.conformance("TXN-01")
-def test_a_commit_without_competition_is_one_put_and_one_listing(table: TableBuilder) -> None:
+def test_requests_of_a_commit_without_conflict(table: TableBuilder) -> None:
     store = FaultStore(table.store)
     txn = append(table, store=store)
     opened = len(store.trace)
@@ -170,7 +170,7 @@ def test_a_commit_without_competition_is_one_put_and_one_listing(table: TableBui
 
 
 @pytest.mark.conformance("TXN-03")
-def test_a_lost_race_costs_one_listing_and_one_read_per_winner(table: TableBuilder) -> None:
+def test_requests_of_a_lost_race(table: TableBuilder) -> None:
     store = FaultStore(table.store)
     txn = append(table, store=store)
     opened = len(store.trace)
@@ -189,7 +189,7 @@ def test_a_lost_race_costs_one_listing_and_one_read_per_winner(table: TableBuild
 
 
 @pytest.mark.conformance("TXN-01", "TXN-03", "LOG-09", "LOG-10")
-def test_the_content_is_built_anew_for_each_version(table: TableBuilder) -> None:
+def test_the_commit_is_built_again_for_each_version(table: TableBuilder) -> None:
     instants = iter(NOW + timedelta(seconds=n) for n in range(9))
     races(table, [log.add("x")], [log.add("y")])
     outcome = commit(append(table, now=lambda: next(instants)))
@@ -201,7 +201,7 @@ def test_the_content_is_built_anew_for_each_version(table: TableBuilder) -> None
 
 
 @pytest.mark.conformance("TXN-07")
-def test_a_conflict_leaves_nothing_and_says_what_to_do(table: TableBuilder) -> None:
+def test_a_conflict_writes_nothing_and_names_the_remedy(table: TableBuilder) -> None:
     txn = transaction(table, "OPTIMIZE")
     live = staged_adds([log.add("a")["add"], log.add("b")["add"]])
     txn.read_files(live)
@@ -216,11 +216,11 @@ def test_a_conflict_leaves_nothing_and_says_what_to_do(table: TableBuilder) -> N
     assert isinstance(error, CommitConflictError)
     assert str(error) == (
         "table t, version 1: version 1 (DELETE) was committed first: it removed a, which was read; "
-        "run again, on the table as it is now"
+        "run again to use the latest version"
     )
 
 
-def test_the_tries_are_bounded(table: TableBuilder) -> None:
+def test_attempts_are_bounded(table: TableBuilder) -> None:
     races(table, *([log.add(f"x{n}")] for n in range(9)))
     pauses: list[float] = []
     outcome = append(table).commit(max_attempts=4, sleep=pauses.append)
@@ -230,15 +230,15 @@ def test_the_tries_are_bounded(table: TableBuilder) -> None:
     assert all(0 <= pause <= 2 for pause in pauses)
 
 
-def test_a_transaction_commits_once(table: TableBuilder) -> None:
+def test_a_transaction_can_be_used_once(table: TableBuilder) -> None:
     txn = append(table)
     commit(txn)
-    with pytest.raises(InvalidRequestError, match="once"):
+    with pytest.raises(InvalidRequestError, match="already used"):
         commit(txn)
 
 
 @pytest.mark.conformance("TXN-06", "RT-13")
-def test_a_commit_of_which_nothing_is_left_is_not_made() -> None:
+def test_a_commit_without_remaining_actions_is_superseded() -> None:
     table = built(TRACKED, None, log.add("a", stats='{"numRecords":1}'))
     txn = transaction(table, BACKFILL)
     live = staged_adds([log.add("a", stats='{"numRecords":1}', dataChange=False)["add"]])
@@ -249,7 +249,7 @@ def test_a_commit_of_which_nothing_is_left_is_not_made() -> None:
     assert table.names()[-1] == "00000000000000000001.json"
 
 
-# Gates
+# Preconditions
 
 
 @pytest.mark.conformance("TXN-11", "CAT-01", "FEAT-01")
@@ -262,7 +262,7 @@ def test_a_commit_of_which_nothing_is_left_is_not_made() -> None:
         log.protocol(1, 7, writer_features=["coordinatedCommits-preview", "inCommitTimestamp"]),
     ],
 )
-def test_a_protocol_that_asks_too_much_is_refused_before_a_byte_is_written(
+def test_an_unsupported_protocol_is_refused_before_any_write(
     protocol: log.Action,
 ) -> None:
     table = built(protocol)
@@ -274,7 +274,7 @@ def test_a_protocol_that_asks_too_much_is_refused_before_a_byte_is_written(
 
 
 @pytest.mark.conformance("TXN-11")
-def test_changing_metadata_needs_more_than_committing() -> None:
+def test_metadata_changes_require_more_support_than_commits() -> None:
     features = ["columnMapping", "domainMetadata", "icebergCompatV3", "rowTracking"]
     table = built(log.protocol(2, 7, writer_features=features))
     assert isinstance(commit(append(table)), Landed)
@@ -285,7 +285,7 @@ def test_changing_metadata_needs_more_than_committing() -> None:
 
 
 @pytest.mark.conformance("TXN-03")
-def test_a_winner_that_asks_too_much_ends_the_attempt(table: TableBuilder) -> None:
+def test_an_unsupported_concurrent_protocol_ends_the_attempt(table: TableBuilder) -> None:
     races(table, [log.protocol(1, 7, writer_features=["fooBar"])])
     with pytest.raises(UnsupportedFeatureError, match="fooBar"):
         commit(append(table))
@@ -293,7 +293,7 @@ def test_a_winner_that_asks_too_much_ends_the_attempt(table: TableBuilder) -> No
 
 
 @pytest.mark.conformance("FEAT-06", "FEAT-07")
-def test_a_feature_is_lost_only_where_that_was_said(table: TableBuilder) -> None:
+def test_features_are_removed_only_if_named(table: TableBuilder) -> None:
     def upgrade(drops: Sequence[str] = ()) -> Any:
         txn = transaction(table, "UPGRADE PROTOCOL")
         new = Protocol(min_reader_version=1, min_writer_version=7, writer_features=("invariants",))
@@ -307,7 +307,7 @@ def test_a_feature_is_lost_only_where_that_was_said(table: TableBuilder) -> None
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "S3"])
 @pytest.mark.parametrize(("others", "why"), [(None, "nobody said"), ("spark", "overwrites")])
-def test_on_s3_the_other_writers_must_be_safe(
+def test_on_s3_other_writers_must_be_declared(
     table: TableBuilder, scheme: str, others: Any, why: str
 ) -> None:
     table.store.root = f"{scheme}://bucket/t"
@@ -317,7 +317,7 @@ def test_on_s3_the_other_writers_must_be_safe(
     assert isinstance(commit(append(table, path="n2", other_writers="none")), Landed)
 
 
-def test_on_s3_a_log_that_goes_through_dynamodb_is_refused(table: TableBuilder) -> None:
+def test_on_s3_a_dynamodb_log_is_refused(table: TableBuilder) -> None:
     table.store.root = "s3://bucket/t"
     table.store.put("_delta_log/.tmp/00000000000000000000.json.uuid", b"{}")
     with pytest.raises(RefusedError, match="DynamoDB"):
@@ -332,7 +332,7 @@ def test_on_s3_a_log_that_goes_through_dynamodb_is_refused(table: TableBuilder) 
         log.domain("mine", {"k": "v"}),
     ],
 )
-def test_drafts_of_row_tracking_are_carried_over_or_refused(draft: log.Action) -> None:
+def test_row_tracking_drafts_are_converted_or_refused(draft: log.Action) -> None:
     table = built(TRACKED, None, draft)
     with pytest.raises(RefusedError, match="draft"):
         commit(append(table))
@@ -344,11 +344,11 @@ def test_drafts_of_row_tracking_are_carried_over_or_refused(draft: log.Action) -
     assert isinstance(commit(append(table, path="next")), Landed)
 
 
-# Outcomes that are not what they seem
+# Uncertain outcomes
 
 
 @pytest.mark.conformance("TXN-02")
-def test_a_put_whose_answer_was_lost_is_found_to_be_ours(table: TableBuilder) -> None:
+def test_a_put_with_a_lost_response_is_recognised(table: TableBuilder) -> None:
     trial = FaultStore(table.store)
     at = len(trial.trace)
     snapshot(table, trial)
@@ -361,7 +361,7 @@ def test_a_put_whose_answer_was_lost_is_found_to_be_ours(table: TableBuilder) ->
 
 
 class DoubtfulStore(RacedStore):
-    """Loses the answer of the first put, which had no effect."""
+    """Loses the response of the first put, which has no effect."""
 
     doubts = 1
 
@@ -375,7 +375,7 @@ class DoubtfulStore(RacedStore):
 
 
 @pytest.mark.conformance("TXN-02")
-def test_from_an_unknown_outcome_there_is_no_next_version() -> None:
+def test_no_further_attempt_after_an_unknown_outcome() -> None:
     table = TableBuilder(DoubtfulStore())
     table.commit([log.protocol(), log.metadata()])
     with pytest.raises(CommitUnknownError, match="version 1"):
@@ -384,7 +384,7 @@ def test_from_an_unknown_outcome_there_is_no_next_version() -> None:
 
 
 @pytest.mark.conformance("TXN-02")
-def test_an_unknown_outcome_behind_somebody_elses_commit_is_a_lost_race() -> None:
+def test_an_unknown_outcome_with_a_foreign_commit_is_a_lost_race() -> None:
     table = TableBuilder(DoubtfulStore())
     table.commit([log.protocol(), log.metadata()])
     races(table, [log.commit_info(txnId="other"), log.add("x")])
@@ -393,7 +393,7 @@ def test_an_unknown_outcome_behind_somebody_elses_commit_is_a_lost_race() -> Non
 
 
 @pytest.mark.conformance("TXN-02")
-def test_a_put_that_failed_for_certain_is_an_error_of_the_store(table: TableBuilder) -> None:
+def test_a_failed_put_is_a_storage_error(table: TableBuilder) -> None:
     trial = FaultStore(table.store)
     snapshot(table, trial)
     store = FaultStore(table.store, at=len(trial.trace), fault=Fault.FAILURE)
@@ -403,7 +403,7 @@ def test_a_put_that_failed_for_certain_is_an_error_of_the_store(table: TableBuil
 
 
 @pytest.mark.conformance("TXN-08")
-def test_a_zombie_finds_that_its_task_is_done(table: TableBuilder) -> None:
+def test_a_zombie_task_finds_its_commit(table: TableBuilder) -> None:
     zombie = append(table, operation_id="run-1")
     assert commit(append(table, operation_id="run-1")).version == 1
     assert commit(zombie) == AlreadyDone(version=1)
@@ -415,7 +415,7 @@ def test_a_zombie_finds_that_its_task_is_done(table: TableBuilder) -> None:
     assert table.names()[-1] == "00000000000000000003.json"
 
 
-def test_a_plan_whose_commits_are_gone_is_not_carried_out(table: TableBuilder) -> None:
+def test_a_plan_with_deleted_later_commits_is_not_applied(table: TableBuilder) -> None:
     for n in range(4):
         table.commit([log.add(f"x{n}")])
     table.checkpoint()
@@ -425,7 +425,7 @@ def test_a_plan_whose_commits_are_gone_is_not_carried_out(table: TableBuilder) -
 
 
 @pytest.mark.conformance("TXN-08", "TXN-09")
-def test_a_transaction_of_an_application_is_recorded_once(table: TableBuilder) -> None:
+def test_an_application_transaction_is_recorded_once(table: TableBuilder) -> None:
     def batch(version: int) -> Any:
         txn = append(table, path=f"batch{version}")
         txn.stage_txn("app", version)
@@ -440,7 +440,7 @@ def test_a_transaction_of_an_application_is_recorded_once(table: TableBuilder) -
     assert batch(8).version == 2
 
 
-def test_winners_that_were_cleaned_away_end_the_attempt(table: TableBuilder) -> None:
+def test_deleted_concurrent_commits_end_the_attempt(table: TableBuilder) -> None:
     txn = append(table)
     table.commit([log.add("x")])
     table.commit([log.add("y")])
@@ -464,9 +464,7 @@ def test_winners_that_were_cleaned_away_end_the_attempt(table: TableBuilder) -> 
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"metaData":{}}\n{"metaData":{}}\n'])
-def test_a_winner_that_cannot_be_understood_stops_everything(
-    table: TableBuilder, damage: bytes
-) -> None:
+def test_an_unreadable_concurrent_commit_is_an_error(table: TableBuilder, damage: bytes) -> None:
     txn = append(table)
     table.commit_bytes(damage)
     with pytest.raises(CorruptTableError) as caught:
@@ -475,7 +473,7 @@ def test_a_winner_that_cannot_be_understood_stops_everything(
 
 
 @pytest.mark.parametrize("trace", ["checkpoint", "commit"])
-def test_a_commit_behind_history_is_reported(table: TableBuilder, trace: str) -> None:
+def test_a_commit_at_a_deleted_version_is_reported(table: TableBuilder, trace: str) -> None:
     txn = append(table)
     for n in range(3):
         table.commit([log.add(f"x{n}")])
@@ -490,7 +488,7 @@ def test_a_commit_behind_history_is_reported(table: TableBuilder, trace: str) ->
         commit(txn)
 
 
-def test_files_that_are_a_little_older_are_no_alarm(table: TableBuilder) -> None:
+def test_slightly_older_files_are_tolerated(table: TableBuilder) -> None:
     store = table.store
     assert isinstance(store, RacedStore)
     txn = append(table)
@@ -499,7 +497,7 @@ def test_files_that_are_a_little_older_are_no_alarm(table: TableBuilder) -> None
     assert commit(txn).version == 1
 
 
-def test_a_commit_that_landed_is_not_undone_by_a_store_that_fails_afterwards(
+def test_a_landed_commit_survives_later_storage_errors(
     table: TableBuilder, caplog: pytest.LogCaptureFixture
 ) -> None:
     trial = FaultStore(table.store)
@@ -569,7 +567,7 @@ def test_a_fault_at_any_step_leaves_the_table_before_or_after() -> None:
         (log.protocol(1, 7, writer_features=[]), IN_COMMIT, False),
     ],
 )
-def test_the_time_stands_first_where_it_must(
+def test_the_in_commit_timestamp_is_the_first_field(
     protocol: log.Action, configuration: dict[str, str], active: bool
 ) -> None:
     table = built(protocol, configuration)
@@ -581,7 +579,7 @@ def test_the_time_stands_first_where_it_must(
 
 
 @pytest.mark.conformance("ICT-02", "ICT-03")
-def test_times_rise_while_the_clock_runs_backwards_through_fifty_lost_races() -> None:
+def test_timestamps_increase_with_a_clock_that_runs_backwards() -> None:
     table = TableBuilder(RacedStore())
     first = EPOCH_MS + 10_000_000
     table.commit(
@@ -601,7 +599,7 @@ def test_times_rise_while_the_clock_runs_backwards_through_fifty_lost_races() ->
 
 
 @pytest.mark.conformance("ICT-04", "ICT-05")
-def test_enabling_records_the_version_and_time_that_it_lands_at() -> None:
+def test_enabling_records_the_landed_version_and_time() -> None:
     table = built(TIMED)
     base = snapshot(table).metadata
     txn = transaction(table, "SET TBLPROPERTIES", now=lambda: NOW - timedelta(days=9))
@@ -625,15 +623,15 @@ def test_enabling_records_the_version_and_time_that_it_lands_at() -> None:
 
 
 @pytest.mark.conformance("ICT-03")
-def test_without_the_time_before_there_is_no_commit() -> None:
+def test_a_missing_previous_timestamp_is_refused() -> None:
     table = built(TIMED, IN_COMMIT)
     table.checkpoint()
     table.drop("00000000000000000000.json")
-    with pytest.raises(RefusedError, match="is gone"):
+    with pytest.raises(RefusedError, match="is missing"):
         commit(append(table))
 
 
-def test_properties_that_hold_the_version_follow_it(table: TableBuilder) -> None:
+def test_version_properties_follow_the_landed_version(table: TableBuilder) -> None:
     txn = transaction(table, "DROP FEATURE")
     key = "delta.requireCheckpointProtectionBeforeVersion"
     txn.stage_metadata(_with(snapshot(table).metadata, {key: "?"}), version_properties=[key])
@@ -646,7 +644,7 @@ def test_properties_that_hold_the_version_follow_it(table: TableBuilder) -> None
 
 
 @pytest.mark.conformance("RT-02", "RT-03", "RT-04", "RT-06", "RT-18")
-def test_new_files_get_row_ids_and_the_mark_rises_with_them() -> None:
+def test_new_files_get_row_ids_and_raise_the_mark() -> None:
     table = built()
     for version, mark in ((1, 9), (2, 19)):
         assert commit(append(table, path=f"f{version}")).version == version
@@ -665,7 +663,7 @@ def test_new_files_get_row_ids_and_the_mark_rises_with_them() -> None:
 
 
 @pytest.mark.conformance("RT-02", "RT-06", "RT-14")
-def test_row_ids_follow_the_version_that_the_commit_lands_at() -> None:
+def test_row_commit_versions_follow_the_landed_version() -> None:
     table = built()
     races(
         table,
@@ -680,7 +678,7 @@ def test_row_ids_follow_the_version_that_the_commit_lands_at() -> None:
 
 
 @pytest.mark.conformance("RT-02")
-def test_row_tracking_that_a_winner_introduces_is_obeyed(table: TableBuilder) -> None:
+def test_concurrently_added_row_tracking_is_applied(table: TableBuilder) -> None:
     upgraded = log.protocol(
         1, 7, writer_features=["appendOnly", "invariants", "domainMetadata", "rowTracking"]
     )
@@ -691,14 +689,14 @@ def test_row_tracking_that_a_winner_introduces_is_obeyed(table: TableBuilder) ->
 
 
 @pytest.mark.conformance("RT-04")
-def test_row_ids_go_on_above_the_highest_that_the_caller_met() -> None:
+def test_row_ids_continue_above_the_highest_known_row_id() -> None:
     table = built(TRACKED, None, log.domain("delta.rowTracking", '{"rowIdHighWaterMark":3}'))
     commit(append(table, highest_row_id=99))
     assert only(table, 1, "add")[0]["baseRowId"] == 100
 
 
 @pytest.mark.conformance("RT-02")
-def test_files_whose_rows_are_not_counted_get_no_row_ids() -> None:
+def test_files_without_row_counts_are_refused() -> None:
     table = built()
     txn = transaction(table, "WRITE")
     txn.stage_adds([log.add("f", stats="{}")["add"]])
@@ -708,7 +706,7 @@ def test_files_whose_rows_are_not_counted_get_no_row_ids() -> None:
 
 
 @pytest.mark.conformance("RT-07")
-def test_files_committed_before_keep_their_row_ids() -> None:
+def test_existing_files_keep_their_row_ids() -> None:
     old = {"baseRowId": 5, "defaultRowCommitVersion": 0, "stats": '{"numRecords":1}'}
     mark = log.domain("delta.rowTracking", '{"rowIdHighWaterMark":5}')
     table = built(TRACKED, None, log.add("f", **old), mark)
@@ -723,7 +721,7 @@ def test_files_committed_before_keep_their_row_ids() -> None:
 
 
 @pytest.mark.conformance("RT-08")
-def test_while_suspended_no_row_ids_are_given() -> None:
+def test_no_row_ids_while_suspended() -> None:
     table = built(TRACKED, {"delta.rowTrackingSuspended": "true"})
     txn = transaction(table, "WRITE")
     txn.stage_adds([log.add("f")["add"]])
@@ -735,7 +733,7 @@ def test_while_suspended_no_row_ids_are_given() -> None:
 
 
 @pytest.mark.conformance("RT-18")
-def test_rows_are_not_moved_away_from_their_ids() -> None:
+def test_moving_rows_without_their_ids_is_refused() -> None:
     table = built(TRACKED, {"delta.enableRowTracking": "true"})
     with pytest.raises(RefusedError, match="lose their row IDs"):
         commit(append(table, preserves_row_ids=False))
@@ -745,7 +743,7 @@ def test_rows_are_not_moved_away_from_their_ids() -> None:
 
 
 @pytest.mark.conformance("DOM-05")
-def test_a_removed_domain_leaves_its_last_configuration() -> None:
+def test_a_removed_domain_keeps_its_last_configuration() -> None:
     table = built(TRACKED, None, log.domain("mine", "{ }"))
     txn = transaction(table, "DOMAIN METADATA CLEANUP")
     txn.remove_domain("mine")
@@ -759,7 +757,7 @@ def test_a_removed_domain_leaves_its_last_configuration() -> None:
 
 
 @pytest.mark.conformance("DOM-03", "TXN-11")
-def test_a_domain_without_the_feature_is_refused_before_a_byte_is_written(
+def test_a_domain_without_its_feature_is_refused_before_any_write(
     table: TableBuilder,
 ) -> None:
     txn = transaction(table)
@@ -770,7 +768,7 @@ def test_a_domain_without_the_feature_is_refused_before_a_byte_is_written(
 
 
 @pytest.mark.conformance("LOG-13")
-def test_a_commit_does_not_name_the_place_of_its_table(table: TableBuilder) -> None:
+def test_a_commit_does_not_contain_the_table_address(table: TableBuilder) -> None:
     table.store.root = "memory://somewhere/else"
     commit(append(table))
     assert b"somewhere" not in table.read("00000000000000000001.json")

@@ -1,4 +1,4 @@
-"""Three writers on one table in every order that a seed gives, judged by a model of a few lines.
+"""Three writers on one table, interleaved in random order and checked against a small model.
 
 The writers take turns at each request to the store. Some puts lose their answer, before or after
 they took effect, and some arrive only later. `DELTA_MAINTENANCE_SEEDS` is the number of seeds.
@@ -33,7 +33,7 @@ FEATURES = log.features(
     "deletionVectors", writer_only=["domainMetadata", "inCommitTimestamp", "rowTracking"]
 )
 Late = list[tuple[str, bytes]]
-"""Puts that are still under way."""
+"""Puts that take effect later."""
 START = [
     log.commit_info("CREATE TABLE", inCommitTimestamp=EPOCH_MS),
     FEATURES,
@@ -44,7 +44,7 @@ START = [
 
 
 class PacedStore(ScheduledStore):
-    """One writer's view of the store: each request waits for its turn, some puts go astray."""
+    """One writer's view of the store: requests wait for their turn, and some puts are lost."""
 
     def __init__(self, inner: MemoryStore, schedule: Schedule, late: Late) -> None:
         super().__init__(inner, schedule)
@@ -129,7 +129,7 @@ class Writer:
                 "empty",
             ]
         )
-        # Every writer is given some of the same tasks, as if one had been started twice.
+        # Writers share some tasks, as if a task had been started twice.
         task = f"shared-{turn}" if turn % 4 == 0 else f"{self.number}-{turn}"
         if task.startswith("shared"):
             kind = "append"
@@ -182,7 +182,7 @@ def _plain(value: Any) -> Any:
 
 
 @pytest.mark.conformance("TXN-01", "TXN-02", "TXN-06", "TXN-07", "TXN-08", "RT-02", "ICT-03")
-def test_writers_in_any_order_leave_what_the_model_allows() -> None:
+def test_interleaved_writers_agree_with_the_model() -> None:
     landed = rebased = faults = 0
     for seed in range(SEEDS):
         try:
@@ -202,7 +202,7 @@ def test_writers_in_any_order_leave_what_the_model_allows() -> None:
     assert faults > SEEDS / 4
 
 
-def test_a_seed_plays_the_same_twice() -> None:
+def test_a_seed_is_deterministic() -> None:
     first, second = (_play(3)[1] for _ in range(2))
     paths = [status.path for status in first.list_from("_delta_log")]
     assert [status.path for status in second.list_from("_delta_log")] == paths
@@ -224,7 +224,7 @@ def _play(seed: int) -> tuple[list[Writer], MemoryStore]:
 
 
 def _judge(store: MemoryStore, results: list[tuple[str, object]]) -> int:
-    """Replays the log with dicts. Returns the number of commits."""
+    """Replays the log with dicts and returns the number of commits."""
     live: dict[str, dict[str, Any]] = {}
     given: list[tuple[int, int]] = []
     mark, previous, metadata_version = -1, 0, 0

@@ -1,4 +1,4 @@
-"""Four processes that commit to one table at once, two of them delta-rs.
+"""Four processes that commit to one table concurrently, two of them with delta-rs.
 
 `DELTA_MAINTENANCE_COMMITS` is the number of commits of each.
 """
@@ -56,7 +56,7 @@ for number in range(count):
 
 
 @pytest.mark.conformance("TXN-01", "LOG-09", "LOG-10")
-def test_no_commit_of_four_processes_is_lost_or_made_twice(tmp_path: Path) -> None:
+def test_four_processes_lose_or_duplicate_no_commit(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path)
     configuration = {"delta.checkpointInterval": "25", "delta.enableExpiredLogCleanup": "false"}
     table.commit([log.protocol(), log.metadata(configuration=configuration)])
@@ -71,14 +71,14 @@ def test_no_commit_of_four_processes_is_lost_or_made_twice(tmp_path: Path) -> No
         for name, script in writers.items()
     }
     try:
-        said = {
+        output = {
             name: process.communicate(timeout=LIMIT_SECONDS) for name, process in running.items()
         }
     finally:
         for process in running.values():
             process.kill()
     for name, process in running.items():
-        assert process.returncode == 0, f"{name}: {said[name][1][-2000:]}"
+        assert process.returncode == 0, f"{name}: {output[name][1][-2000:]}"
 
     names = [n for n in table.names() if n.endswith(".json") and not n.startswith((".", "_"))]
     assert names == [f"{version:020d}.json" for version in range(4 * COMMITS + 1)]
@@ -89,6 +89,6 @@ def test_no_commit_of_four_processes_is_lost_or_made_twice(tmp_path: Path) -> No
         (add,) = [line["add"] for line in lines if "add" in line]
         marks.append(info.get("operationId") or info["mark"])
         if "operationId" in info:
-            assert f"{version} {add['path']}" in said[add["path"][0]][0].splitlines()
+            assert f"{version} {add['path']}" in output[add["path"][0]][0].splitlines()
     assert len(set(marks)) == len(marks) == 4 * COMMITS
     assert open_table(str(tmp_path)).snapshot().live_files().num_rows == 4 * COMMITS

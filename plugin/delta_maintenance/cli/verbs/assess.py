@@ -1,4 +1,4 @@
-"""`assess`: what is due on the tables of a policy, why, and what it costs and brings."""
+"""`assess`: the operations that are due on the tables of a policy, with reasons and costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`health`: how one table is doing, from its log alone."""
+"""`health`: the health of one table, from its log alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`inspect`: what a version of a table is, and what opening it costs."""
+"""`inspect`: one version of a table, and the cost of opening it."""
 
 from __future__ import annotations
 

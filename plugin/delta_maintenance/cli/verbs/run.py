@@ -1,4 +1,4 @@
-"""`run`: what is due on the tables of a policy, in order, one table after the other."""
+"""`run`: the operations that are due on the tables of a policy, one table after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`spark-spec` and `spark-stage`: jobs for platforms that are asked by others than this command."""
+"""`spark-spec` and `spark-stage`: job requests for platforms that this command does not call."""
 
 from __future__ import annotations
 

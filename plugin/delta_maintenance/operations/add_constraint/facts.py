@@ -1,4 +1,4 @@
-"""What people are told of a constraint that is added."""
+"""Facts about an added constraint, for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from delta_maintenance.operations.table_change import facts as change_facts
 
 
 def plan_facts(plan: AddConstraintPlan) -> Facts:
-    """What has to be read, and who is cut off."""
+    """Facts of a plan: the rows to read, and the clients that lose access."""
     facts = change_facts.plan_facts(plan)
     if not plan.is_noop:
         facts |= {
@@ -25,7 +25,7 @@ def plan_facts(plan: AddConstraintPlan) -> Facts:
 
 
 def result_facts(result: AddConstraintResult) -> Facts:
-    """What was found in the rows, and what was committed."""
+    """Facts of a result: the findings in the rows, and the commit."""
     found = result.checked
     return {
         "table": result.table,
@@ -46,5 +46,5 @@ def result_facts(result: AddConstraintResult) -> Facts:
 
 
 def ending(result: AddConstraintResult, outcome: Outcome) -> Ending:
-    """Says which rows violate the constraint, or why there is a conflict."""
+    """The ending of a result, with the violations or the reason of a conflict."""
     return Ending(outcome=outcome, problem=result.problem)

@@ -1,8 +1,9 @@
-"""The `add-constraint` operation: a CHECK constraint, after all rows were found to satisfy it.
+"""The `add-constraint` operation: adds a CHECK constraint if all rows satisfy it.
 
-Implements "CHECK Constraints". The expression is SQL of Delta's writers, so an engine that speaks
-it looks at the rows (`ConstraintCheck`); the commit stays ours, and depends on every live file.
-What others commit in between is looked at too, and only that: what holds for a file holds for good.
+Implements "CHECK Constraints". The expression is SQL as Delta's writers evaluate it, so an engine
+with that dialect checks the rows (`ConstraintCheck`). This module makes the commit, which depends
+on every live file. Files that other writers add in the meantime are checked as well, and only
+those, because the result for a file never changes.
 """
 
 from __future__ import annotations
@@ -64,22 +65,24 @@ __all__ = [
 FEATURE = "checkConstraints"
 
 _MAX_LOOKS = 10
-"""At the data, while others keep committing; from the second on only at what is new."""
+"""Rounds of checks while other writers keep committing. From the second round on, only new files
+are checked.
+"""
 _RESERVED = "__char_varchar_string_length_check__"
 """The name that Delta Spark gives to the lengths of texts."""
 
 
 class ConstraintCheck(Protocol):
-    """An engine that looks at rows."""
+    """An engine that checks rows."""
 
     def __call__(
         self, snapshot: Snapshot, expression: str, *, added_after: int | None
     ) -> CheckedRows:
         """Evaluates the expression for every live row of the snapshot.
 
-        With `added_after` only for files that were added by commits after that version, or by
-        nobody knows which. `InvalidRequestError` for an expression that is none of a constraint:
-        not boolean, about columns that are not there, or about more than one row.
+        With `added_after`, only for files that were added after that version, or in an unknown
+        version. Raises `InvalidRequestError` if the expression is not that of a constraint: not
+        boolean, with unknown columns, or over more than one row.
         """
 
 
@@ -92,10 +95,10 @@ def plan(
     engine: ConstraintCheck | None = None,
     progress: Progress | None = None,
 ) -> AddConstraintPlan:
-    """What adding the constraint to the latest snapshot takes. Looks at no row and writes nothing.
+    """Plans to add the constraint to the latest snapshot. Reads no rows and writes nothing.
 
-    `InvalidRequestError` for an empty name or expression; `RefusedError` for a name that is taken;
-    `UnsupportedFeatureError` and `RefusedError` for a table that must not be changed.
+    Raises `InvalidRequestError` for an empty name or expression, `RefusedError` for a name that is
+    taken, and `UnsupportedFeatureError` or `RefusedError` for a table that must not be changed.
     """
     options = options.validated()
     options = replace(options, name=options.name.strip(), expression=options.expression.strip())
@@ -132,12 +135,11 @@ def apply(
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> AddConstraintResult:
-    """Looks at the rows of the table as it is now, and commits where all of them satisfy.
+    """Checks the rows of the latest version, and commits if all of them satisfy the constraint.
 
-    `engine` looks at the rows; without one only a plan that does nothing can be carried out.
-    Errors:
-    those of the check; `RefusedError` where the table is another one, or must not be changed any
-    more; `CommitUnknownError` where nobody can tell whether the commit was made.
+    `engine` checks the rows; without an engine, only a plan that does nothing can be applied.
+    Raises the errors of the check, `RefusedError` if the table was replaced or must no longer be
+    changed, and `CommitUnknownError` if the outcome of the commit is unknown.
     """
     if plan.is_noop:
         return AddConstraintResult(
@@ -150,7 +152,7 @@ def apply(
     looks = _Looks(engine, plan.options.expression)
 
     def decide(snapshot: Snapshot) -> Decision:
-        # Nobody is to wait for hours for what can be refused at once.
+        # Refuse at once what needs no data, rather than after hours of reading.
         _require_committable(table, snapshot, plan.options.other_writers)
         return _decide(snapshot, plan.options, plan.operation_id)
 
@@ -178,7 +180,7 @@ class _ViolatedError(Exception):
 
 
 class _Looks:
-    """Every look at the data, each at what the ones before have not seen."""
+    """All rounds of checks; each covers the files that the earlier rounds have not covered."""
 
     def __init__(self, check: ConstraintCheck, expression: str) -> None:
         self._check = check

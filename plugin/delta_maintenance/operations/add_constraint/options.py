@@ -1,4 +1,4 @@
-"""Which constraint is to be added, what that takes, and what was found and committed."""
+"""Options, Plan and Result of `add-constraint`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SHOWN_FILES = 5
 """Files with violations that a Result names at most."""
 
 Status = Literal["committed", "already-done", "nothing-to-do", "violated", "conflict"]
-"""`violated`: rows do not satisfy the constraint. `conflict`: others changed the table faster than
-it could be looked at, or in another way than planned. Nothing was written in either case."""
+"""`violated`: rows do not satisfy the constraint. `conflict`: other writers changed the table
+faster than it could be checked, or contrary to the plan. Nothing was written in either case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +44,11 @@ class AddConstraintOptions(ChangeOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddConstraintPlan(ChangePlan):
-    """What `apply` will look at and commit, and for whom."""
+    """The rows to check, the commit to make, and the clients that lose access."""
 
     options: AddConstraintOptions
     engine: Literal["spark"] = "spark"
-    """Who looks at the rows: nobody else speaks the language of the expression."""
+    """The engine that checks the rows: only Spark evaluates the SQL of the expression."""
     num_files: int
     """To be read, of which only the columns that the expression names."""
     total_size: int
@@ -70,7 +70,7 @@ class ViolatingFile(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedRows(Record):
-    """What a look at the data found."""
+    """The result of one check of rows."""
 
     files: int = 0
     rows: int = 0
@@ -95,11 +95,11 @@ class CheckedRows(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddConstraintResult(Record):
-    """What was found and committed."""
+    """The findings and the commit."""
 
     table: str
     version: int
-    """Of the commit; where none was made, the newest one that was looked at."""
+    """The version of the commit, or the newest version that was checked if there is no commit."""
     status: Status
     attempts: int = 0
     """Versions tried."""
@@ -109,5 +109,5 @@ class AddConstraintResult(Record):
     changes: tuple[PropertyChange, ...] = ()
     added_features: tuple[str, ...] = ()
     problem: str | None = None
-    """Why there is a violation or a conflict, and what to do."""
+    """The reason of a violation or a conflict, and the remedy."""
     notes: tuple[str, ...] = ()

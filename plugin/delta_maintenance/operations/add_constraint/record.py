@@ -1,4 +1,4 @@
-"""The operation `add-constraint`, as every surface knows it."""
+"""The record of the operation `add-constraint`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ RECORD = OperationRecord(
     name="add-constraint",
     title="Add a CHECK constraint",
     summary="add a CHECK constraint, after all rows were found to satisfy it",
-    description="Add a CHECK constraint. A Spark job looks at every row first: where one does not "
-    "satisfy it,\nnothing is committed, and the files with the most such rows are named. With "
-    "--dry-run says\nwhat would be read, and who would be cut off. set-properties --unset "
-    "delta.constraints.NAME\nremoves a constraint.",
+    description=(
+        "Add a CHECK constraint. A Spark job checks every row first. If a row violates the\n"
+        "constraint, nothing is committed, and the files with the most violations are listed.\n"
+        "--dry-run shows what would be read, and the clients that would lose access.\n"
+        "set-properties --unset delta.constraints.NAME removes a constraint."
+    ),
     options=AddConstraintOptions,
     plan=AddConstraintPlan,
     result=AddConstraintResult,

@@ -1,6 +1,6 @@
-"""Live files without row IDs, as the adds that will give them some.
+"""Live files without row IDs, and the adds that assign row IDs to them.
 
-Streams a snapshot: what is held is the keys of its replay and one batch.
+Streams a snapshot: memory holds the keys of its replay and one batch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.commit.conflicts import WinningCommit
+from delta_maintenance.protocol.commit.conflicts import ConcurrentCommit
 from delta_maintenance.protocol.commit.staged import places
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
 from delta_maintenance.protocol.row_tracking.backfill import (
@@ -33,15 +33,15 @@ _AUDITED = {
 
 
 def audit_row_ids(snapshot: Snapshot) -> RowIdFindings:
-    """What the row IDs of all files of the snapshot come to.
+    """Audits the row IDs of all files of the snapshot.
 
-    A checkpoint that turns out to be damaged is passed over.
+    A damaged checkpoint is skipped.
     """
     while True:
         audit = RowIdAudit()
         try:
             for batch in snapshot.scan(fields=_AUDITED):
-                audit.offer(batch.adds, batch.tombstones)
+                audit.add(batch.adds, batch.tombstones)
         except UnusableCheckpointError as error:
             snapshot = snapshot.avoiding(error)
         else:
@@ -49,10 +49,10 @@ def audit_row_ids(snapshot: Snapshot) -> RowIdFindings:
 
 
 def files_without_row_ids(snapshot: Snapshot, *, files_per_batch: int) -> Iterator[pa.Table]:
-    """The adds to be committed anew, every field as it stands in the log but for `dataChange`.
+    """The adds to commit again, with every field as in the log except `dataChange`.
 
-    Statistics that stand in a checkpoint's structs alone are rendered as JSON; `RefusedError` where
-    that would lose any. `UnusableCheckpointError` as of `Snapshot.scan`.
+    Statistics that only the structs of a checkpoint contain are rendered as JSON. Raises
+    `RefusedError` if that would lose any, and `UnusableCheckpointError` like `Snapshot.scan`.
     """
     waiting: list[pa.Table] = []
     count = 0
@@ -83,13 +83,13 @@ def counted(adds: pa.Table, count_rows: RowCounter) -> tuple[pa.Table, tuple[str
 
 
 class TouchedFiles:
-    """The files that others wrote about since a snapshot was read: whatever they did, it stands."""
+    """Files that other writers added or removed since a snapshot was read. Their actions win."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._places: list[pa.Array] = []
 
-    def offer(self, commits: Iterable[WinningCommit]) -> None:
+    def offer(self, commits: Iterable[ConcurrentCommit]) -> None:
         """Takes in commits of others."""
         for commit in commits:
             for batch in (commit.adds, commit.removes):
@@ -97,7 +97,7 @@ class TouchedFiles:
                     self._places.append(places(batch, root=self._root))
 
     def left_out_of(self, adds: pa.Table) -> pa.Table:
-        """The adds of files that nobody else touched."""
+        """The adds of files that no other writer touched."""
         if not self._places:
             return adds
         touched = pa.concat_arrays(self._places)
@@ -115,6 +115,6 @@ def _re_added(snapshot: Snapshot) -> Iterator[pa.Table]:
 
 
 def _layout(snapshot: Snapshot) -> FileActionLayout:
-    """A commit holds what a checkpoint with JSON statistics would hold."""
+    """A commit contains the same fields as a checkpoint with JSON statistics."""
     layout = layout_of(snapshot, zone=None)
     return replace(layout, stats_as_json=True, statistics_type=None, partition_types=None)

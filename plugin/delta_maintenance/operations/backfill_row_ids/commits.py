@@ -1,12 +1,12 @@
-"""The commits of a row ID backfill, one after the other, beside everybody else's.
+"""The commits of a row ID backfill, one after the other, beside those of other writers.
 
-Three phases, each sound by itself, so that a run may end anywhere and the next one goes on: the
-table starts to support row tracking; files are committed anew, some at a time, each batch with the
-row IDs of its files; the table enables row tracking, on top of a version of which every live file
-was seen to have its row IDs. What a batch is to do follows from the files that lack row IDs, never
-from what a run remembers, so nothing is given out twice.
+There are three phases, each of which leaves a valid table, so that a later run can continue an
+interrupted one: the table supports row tracking; files are committed again in batches, each with
+the row IDs of its files; the table enables row tracking, on top of a version whose live files all
+have row IDs. The content of a batch follows from the files without row IDs, never from the memory
+of a run, so no row ID is assigned twice.
 
-The name of the operation is what tells other writers that such a commit changes nothing else.
+Other writers recognise by the name of the operation that such a commit changes nothing else.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from delta_maintenance.table.read.table import Table
 SUPPORT, ENABLE = "support", "enable"
 """The first and the last commit of a backfill."""
 _TRIES = 20
-"""Of one commit whose winners have to be looked at anew; each of them tries many versions."""
+"""Attempts at one commit after conflicts; each attempt tries many versions."""
 _RESTARTS = 5
 """Of the stream of files, after files of the log were found damaged or gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitSettings:
-    """What all commits of a backfill have in common."""
+    """The common values of all commits of a backfill."""
 
     operation_id: str | None = None
     """Of the task: a second run of it recognises the commits of the first."""
@@ -76,7 +76,7 @@ class CommitSettings:
 
 
 class RowIdBackfill:
-    """One run on one table; counts what it did so far, however it ends."""
+    """One run on one table. Counts its work, whether it succeeds or fails."""
 
     def __init__(
         self,
@@ -126,15 +126,16 @@ class RowIdBackfill:
             outcome = self._commit_support(snapshot, change)
             snapshot = self._latest(snapshot)
             if isinstance(outcome, AlreadyDone):
-                # Who has ended it since is not to be overruled.
+                # Do not override a writer that disabled row tracking since then.
                 self._require_support(snapshot)
         raise self._gave_up(snapshot, outcome)
 
     def fill(self, snapshot: Snapshot) -> None:
-        """Gives row IDs to every file of the snapshot that lacks them and is still live.
+        """Assigns row IDs to every file of the snapshot that has none and is still live.
 
-        Files whose rows cannot be counted are left out, and stand in `problems`. What others did
-        to a file since wins. `CommitConflictError` where they ended row tracking.
+        Files whose rows cannot be counted are skipped and listed in `problems`. Later changes to a
+        file by other writers win. Raises `CommitConflictError` if another writer disabled row
+        tracking.
         """
         for _ in range(_RESTARTS):
             try:
@@ -171,7 +172,7 @@ class RowIdBackfill:
             if findings.highest > sources_of(snapshot).high_water_mark:
                 mark = row_tracking.render_domain_configuration(findings.highest)
                 txn.stage_domain(row_tracking.DOMAIN, mark)
-            # Whatever comes first has to be looked at before this may be true.
+            # Concurrent commits must be checked before this holds.
             outcome = self._committed(txn, max_attempts=1)
             if not isinstance(outcome, Conflicted):
                 return outcome.version
@@ -275,10 +276,10 @@ class RowIdBackfill:
         if state in (RowTrackingState.SUPPORTED, RowTrackingState.ENABLED):
             return state
         raise CommitConflictError(
-            f"row tracking is {state.value} since somebody else's commit",
+            f"row tracking is {state.value} since a commit of another writer",
             table=snapshot.table,
             version=snapshot.version,
-            remedy="run again once it is settled whether the table is to have it",
+            remedy="decide whether the table should have it, then run again",
         )
 
     def _gave_up(self, snapshot: Snapshot, outcome: Outcome | None) -> CommitConflictError:
@@ -301,10 +302,10 @@ def commit_id(operation_id: str, what: str) -> str:
 def planned_support(
     snapshot: Snapshot, *, convert_draft: bool, lift_suspension: bool
 ) -> SupportChange | None:
-    """What lets the table support row tracking, None where it does.
+    """The change that adds support for row tracking, or None if the table supports it.
 
-    `UnsupportedFeatureError` and `RefusedError`, by the snapshot alone, for a table that no
-    backfill must write to. Who else commits to it is asked at the first commit.
+    Raises `UnsupportedFeatureError` or `RefusedError`, from the snapshot alone, for a table that a
+    backfill must not write to. The setting for other writers is checked at the first commit.
     """
     try:
         change = support_change(
@@ -335,13 +336,12 @@ def require_unique(snapshot: Snapshot, findings: RowIdFindings) -> None:
             f"the row ID {findings.shared} belongs to two live files",
             table=snapshot.table,
             version=snapshot.version,
-            remedy="drop the table feature rowTracking, which takes all row IDs away, and begin "
-            "anew",
+            remedy="drop the table feature rowTracking, which removes all row IDs, and start again",
         )
 
 
 def sources_of(snapshot: Snapshot) -> RowTrackingSources:
-    """What of the snapshot row tracking depends on."""
+    """The parts of the snapshot that row tracking depends on."""
     state = snapshot.state
     domain = state.domains.get(row_tracking.DOMAIN)
     return RowTrackingSources(

@@ -1,4 +1,4 @@
-"""What people are told of a backfill of row IDs."""
+"""Facts about a row ID backfill, for people."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def result_facts(result: BackfillRowIdsResult) -> Facts:
 
 
 def ending(result: BackfillRowIdsResult, outcome: Outcome) -> Ending:
-    """Says what keeps row tracking from being enabled."""
+    """The ending of a result, with the reason if row tracking could not be enabled."""
     if result.problem is None:
         return Ending(outcome=outcome)
     were = "commit was" if result.num_commits == 1 else "commits were"

@@ -1,9 +1,9 @@
-"""The `backfill-row-ids` operation: give row IDs to every file of a table, and enable row tracking.
+"""The `backfill-row-ids` operation: assigns row IDs to all files and enables row tracking.
 
-Works in commits that each leave a sound table behind, beside everybody else's: one that lets the
-table support row tracking, one for each batch of files, one that enables it. A run that ends
-anywhere is continued by the next one, and two at a time do no harm: what is left to do follows from
-the table alone.
+The operation makes several commits, each of which leaves a valid table: one that adds support for
+row tracking, one for each batch of files, and one that enables it. Other writers may commit in
+between. A later run continues an interrupted one, and concurrent runs do no harm, because the
+remaining work follows from the table alone.
 """
 
 from __future__ import annotations
@@ -74,10 +74,11 @@ def plan(
     engine: RowCounter | None = None,
     progress: Progress | None = None,
 ) -> BackfillRowIdsPlan:
-    """What is to be done to this snapshot. Reads its file actions once, and no data file.
+    """Plans the backfill of this snapshot. Reads its file actions once, and no data file.
 
-    `UnsupportedFeatureError` and `RefusedError` where the table must not be written to, is of a
-    draft or suspended and the options do not say to change that, or has row IDs twice already.
+    Raises `UnsupportedFeatureError` or `RefusedError` if the table must not be written to, if its
+    row tracking follows a draft or is suspended and the options do not allow a change of that, or
+    if it has duplicate row IDs.
     """
     # Types bind no caller.
     options = (options or BackfillRowIdsOptions()).validated()
@@ -93,11 +94,11 @@ def plan(
     )
     if earlier is not None and change is not None:
         raise RefusedError(
-            f"row tracking is {sources.state.value}, though this task let the table support it as "
-            f"version {earlier.version}: somebody has ended it since",
+            f"row tracking is {sources.state.value}, although this task enabled its support in "
+            f"version {earlier.version}: another writer has changed it since",
             table=snapshot.table,
             version=snapshot.version,
-            remedy="run another task if it is to be enabled all the same",
+            remedy="to enable it nevertheless, run a new task",
         )
     findings = audit_row_ids(snapshot)
     require_unique(snapshot, findings)
@@ -135,11 +136,11 @@ def apply(
     snapshot: Snapshot | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> BackfillRowIdsResult:
-    """Carries the plan out on the table as it is now.
+    """Applies the plan to the latest version of the table.
 
-    `engine` reads footers in place of a few threads of this process. `snapshot` is the one
-    that the plan was made from, where it is still at hand: that saves opening it again. Errors are
-    raised as long as nothing was committed; after that the Result has them.
+    `engine` reads footers instead of threads of this process. `snapshot` is the snapshot of the
+    plan, if it is still in memory, which saves opening it again. Errors before the first commit are
+    raised; later errors are in the Result.
     """
     if plan.is_noop:
         return BackfillRowIdsResult(
@@ -184,7 +185,7 @@ def apply(
 
 
 class _Run:
-    """One run of `apply`, and what is known of it however it ends."""
+    """One run of `apply`, with its Result even if it fails."""
 
     def __init__(self, table: Table, plan: BackfillRowIdsPlan, backfill: RowIdBackfill) -> None:
         self.backfill = backfill
@@ -240,7 +241,7 @@ class _Run:
         )
 
     def result(self) -> BackfillRowIdsResult:
-        """What this run has come to."""
+        """The Result of this run."""
         return BackfillRowIdsResult(
             table=self._plan.table,
             version=self._version,
@@ -271,7 +272,7 @@ class _Run:
 
 
 def _earlier(snapshot: Snapshot, options: BackfillRowIdsOptions) -> EarlierCommit | None:
-    """The last of the two commits of this task that somebody may have undone since."""
+    """The later of the two commits of this task that another writer may have undone."""
     if options.operation_id is None:
         return None
     ids = [commit_id(options.operation_id, what) for what in (SUPPORT, ENABLE)]
@@ -299,10 +300,10 @@ def _engine(
     options: BackfillRowIdsOptions, findings: RowIdFindings
 ) -> tuple[Literal["local", "spark"], str]:
     if not findings.uncounted:
-        return "local", "the statistics tell the rows of all of them"
-    what = f"the rows of {findings.uncounted} are to be read from footers"
+        return "local", "the statistics contain the row counts of all of them"
+    what = f"the row counts of {findings.uncounted} must be read from footers"
     if options.engine == "auto" and findings.uncounted >= options.auto_spark_files:
-        return "spark", f"{what}, which are more than one process should read"
+        return "spark", f"{what}, which is too many for one process"
     return ("spark" if options.engine == "spark" else "local"), what
 
 

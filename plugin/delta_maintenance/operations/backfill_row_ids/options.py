@@ -1,4 +1,4 @@
-"""What a backfill of row IDs is asked for, what it plans to do, and what it did."""
+"""Options, Plan and Result of `backfill-row-ids`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ class BackfillRowIdsOptions(Record):
     ] = 22_000
     """Files that one commit gives row IDs to; as many as Delta Spark's."""
     engine: flags.Engine = "auto"
-    """Who reads the footers of files whose statistics do not tell their number of rows."""
+    """The engine that reads the footers of files whose statistics contain no row count."""
     auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
     """With `engine="auto"`: from this many such files on, Spark does."""
     other_writers: flags.OtherWritersField = None
-    """Who else commits to the table; has to be said of tables on S3."""
+    """The other writers of the table; required for tables on S3."""
     operation_id: flags.OperationId = None
-    """Of the task, to be told from others in the history; the same when it is run again."""
+    """An ID of the task, which identifies its commits in the history; the same when the task is
+    retried."""
     operation_since: flags.OperationSince = None
-    """When the task first began: with an `operation_id`, older commits are not looked at."""
+    """The first start of the task: with an `operation_id`, older commits are not searched."""
     checkpoint: Annotated[
         bool,
         Flag(help="write no checkpoint behind the batches; the next reader replays them all"),
@@ -47,7 +48,7 @@ class BackfillRowIdsOptions(Record):
     lift_suspension: Annotated[
         bool,
         Flag(
-            help="unset delta.rowTrackingSuspended, which somebody who is dropping the feature sets"
+            help="unset delta.rowTrackingSuspended, which a writer sets while it drops the feature"
         ),
     ] = False
     """Whether `delta.rowTrackingSuspended` is unset."""
@@ -55,7 +56,7 @@ class BackfillRowIdsOptions(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillRowIdsPlan(Record):
-    """What `apply` will do, and why."""
+    """The planned work, and its reason."""
 
     table: str
     version: int
@@ -63,7 +64,7 @@ class BackfillRowIdsPlan(Record):
     is_noop: bool
     """Whether `apply` would commit nothing."""
     reason: str
-    """One sentence: what is to be done, or why nothing."""
+    """One sentence: the planned work, or the reason why there is none."""
     options: BackfillRowIdsOptions
     engine: Literal["local", "spark"] = "local"
     state: str
@@ -71,12 +72,13 @@ class BackfillRowIdsPlan(Record):
     changes_support: bool = False
     """Whether a commit is needed before any file can be given row IDs."""
     num_files: int = 0
-    """Live ones."""
+    """Live files."""
     files_to_backfill: int = 0
     rows_to_backfill: int = 0
-    """Of those files, as far as their statistics tell; deleted rows count, for IDs are physical."""
+    """The rows of these files, if their statistics contain the count. Deleted rows count, because
+    row IDs are physical."""
     files_to_count: int = 0
-    """Files of which only the footer tells the number of rows."""
+    """Files whose row count must be read from the footer."""
     num_commits: int = 0
     high_water_mark: int = NO_ROW_ID
     """The highest row ID known to be assigned, -1 for none."""
@@ -85,17 +87,17 @@ class BackfillRowIdsPlan(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillRowIdsResult(Record):
-    """What was done."""
+    """The completed work."""
 
     table: str
     version: int
     """The latest one, as far as this run saw."""
     status: Literal["enabled", "nothing-to-do", "incomplete"]
-    """`incomplete`: some commits were made and row tracking is not enabled, see `problem`. The
-    table is sound, and another run goes on."""
+    """`incomplete`: some commits were made but row tracking is not enabled, see `problem`. The
+    table is valid, and another run continues."""
     num_commits: int = 0
     files_backfilled: int = 0
-    """By this run; what others gave row IDs to meanwhile is not among them."""
+    """Files that this run assigned row IDs to, without those of concurrent writers."""
     high_water_mark: int = NO_ROW_ID
     checkpoint: str | None = None
     """The checkpoint that was written, relative to the table root."""

@@ -1,4 +1,4 @@
-"""When a policy asks for row IDs."""
+"""The policy rule for row IDs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def due(look: Look) -> AssessedOperation | None:
     if health.row_tracking in ("suspended", "contradictory"):
         return blocked(
             "backfill-row-ids",
-            f"row tracking is {health.row_tracking}; run backfill-row-ids by hand, and lift that",
+            f"row tracking is {health.row_tracking}; run backfill-row-ids manually with the "
+            "option that changes this",
         )
     options = BackfillRowIdsOptions(
         **given(
@@ -32,7 +33,7 @@ def due(look: Look) -> AssessedOperation | None:
     return AssessedOperation(
         operation="backfill-row-ids",
         status="due",
-        reason=f"row tracking is {health.row_tracking}, and the policy asks for it",
+        reason=f"row tracking is {health.row_tracking}, and the policy requires it",
         engine="spark" if engine.prefer == "spark" else "local",
         options=options,
         bytes_to_read=health.bytes_to_open,

@@ -1,4 +1,4 @@
-"""The operation `backfill-row-ids`, as every surface knows it."""
+"""The record of the operation `backfill-row-ids`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ RECORD = OperationRecord(
     name="backfill-row-ids",
     title="Enable row tracking, with IDs for all rows",
     summary="give row IDs to every file, and enable row tracking",
-    description="Let the table support row tracking, commit its files anew with row IDs, some at a "
-    "time, and\nenable row tracking once every live file has them. Others may write meanwhile; a "
-    "run that\nends anywhere is continued by the next one. Prints what was done, with --dry-run "
-    "what would\nbe, and why.",
+    description=(
+        "Add support for row tracking to the table, commit its files again with row IDs, in "
+        "batches,\nand enable row tracking when every live file has them. Other writers may "
+        "commit in the\nmeantime, and a later run continues an interrupted one. Prints the "
+        "result; --dry-run prints\nthe plan and its reason."
+    ),
     options=BackfillRowIdsOptions,
     plan=BackfillRowIdsPlan,
     result=BackfillRowIdsResult,

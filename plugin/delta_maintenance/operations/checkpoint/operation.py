@@ -1,4 +1,4 @@
-"""The `checkpoint` operation: write the state of a version so that readers need not replay its log.
+"""The `checkpoint` operation: writes the state of a version, which readers load instead of its log.
 
 A checkpoint changes no version and deletes nothing. It is verified before any reader can see it, so
 a failure at any point leaves the table as it was.
@@ -56,10 +56,10 @@ def plan(
     engine: SidecarEngine | None = None,
     progress: Progress | None = None,
 ) -> CheckpointPlan:
-    """What a checkpoint of this snapshot would be. Reads nothing but the snapshot's small state.
+    """Plans a checkpoint of this snapshot. Reads only the small state of the snapshot.
 
-    `UnsupportedFeatureError` and `RefusedError` where the table must not be written to, before
-    anything is touched; `InvalidRequestError` where an option has no meaning.
+    Raises `UnsupportedFeatureError` or `RefusedError` if the table must not be written to, and
+    `InvalidRequestError` for an option without meaning here.
     """
     # Types bind no caller, and a misspelt kind must not write another one.
     options = (options or CheckpointOptions()).validated()
@@ -96,10 +96,10 @@ def apply(
     progress: Progress | None = None,
     snapshot: Snapshot | None = None,
 ) -> CheckpointResult:
-    """Writes the planned checkpoint. Running it twice, or two at a time, does no harm.
+    """Writes the planned checkpoint. Repeated and concurrent runs do no harm.
 
     `engine` writes the sidecars of a plan for Spark; the local engine needs none. `snapshot` is the
-    one that the plan was made from, where it is still at hand: that saves opening it again.
+    snapshot of the plan, if it is still in memory, which saves opening it again.
     """
     if plan.kind is None:
         return CheckpointResult(
@@ -172,7 +172,7 @@ def _require_writable(snapshot: Snapshot) -> None:
         snapshot.protocol, Operation.CHECKPOINT, table=snapshot.table, version=snapshot.version
     )
     state = snapshot.state
-    # A table that was converted has its mark in the domain, whatever old commits say.
+    # A converted table has its high-water mark in the domain, whatever old commits contain.
     if state.draft_high_water_mark is not None and row_tracking.DOMAIN not in state.domains:
         raise _refused(
             snapshot,
@@ -189,7 +189,7 @@ def _require_writable(snapshot: Snapshot) -> None:
     if _loses_statistics(snapshot) and (needed := _needing_statistics(snapshot)):
         raise _refused(
             snapshot,
-            f"the table asks for checkpoints without statistics, which {needed} needs",
+            f"the table's properties exclude statistics from checkpoints, but {needed} needs them",
             "set delta.checkpoint.writeStatsAsJson to true",
         )
 
@@ -203,7 +203,7 @@ def _kind(snapshot: Snapshot, options: CheckpointOptions) -> WrittenKind:
         raise _refused(
             snapshot,
             "V2 checkpoints need the table feature v2Checkpoint, which the table does not support",
-            "ask for the kind classic, or enable the feature first",
+            "request the kind classic, or enable the feature first",
         )
     return options.kind
 
@@ -218,7 +218,7 @@ def _engine(
             raise _refused(
                 snapshot,
                 f"Spark writes sidecars, which a {kind} checkpoint as planned has none of",
-                "ask for a V2 kind with sidecars, or for the local engine",
+                "request a V2 kind with sidecars, or the local engine",
             )
         return "spark", "Spark was asked for"
     if options.engine == "local":
@@ -259,7 +259,7 @@ def _notes(snapshot: Snapshot) -> tuple[str, ...]:
         names = ", ".join(sorted(snapshot.state.unknown_actions))
         notes.append(f"actions that no protocol knows are no state, so they are left out: {names}")
     if _loses_statistics(snapshot):
-        notes.append("the table asks for checkpoints without any statistics")
+        notes.append("the table's properties exclude statistics from checkpoints")
     if any(domain.draft_map for domain in snapshot.state.domains.values()):
         notes.append("domain configurations written as maps are kept as their JSON text")
     return tuple(notes)
@@ -316,7 +316,7 @@ def _already_there(table: Table, plan: CheckpointPlan) -> CheckpointResult:
 
 
 def _before(now: datetime, retention: timedelta) -> datetime | None:
-    # Some ask for more years than the calendar has, to keep everything.
+    # Some tables set more years than the calendar has, to keep everything.
     try:
         return now - retention
     except OverflowError:

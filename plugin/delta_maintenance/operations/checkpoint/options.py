@@ -1,4 +1,4 @@
-"""What a checkpoint is asked for, what it plans to write, and what it wrote."""
+"""Options, Plan and Result of `checkpoint`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Engine = Literal["auto", "local", "spark"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointOptions(Record):
-    """What to write."""
+    """Options of a checkpoint."""
 
     kind: Annotated[
         CheckpointKind,
@@ -55,7 +55,7 @@ class CheckpointOptions(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPlan(Record):
-    """What `apply` will write, and why."""
+    """The planned checkpoint, and its reason."""
 
     table: str
     version: int
@@ -63,7 +63,7 @@ class CheckpointPlan(Record):
     """None where there is nothing to do."""
     engine: Literal["local", "spark"]
     reason: str
-    """One sentence: why this kind and this engine, or why nothing is to be done."""
+    """One sentence: the reason for the kind and the engine, or why there is nothing to do."""
     log_bytes: int
     """Bytes of the log files that make up the version now."""
     commits_since_checkpoint: int
@@ -74,7 +74,7 @@ class CheckpointPlan(Record):
     transactions_from: Instant | None
     """Transactions last updated at or before this instant are left out; None keeps all."""
     notes: tuple[str, ...] = ()
-    """What is passed over, left out or carried, and why."""
+    """Skipped, omitted and preserved contents, with reasons."""
 
     @property
     def is_noop(self) -> bool:
@@ -84,7 +84,7 @@ class CheckpointPlan(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointResult(Record):
-    """What was written."""
+    """The written checkpoint."""
 
     table: str
     version: int

@@ -1,4 +1,4 @@
-"""When a policy asks for a checkpoint."""
+"""The policy rule for checkpoints."""
 
 from __future__ import annotations
 

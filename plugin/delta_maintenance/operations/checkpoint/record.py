@@ -1,4 +1,4 @@
-"""The operation `checkpoint`, as every surface knows it."""
+"""The record of the operation `checkpoint`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ RECORD = OperationRecord(
     name="checkpoint",
     title="Write a checkpoint",
     summary="write a checkpoint, so that the table opens fast",
-    description="Write the state of a version as a checkpoint, so that readers need not replay its "
-    "log.\nAdds no version and deletes nothing; the checkpoint is read back and compared before "
-    "any\nreader can see it. Prints what was written, with --dry-run what would be, and why.",
+    description=(
+        "Write the state of a version as a checkpoint, so that readers need not replay its log. "
+        "Adds\nno version and deletes nothing. The checkpoint is read back and compared before "
+        "readers can\nsee it. Prints the result; --dry-run prints the plan and its reason."
+    ),
     options=CheckpointOptions,
     plan=CheckpointPlan,
     result=CheckpointResult,

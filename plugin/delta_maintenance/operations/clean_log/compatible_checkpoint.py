@@ -1,8 +1,8 @@
-"""A V2 checkpoint under a classic name, for clients that do not know V2 ("V2 Spec").
+"""A V2 checkpoint under a classic name, for clients without support for V2 ("V2 Spec").
 
-Such a client does not see UUID-named checkpoints at all. Where one of them is the oldest thing that
-is left of a log, it would find no beginning and report a broken table; a classic name leads it to
-the protocol, which tells it what it lacks.
+Such a client ignores UUID-named checkpoints. If the oldest remaining file of a log is such a
+checkpoint, the client finds no complete log and reports a broken table. A checkpoint under a
+classic name leads it to the protocol, which names the missing feature.
 """
 
 from __future__ import annotations

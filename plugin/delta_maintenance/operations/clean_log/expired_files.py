@@ -1,6 +1,6 @@
-"""The files that go when a log is cut off at a checkpoint, in groups, with what stays beside them.
+"""The log files that expire with a boundary checkpoint, in groups, and the files that are kept.
 
-Only names that the parser of the log's names knows are in any group. What it does not know stays.
+The groups contain only files whose names the parser recognises. All other files are kept.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from dataclasses import dataclass
 
 from delta_maintenance.operations.clean_log.options import FileGroup, GroupKind
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
-from delta_maintenance.protocol.delta_log.retention import accompanied, is_outdated
+from delta_maintenance.protocol.delta_log.retention import checksummed_file, is_expired
 from delta_maintenance.table.read.log_inventory import LogInventory
 from delta_maintenance.table.read.segment import LogEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ages:
-    """From when on files stay that no version tells the age of: milliseconds since 1970 UTC."""
+    """Files without a version are kept if they are younger than this instant, in milliseconds since
+    1970 UTC.
+    """
 
     temporary_ms: int
     sidecar_ms: int
@@ -30,10 +32,10 @@ def outdated_groups(
     ages: Ages,
     referenced: Callable[[], frozenset[str] | None],
 ) -> tuple[FileGroup, ...]:
-    """What goes when the log is cut off at the checkpoint of version `cut_off`.
+    """The files to delete if the history before the checkpoint of version `cut_off` is deleted.
 
-    `referenced` finds out the sidecars in use, asked for only where one may go; None where that
-    cannot be told.
+    `referenced` returns the sidecars in use, or None if they cannot be determined; it is called
+    only if a sidecar could be deleted.
     """
     entries = inventory.entries
     groups = [
@@ -71,8 +73,8 @@ _BECAUSE: dict[GroupKind, tuple[str, str]] = {
         "it begins behind the cut-off checkpoint",
     ),
     "commits": (
-        "the cut-off checkpoint stands for all before it",
-        "it stands beside the cut-off checkpoint, and readers ask for both",
+        "the cut-off checkpoint replaces all earlier ones",
+        "it belongs to the cut-off checkpoint, and readers open both",
     ),
     "checksums": ("their versions go", "its version stays"),
     "checkpoints": (
@@ -88,8 +90,8 @@ _BECAUSE: dict[GroupKind, tuple[str, str]] = {
 
 def _by_version(kind: GroupKind, entries: Sequence[LogEntry], cut_off: int) -> FileGroup | None:
     in_order = sorted(entries, key=lambda entry: (entry.file.version or 0, entry.file.name))
-    going = [entry for entry in in_order if is_outdated(entry.file, cut_off)]
-    staying = [entry for entry in in_order if not is_outdated(entry.file, cut_off)]
+    going = [entry for entry in in_order if is_expired(entry.file, cut_off)]
+    staying = [entry for entry in in_order if not is_expired(entry.file, cut_off)]
     because, kept_because = _BECAUSE[kind]
     return _group(kind, going, because, staying[:1], kept_because)
 
@@ -100,11 +102,11 @@ def _hadoop_checksums(
     going: list[LogEntry] = []
     staying: list[LogEntry] = []
     for entry in entries:
-        file = accompanied(entry.file)
+        file = checksummed_file(entry.file)
         if file is None:
             continue
         # One whose file is long gone would spoil nothing but a file of the same name.
-        (going if file.name in gone or is_outdated(file, cut_off) else staying).append(entry)
+        (going if file.name in gone or is_expired(file, cut_off) else staying).append(entry)
     return _group(
         "hadoop-checksums",
         going,
@@ -140,7 +142,7 @@ def _sidecars(
         [entry for entry in sidecars if entry.path not in in_use],
         young_ms,
         "no checkpoint that stays refers to them, and no writer is still about to",
-        "the checkpoint that is to refer to it may be under way",
+        "the checkpoint that will refer to it may still be in progress",
     )
 
 
@@ -154,7 +156,7 @@ def _by_age(
 
 
 def _is_older(entry: LogEntry, young_ms: int) -> bool:
-    # A time that no store can mean says nothing about the age.
+    # An impossible time is no evidence of the age.
     return 0 < entry.status.modified_ms < young_ms
 
 

@@ -1,4 +1,4 @@
-"""What people are told of a log clean-up, and what of it counts for limits."""
+"""Facts about a log clean-up, for people and for limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from delta_maintenance.operations.core.outcome import Ending, Outcome
 
 
 def plan_facts(plan: CleanLogPlan) -> Facts:
-    """Every group of files that goes, and what stays beside it."""
+    """The groups of files to delete, and the files that are kept."""
     facts: dict[str, object] = {
         "table": plan.table,
         "version": plan.version,
@@ -29,7 +29,7 @@ def plan_facts(plan: CleanLogPlan) -> Facts:
 
 
 def result_facts(result: CleanLogResult) -> Facts:
-    """What is gone of every group."""
+    """The deleted files of each group."""
     facts: dict[str, object] = {
         "table": result.table,
         "version": result.version,
@@ -54,7 +54,7 @@ def planned_amounts(plan: CleanLogPlan) -> Amounts:
 
 
 def done_amounts(result: CleanLogResult) -> Amounts:
-    """The files that are gone; nobody has counted their bytes."""
+    """The number of deleted files; their bytes are not counted."""
     return Amounts(deleted_files=sum(group.deleted for group in result.groups))
 
 

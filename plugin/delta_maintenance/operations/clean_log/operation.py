@@ -1,8 +1,9 @@
-"""The `clean-log` operation: cut off the history that the table's retention no longer asks for.
+"""The `clean-log` operation: deletes history that the retention of the table no longer requires.
 
-Implements "Metadata Cleanup", and keeps more where Delta Spark does. The log is cut off at one
-checkpoint, which has been read before anything goes. The oldest commits go first and what they rest
-on after them, so that whenever it stops, every version that is to stay opens.
+Implements "Metadata Cleanup", and keeps more files where Delta Spark does. History is deleted
+before one boundary checkpoint, which is read completely first. The oldest commits are deleted first
+and the files that they depend on after them, so that every retained version can be opened whenever
+the clean-up stops.
 """
 
 from __future__ import annotations
@@ -86,10 +87,11 @@ def plan(
     engine: Any = None,
     progress: Progress | None = None,
 ) -> CleanLogPlan:
-    """What may go of the log of the latest snapshot. Reads the cut-off checkpoint, deletes nothing.
+    """Plans the clean-up of the log of the latest snapshot. Reads the boundary checkpoint, deletes
+    nothing.
 
-    `UnsupportedFeatureError` and `RefusedError` where the log must not be cleaned up at all;
-    `CorruptTableError` where commits that are to stay are missing.
+    Raises `UnsupportedFeatureError` or `RefusedError` if the log must not be cleaned up, and
+    `CorruptTableError` if retained commits are missing.
     """
     options = (options or CleanLogOptions()).validated()
     return _Decision(snapshot, options, now).plan()
@@ -104,10 +106,10 @@ def apply(
     engine: Any = None,
     progress: Progress | None = None,
 ) -> CleanLogResult:
-    """Deletes what was planned, as far as it would still be planned. Two at a time do no harm.
+    """Deletes the planned files that a new plan would also delete. Concurrent runs do no harm.
 
-    A plan holds for an hour. `RefusedError` where it is older, where the log is not what it was, or
-    where the clocks of this machine and of the store differ: nothing was deleted then.
+    A plan is valid for an hour. Raises `RefusedError`, before anything is deleted, if the plan is
+    older, if the log was replaced, or if the clocks of this machine and of the store differ.
     """
     if plan.is_noop:
         return CleanLogResult(
@@ -126,7 +128,7 @@ def apply(
 def prepare(
     table: Table, options: CleanLogOptions, *, now: datetime, execution: Execution
 ) -> Prepared[CleanLogPlan, CleanLogResult]:
-    """Plans, and writes the report that the execution asks for."""
+    """Plans, and writes the report that the execution requests."""
     planned = plan(execution.snapshot_of(table), options, now=now)
     if execution.report is not None:
         write_report(
@@ -147,7 +149,7 @@ def prepare(
 
 
 class _Decision:
-    """One look at a log, and what follows from it."""
+    """The survey of a log, and the plan that follows from it."""
 
     def __init__(self, snapshot: Snapshot, options: CleanLogOptions, now: datetime) -> None:
         self.snapshot = snapshot
@@ -223,8 +225,8 @@ class _Decision:
         least = max(own, LEAST_RETENTION)
         if own < least:
             self.notes.append(
-                f"delta.logRetentionDuration is {own}; what is younger than {least} stays all the "
-                "same"
+                f"delta.logRetentionDuration is {own}; files younger than {least} are kept "
+                "nevertheless"
             )
         wanted = self.options.log_retention
         if wanted is None:
@@ -258,7 +260,9 @@ class _Decision:
         try:
             return referenced_sidecars(self.snapshot.store, listing, oldest=cut_off)
         except UnusableCheckpointError as error:
-            self.notes.append(f"no sidecar goes: {error.file} cannot be read: {error.problem}")
+            self.notes.append(
+                f"no sidecar is deleted: {error.file} cannot be read: {error.problem}"
+            )
             return None
 
     def _nothing(self, reason: str, cut_off: CheckpointFiles | None = None) -> CleanLogPlan:

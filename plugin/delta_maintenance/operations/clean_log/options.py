@@ -1,4 +1,4 @@
-"""What a log clean-up is asked for, what it plans to delete, and what it deleted."""
+"""Options, Plan and Result of `clean-log`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import Instant, Record
 
 LEAST_RETENTION = timedelta(hours=24)
-"""A writer that has stalled for longer than the log goes back could write a version anew."""
+"""A writer that stalled for longer than the log retention could write an existing version again."""
 
 GroupKind = Literal[
     "compactions",
@@ -22,12 +22,12 @@ GroupKind = Literal[
     "temporary-files",
     "sidecars",
 ]
-"""In the order in which they are deleted: nothing goes before what rests on it."""
+"""In the order of deletion: a file is deleted after all files that depend on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileGroup(Record):
-    """Files of one kind that go."""
+    """Files of one kind to delete."""
 
     kind: GroupKind
     count: int
@@ -51,8 +51,11 @@ class CleanLogOptions(Record):
         timedelta | None,
         Flag(
             metavar="I",
-            help="how far the history is to go back, such as '60 days'; by default the table's "
-            "delta.logRetentionDuration. Shorter than that, or than a day, takes both flags below",
+            help=(
+                "how long history is kept, such as '60 days'; by default the table's "
+                "delta.logRetentionDuration. A shorter time than that, or than a day, requires "
+                "both flags below"
+            ),
         ),
     ] = None
     """By default the table's `delta.logRetentionDuration`; shorter takes both flags."""
@@ -66,16 +69,16 @@ class CleanLogOptions(Record):
     ] = False
     """Second flag: nobody writes to the table or reads its history meanwhile."""
     as_of: Instant | None = None
-    """An instant at which everything was as old as it counts: what has outlived the retention since
-    then stays. For a plan that was approved a while ago."""
+    """The instant at which ages are measured: files whose retention ended later are kept. For a
+    plan that was approved some time ago."""
     to_the_minute: bool = False
-    """Whether the cut-off instant is a full minute, for who waits for history to go, and not the
-    midnight before."""
+    """Whether the log retention boundary is rounded to the minute instead of to midnight, for
+    callers that wait for history to expire."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanLogPlan(Record):
-    """What `apply` will delete, why, and what stays beside it."""
+    """The files to delete, the reason, and the files that are kept."""
 
     table: str
     version: int
@@ -83,8 +86,8 @@ class CleanLogPlan(Record):
     planned_at: datetime
     options: CleanLogOptions
     cut_off_instant: datetime | None
-    """Midnight, UTC, or the minute where that was asked for. The version that was current then and
-    all later ones stay."""
+    """Midnight UTC, or the full minute if requested. The version that was current then and all
+    later versions are kept."""
     cut_off_commit: int | None
     """The newest commit that is not newer than that instant."""
     oldest_version: int | None
@@ -98,7 +101,7 @@ class CleanLogPlan(Record):
     stale_hint: int | None = None
     """The version in `_last_checkpoint` where its checkpoint is about to go; it is led here."""
     reason: str
-    """One sentence: why the log is cut off there, or why nothing goes."""
+    """One sentence: the reason for the boundary, or why nothing is deleted."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -109,23 +112,23 @@ class CleanLogPlan(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedGroup(Record):
-    """What became of one group."""
+    """The result for one group."""
 
     kind: GroupKind
     planned: int
     deleted: int
-    """Files that are gone, those that somebody else deleted first included."""
+    """Deleted files, including those that another process deleted first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanLogResult(Record):
-    """What was deleted."""
+    """The deleted files."""
 
     table: str
     version: int
     status: Literal["cleaned", "partly", "nothing-to-do"]
-    """`partly`: a file could not be deleted, and nothing after it was touched. Every version that
-    is to stay opens; run again."""
+    """`partly`: a file could not be deleted, and later files were not touched. Every retained
+    version can be opened; run again."""
     oldest_version: int | None = None
     """The oldest version that opens."""
     groups: tuple[CleanedGroup, ...] = ()

@@ -1,4 +1,4 @@
-"""When a policy asks for a log clean-up."""
+"""The policy rule for log clean-ups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from delta_maintenance.operations.core.rules import Rule
 
 
 class CleanLogRule(Rule):
-    """When history goes that the retention no longer asks for."""
+    """When history past its retention is deleted."""
 
     retention: Duration | None = None
     """By default the table's `delta.logRetentionDuration`; a shorter one is refused."""
@@ -28,7 +28,7 @@ class CleanLogRule(Rule):
 
 
 def due(look: Look) -> AssessedOperation | None:
-    """Due where the log has files behind its retention, at most as often as the policy says."""
+    """Due if the log has files past their retention, at most as often as the policy allows."""
     rule, health = look.rule("clean_log", CleanLogRule), look.health
     if rule is None:
         return None
@@ -40,7 +40,7 @@ def due(look: Look) -> AssessedOperation | None:
             "table's delta.logRetentionDuration, or take a longer one",
         )
     if not health.expired_log_files:
-        return not_due("clean-log", "the log retention asks for all that is there")
+        return not_due("clean-log", "the log retention covers the whole log")
     last = look.last_run("clean-log")
     _, due_at = since("clean-log", last.at if last is not None else None, rule.every, look.now)
     found = f"{count_text(health.expired_log_files, 'file')} of the log behind the retention"

@@ -1,4 +1,4 @@
-"""The operation `clean-log`, as every surface knows it."""
+"""The record of the operation `clean-log`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from delta_maintenance.operations.core.outcome import Outcome
 RECORD = OperationRecord(
     name="clean-log",
     title="Clean up the log",
-    summary="cut off history that the table's retention no longer asks for",
-    description="Delete what of the log is older than the newest checkpoint that the retention "
-    "covers: commits,\ncheckpoints of every kind, checksums, compactions, sidecars that nothing "
-    "refers to, and what\ndead writers left. That checkpoint is read before anything goes, and "
-    "what is left is whole\nwhenever it stops. Prints what was deleted, with --dry-run what would "
-    "be, and why.",
+    summary="delete history that the table's retention no longer requires",
+    description=(
+        "Delete the files of the log that are older than the newest checkpoint at or before the "
+        "log\nretention boundary: commits, checkpoints of every kind, checksums, compactions, "
+        "unreferenced\nsidecars, and leftovers of failed writers. That checkpoint is read before "
+        "anything is\ndeleted, and the remaining log is complete whenever the command stops. "
+        "Prints the result;\n--dry-run prints the plan and its reason."
+    ),
     options=CleanLogOptions,
     plan=CleanLogPlan,
     result=CleanLogResult,
@@ -43,7 +45,7 @@ RECORD = OperationRecord(
         description="Deletion of history.",
         due="delta_maintenance.operations.clean_log.policy:due",
     ),
-    report="every file that goes",
+    report="every file to delete",
     decisive=("cut_off_instant", "oldest_version", "groups"),
     asks_for_approval=lambda plan: bool(plan.groups),
     planned_amounts=planned_amounts,

@@ -1,4 +1,4 @@
-"""The exact list of a log clean-up's files, kept as Parquet: to be approved, or to look up."""
+"""The complete list of files of a log clean-up as Parquet, for approval and for reference."""
 
 from __future__ import annotations
 

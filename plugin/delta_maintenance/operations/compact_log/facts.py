@@ -1,4 +1,4 @@
-"""What people are told of log compactions."""
+"""Facts about log compactions, for people."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def plan_facts(plan: CompactLogPlan) -> Facts:
 
 
 def result_facts(result: CompactLogResult) -> Facts:
-    """What became of each window."""
+    """The result for each window."""
     return {
         "table": result.table,
         "version": result.version,

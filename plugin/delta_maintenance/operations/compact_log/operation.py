@@ -1,4 +1,4 @@
-"""The `compact-log` operation: put the commits after a checkpoint into fewer files.
+"""The `compact-log` operation: reconciles the commits after a checkpoint into fewer files.
 
 A compaction adds no version and replaces no commit: readers may read it in place of the commits it
 covers, and every reader still needs those in the log. It is verified before any reader can see it,
@@ -61,11 +61,11 @@ def plan(
     engine: RangeEngine | None = None,
     progress: Progress | None = None,
 ) -> CompactLogPlan:
-    """Which compactions of this snapshot's log would be written. Lists the log and reads nothing.
+    """Plans the compactions of this snapshot's log. Lists the log and reads nothing.
 
-    Windows are adjacent, aligned at the commit after the newest checkpoint, and never overlap a
-    compaction that is there. `UnsupportedFeatureError` where the table must not be written to,
-    `VersionNotFoundError` where the options ask for commits that are not in the log.
+    Windows are adjacent, aligned at the commit after the newest checkpoint, and never overlap an
+    existing compaction. Raises `UnsupportedFeatureError` if the table must not be written to, and
+    `VersionNotFoundError` if the options request commits that the log does not have.
     """
     options = (options or CompactLogOptions()).validated()
     _require_writable(snapshot)
@@ -105,12 +105,12 @@ def apply(
     progress: Progress | None = None,
     snapshot: Snapshot | None = None,
 ) -> CompactLogResult:
-    """Writes the planned compactions. Running it twice, or two at a time, does no harm.
+    """Writes the planned compactions. Repeated and concurrent runs do no harm.
 
     `engine` reads the commits of a plan for Spark; a plan for this process needs none. `snapshot`
-    is the one that the plan was made from, where it is still at hand: that saves opening it again.
-    Where all windows are refused, the first error is raised; otherwise the Result has
-    them. Whatever keeps the store from answering is raised in any case.
+    is the snapshot of the plan, if it is still in memory, which saves opening it again. If all
+    windows are refused, the first error is raised; otherwise the errors are in the Result. Failures
+    of the store are always raised.
     """
     if plan.is_noop:
         return CompactLogResult(
@@ -159,7 +159,7 @@ def _commits(
     opened = snapshot.segment.commits if snapshot is not None else ()
     known = {entry.file.version: entry for entry in opened if entry.file.version is not None}
     ends = [version for w in plan.windows for version in (w.first_version, w.last_version)]
-    # Those of a segment are adjacent. One that is gone by now is noticed when it is read.
+    # The commits of a segment are adjacent. A commit deleted since then is noticed when it is read.
     return known if known.keys() >= set(ends) else list_log(table.store).commits
 
 
@@ -193,8 +193,9 @@ def _range(snapshot: Snapshot, listing: LogListing, options: CompactLogOptions) 
         raise VersionNotFoundError(
             f"commit {missing} is not in the log",
             table=snapshot.table,
-            remedy="ask for commits that are retained: a compaction stands beside them, not for "
-            "what is gone",
+            remedy=(
+                "request retained commits: a compaction covers existing commits, not deleted ones"
+            ),
         )
     return first, last
 
@@ -224,7 +225,7 @@ def _windows(
 def _engine(
     options: CompactLogOptions, windows: Sequence[CompactionWindow]
 ) -> tuple[Literal["local", "spark"], str]:
-    """Who is to read the commits, and what to say of it."""
+    """The engine that reads the commits, and the reason for it."""
     largest = max((window.log_bytes for window in windows), default=0)
     if options.engine == "spark":
         return "spark", "; Spark was asked for"

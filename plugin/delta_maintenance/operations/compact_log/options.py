@@ -1,4 +1,4 @@
-"""What a log compaction is asked for, what it plans to write, and what it wrote."""
+"""Options, Plan and Result of `compact-log`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Version = Annotated[int, AtLeast(0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactLogOptions(Record):
-    """What to compact."""
+    """Options of a log compaction."""
 
     commits_per_file: Annotated[
         int,
         AtLeast(2),
-        Flag(help="commits that one compaction stands for, by default {default}"),
+        Flag(help="number of commits per compaction, by default {default}"),
     ] = 10
-    """How many commits one compaction stands for.
+    """The number of commits that one compaction covers.
 
-    A reader opens one file per full window and every commit behind the last of them. Between two
-    checkpoints that are n commits apart this is least for about the square root of n, and most
-    tables are checkpointed every ten to a hundred commits.
+    A reader opens one file per full window and every commit after the last window. Between two
+    checkpoints that are n commits apart, that number is smallest for windows of about the square
+    root of n commits, and most tables get a checkpoint every ten to a hundred commits.
     """
     first_version: Annotated[
         Version | None,
@@ -44,12 +44,14 @@ class CompactLogOptions(Record):
     partial: Annotated[
         bool,
         Flag(
-            help="let the last compaction stand for fewer commits; without, the last ones wait "
-            "until there are enough of them"
+            help=(
+                "let the last compaction cover fewer commits; otherwise, the last commits wait "
+                "until there are enough of them"
+            )
         ),
     ] = False
-    """Whether the last window may be smaller than asked for. The next run then begins behind it,
-    for compactions never overlap."""
+    """Whether the last window may be smaller than requested. The next run then begins after it,
+    because compactions never overlap."""
     engine: flags.Engine = "auto"
     auto_spark_bytes: int = 8 << 30
     """With `engine="auto"`: from this many bytes of commits in one window on, the work goes to
@@ -58,7 +60,7 @@ class CompactLogOptions(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionWindow(Record):
-    """Adjacent commits that one compaction is to stand for."""
+    """Adjacent commits for one compaction."""
 
     first_version: int
     last_version: int
@@ -69,7 +71,7 @@ class CompactionWindow(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactLogPlan(Record):
-    """What `apply` will write, and why."""
+    """The planned compactions, and the reason."""
 
     table: str
     version: int
@@ -83,7 +85,7 @@ class CompactLogPlan(Record):
     """Of all commits to be read."""
     engine: Literal["local", "spark"] = "local"
     notes: tuple[str, ...] = ()
-    """What is left alone, and why."""
+    """Skipped commits, and the reason."""
 
     @property
     def is_noop(self) -> bool:
@@ -92,19 +94,19 @@ class CompactLogPlan(Record):
 
 
 WindowStatus = Literal["written", "already-there", "empty", "gone", "refused", "differs"]
-"""`empty`: none of its actions stands, and an empty file would pass for damage. `gone`: a commit
-was cleaned up meanwhile. `refused`: its commits cannot be reconciled without a doubt, see `reason`.
-`differs`: somebody else's compaction is there and does something else than its commits do; it was
-not touched, and whoever reads it gets a wrong table."""
+"""`empty`: no action remains after reconciliation, and an empty file would look like damage.
+`gone`: a commit was deleted in the meantime. `refused`: the commits cannot be reconciled with
+certainty, see `reason`. `differs`: another writer's compaction exists and contradicts its commits;
+it was not touched, but readers that use it see a wrong table."""
 
 
 FAILED: tuple[WindowStatus, ...] = ("refused", "differs")
-"""Those that need somebody to look at them."""
+"""Statuses that need the attention of a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactedWindow(Record):
-    """What became of one window."""
+    """The result for one window."""
 
     first_version: int
     last_version: int
@@ -119,12 +121,12 @@ class CompactedWindow(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactLogResult(Record):
-    """What was written."""
+    """The written compactions."""
 
     table: str
     version: int
     status: Literal["written", "already-there", "nothing-to-do", "failed"]
-    """`failed`: at least one window is refused or differs; the others are as they say."""
+    """`failed`: at least one window is refused or differs; see each window for its own status."""
     windows: tuple[CompactedWindow, ...] = ()
     bytes_written: int = 0
     engine: Literal["local", "spark"] = "local"
@@ -132,5 +134,5 @@ class CompactLogResult(Record):
 
     @property
     def failures(self) -> tuple[CompactedWindow, ...]:
-        """The windows that need somebody to look at them."""
+        """The windows that need the attention of a person."""
         return tuple(window for window in self.windows if window.status in FAILED)

@@ -1,4 +1,4 @@
-"""When a policy asks for log compactions."""
+"""The policy rule for log compactions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CompactLogRule(Rule):
     """Log compactions, due as soon as one window is complete and no checkpoint is due."""
 
     commits_per_file: Annotated[int, Field(ge=2)] = 10
-    """Commits that one compaction stands for."""
+    """Number of commits per compaction."""
 
 
 def due(look: Look) -> AssessedOperation | None:
@@ -36,7 +36,7 @@ def due(look: Look) -> AssessedOperation | None:
     ).validated()
     plan = compact_log.plan(look.snapshot, options, now=look.now)
     last = look.last_run("compact-log")
-    # Windows in which nothing stands, or whose commits contradict each other, stay as they are.
+    # Windows without remaining actions, and windows with contradictory commits, are skipped.
     tried = -1 if last is None else last.version
     windows = [window for window in plan.windows if window.last_version > tried]
     if not windows:

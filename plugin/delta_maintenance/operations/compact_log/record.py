@@ -1,4 +1,4 @@
-"""The operation `compact-log`, as every surface knows it."""
+"""The record of the operation `compact-log`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ RECORD = OperationRecord(
     name="compact-log",
     title="Compact the log",
     summary="put the commits after a checkpoint into fewer files",
-    description="Write log compactions, each of which readers may read in place of the commits it "
-    "covers.\nAdds no version and deletes nothing; each is read back and compared before any "
-    "reader can see\nit. Prints what was written, with --dry-run what would be, and why.",
+    description=(
+        "Write log compactions, which readers may read in place of the commits they cover. Adds "
+        "no\nversion and deletes nothing. Each compaction is read back and compared before "
+        "readers can\nsee it. Prints the result; --dry-run prints the plan and its reason."
+    ),
     options=CompactLogOptions,
     plan=CompactLogPlan,
     result=CompactLogResult,

@@ -1,7 +1,7 @@
-"""What all operations share.
+"""Definitions that all operations share.
 
-An orchestrator imports these names from here. They are loaded when they are first used, so that a
-process which only parses its Dags does not wait for them.
+Orchestrators import these names from here. They are loaded on first use, so that parsing a Dag does
+not load them.
 """
 
 from __future__ import annotations

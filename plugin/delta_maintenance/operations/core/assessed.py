@@ -1,4 +1,4 @@
-"""What policies keep and tell of one operation on one table."""
+"""The assessment of one operation on one table, as policies store and report it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from delta_maintenance.operations.core.registry import known
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastRun(Record):
-    """When an operation was last run, which no log tells of those that leave no commit.
+    """The time of the last run of an operation, because operations without a commit leave no trace
+    in the log.
 
-    Whoever runs operations keeps these: `RunResult.last_runs` has them brought up to date.
+    The caller stores these records: `RunResult.last_runs` contains the updated ones.
     """
 
     operation: str
@@ -29,7 +30,7 @@ class LastRun(Record):
 
     @property
     def succeeded(self) -> bool:
-        """Whether it did what it was to do, so that it need not be done again at once."""
+        """Whether the run succeeded, so that it need not be repeated at once."""
         return self.outcome.succeeded
 
     @property
@@ -40,7 +41,7 @@ class LastRun(Record):
 
 
 class _OptionsOfOperation:
-    """Reads and writes Options as JSON, by the operation that stands before them."""
+    """Reads and writes Options as JSON, according to the operation named before them."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
@@ -60,7 +61,7 @@ def _read_options(value: Any, info: Any) -> Record | None:
     try:
         options: Record = record.options.from_json(value)
     except InvalidRequestError:
-        # What another release has written stays readable; whoever runs it assesses anew.
+        # Records of another release stay readable; a run makes a new assessment first.
         return None
     return options
 
@@ -71,11 +72,12 @@ def _written_options(options: Record | None) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssessedOperation(Record):
-    """One operation that the policy, or somebody, asks for."""
+    """One operation that the policy or a person requests."""
 
     operation: str
     status: Literal["due", "not-due", "blocked"]
-    """`blocked`: due but for something that somebody has to change, or for the hour."""
+    """`blocked`: due, but prevented by a condition that a person must change, or by the maintenance
+    hours."""
     reason: str
     """One sentence."""
     due_at: Instant | None = None
@@ -89,9 +91,9 @@ class AssessedOperation(Record):
     no difference."""
     commits_to_replay_after: int | None = None
     bytes_to_read: int = 0
-    """What it costs, about, as far as the log tells."""
+    """The approximate cost, as far as the log shows it."""
     requests: int = 0
     """To the store, likewise."""
     reclaims_files: int = 0
-    """What it brings, as far as the log tells; it may be more."""
+    """The benefit, as far as the log shows it; it may be greater."""
     reclaims_bytes: int = 0

@@ -1,4 +1,4 @@
-"""Keyword arguments that have got another name and still work, with a warning, for one release."""
+"""Keyword arguments that were renamed: the old names work for one release, with a warning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def renamed_keywords(**names: str) -> Callable[[Callable[A, T]], Callable[A, T]]
             for old in names.keys() & named.keys():
                 warnings.warn(
                     f"the argument {old} of {function.__qualname__} was renamed to {names[old]}; "
-                    f"the old name goes in {REMOVED_IN}",
+                    f"the old name will be removed in {REMOVED_IN}",
                     DeprecationWarning,
                     stacklevel=2,
                 )

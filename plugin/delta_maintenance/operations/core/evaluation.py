@@ -1,4 +1,4 @@
-"""A table as it stands, held against what its policy asks for, and what may be said of that."""
+"""The state of a table compared with the rules of its policy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A table as it stands, and what its policy asks for."""
+    """The state of a table, and the rules of its policy."""
 
     snapshot: Snapshot
     health: TableHealth
@@ -36,23 +36,23 @@ class Look:
     """Whether another operation is due."""
 
     def rule(self, key: str, kind: type[Value]) -> Value | None:
-        """What the policy says under an operation's key, if it says anything."""
+        """The value of an operation's key in the policy, if any."""
         value = self.rules.value(key)
         return value if isinstance(value, kind) else None
 
     def last_run(self, name: str) -> LastRun | None:
-        """The last run that did what it was to do, if one is remembered."""
+        """The last successful run, if there is a record of it."""
         run = self.last_runs.get(name)
         return run if run is not None and run.succeeded else None
 
 
 def not_due(name: str, reason: str, due_at: datetime | None = None) -> AssessedOperation:
-    """What need not be done."""
+    """An operation that is not due."""
     return AssessedOperation(operation=name, status="not-due", reason=reason, due_at=due_at)
 
 
 def blocked(name: str, reason: str) -> AssessedOperation:
-    """What cannot be done before somebody changes something."""
+    """An operation that is due but blocked until a person changes something."""
     return AssessedOperation(operation=name, status="blocked", reason=reason)
 
 
@@ -68,7 +68,7 @@ def since(
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """Those that say something; the others are the operation's own business."""
+    """The options that the policy sets; the operation has defaults for the others."""
     return {name: value for name, value in options.items() if value is not None}
 
 

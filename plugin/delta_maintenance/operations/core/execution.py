@@ -1,4 +1,4 @@
-"""What an operation is given besides the table and its Options: one record for every caller."""
+"""The arguments of an operation besides the table and its Options: one record for every caller."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Execution:
     storage_options: Callable[[str], Mapping[str, str] | None] = _no_options
     """Gives the storage options for an address other than the table's: a report, an inventory."""
     warn: Callable[[Sequence[str]], None] | None = None
-    """Told what was passed over when the table was opened."""
+    """Receives the problems that were skipped when the table was opened."""
 
     def snapshot_of(self, table: Table) -> Snapshot:
         """Opens the version to work on, and passes on its warnings."""
@@ -54,7 +54,7 @@ class Listing(Protocol):
     """The exact list behind a plan, which is too long for the Plan."""
 
     def json_lists(self) -> Iterator[tuple[str, Iterable[Any]]]:
-        """What the JSON of a dry run has besides the Plan: names, and JSON values one by one."""
+        """Additional contents of the JSON of a dry run: names, and streams of JSON values."""
 
     def lines(self, *, reported: bool) -> Iterator[str]:
         """The list for people, tab-separated. With `reported` the files are in a report."""
@@ -62,7 +62,7 @@ class Listing(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared(Generic[P, R]):
-    """A plan, and the way to carry it out with what planning has found out already."""
+    """A plan, and a function that applies it with the information that planning gathered."""
 
     plan: P
     apply: Callable[[], R]

@@ -1,4 +1,4 @@
-"""What people are told of a Plan or a Result: names and values, the same wherever they are shown.
+"""Facts of a Plan or a Result for people: names and values, the same on every surface.
 
 Values are texts, numbers, flags, instants, sequences and mappings of those, or a `Grid`. A surface
 leaves out what is empty.
@@ -68,7 +68,7 @@ def count_text(count: int, thing: str) -> str:
 
 
 def size_text(size: int) -> str:
-    """Bytes for people: `3.4 MB`."""
+    """A number of bytes as text, such as `3.4 MB`."""
     # Only where a size is shown: most calls show none.
     from rich.filesize import decimal
 

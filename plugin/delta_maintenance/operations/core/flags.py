@@ -1,6 +1,6 @@
-"""How the fields of an operation's Options appear on the command line and in forms.
+"""Names, help and bounds of an operation's Options on the command line and in forms.
 
-A field that people may set carries a `Flag` in its `Annotated` type; the flag's kind of value, its
+A field that users can set has a `Flag` in its `Annotated` type. The type of the flag's value, its
 choices and its bounds follow from that type and from the default.
 """
 
@@ -38,14 +38,14 @@ class FlagField:
     kind: Any
     """The type of the value, without metadata and without None."""
     default: Any
-    """`dataclasses.MISSING` where the field has to be given."""
+    """`dataclasses.MISSING` if the field is required."""
     may_be_none: bool
     least: int | None = None
     """The least value of a number."""
 
     @property
     def is_required(self) -> bool:
-        """Whether the field has to be given."""
+        """Whether the field is required."""
         return self.default is MISSING
 
     @property
@@ -57,8 +57,10 @@ class FlagField:
 Engine = Annotated[
     Literal["auto", "local", "spark"],
     Flag(
-        help="local works in this process, spark in a PySpark job; auto, the default, goes by the "
-        "size of the work, and --dry-run says which and why"
+        help=(
+            "local works in this process, spark in a PySpark job; auto, the default, decides by "
+            "the size of the work, and --dry-run shows the decision and its reason"
+        )
     ),
 ]
 """Where the work is done."""
@@ -66,9 +68,10 @@ Engine = Annotated[
 OtherWritersField = Annotated[
     OtherWriters | None,
     Flag(
-        help="who else commits to a table on S3, which has to be said before anything is committed "
-        "there: writers that put conditionally (delta-rs, Trino and the like), Delta Spark, or "
-        "nobody"
+        help=(
+            "the other writers of a table on S3, required before anything is committed there: "
+            "writers that put conditionally (such as delta-rs and Trino), Delta Spark, or none"
+        )
     ),
 ]
 """A field of the Options of operations that commit."""
@@ -80,14 +83,16 @@ OperationId = Annotated[
         help="the name of this task in the history; run again under it, it ends as done",
     ),
 ]
-"""Names a task in the history, so that another try of it finds what the first one committed."""
+"""Names a task in the history, so that a retry of the task finds its earlier commits."""
 
 OperationSince = Annotated[
     Instant | None,
     Flag(
         metavar="TIME",
-        help="when this task began for the first time (ISO 8601, with a zone): spares a look for "
-        "its ID at what was committed before",
+        help=(
+            "the first start of this task (ISO 8601, with a time zone); older commits are not "
+            "searched for its ID"
+        ),
     ),
 ]
 """When a task first began: older commits are not searched for its name."""

@@ -1,7 +1,7 @@
-"""What describes one operation to every surface: command line, Spark job, policies, orchestrators.
+"""The record of an operation, which command line, Spark job, policies and orchestrators use.
 
-A record is light to import: no pyarrow, pydantic or PySpark. What is heavy is named by references
-(`"package.module:attribute"`), which are loaded when they are first used.
+A record is cheap to import: no pyarrow, pydantic or PySpark. Expensive parts are named by
+references (`"package.module:attribute"`), which are loaded on first use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PlanDocument(Protocol):
-    """What every Plan has."""
+    """The fields of every Plan."""
 
     @property
     def table(self) -> str:
@@ -44,7 +44,7 @@ class PlanDocument(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is passed over or left alone, and why."""
+        """Skipped parts, with reasons."""
 
     def to_json(self) -> dict[str, Any]:
         """The Plan as a JSON object."""
@@ -55,7 +55,7 @@ class PlanDocument(Protocol):
 
 
 class ResultDocument(Protocol):
-    """What every Result has."""
+    """The fields of every Result."""
 
     @property
     def table(self) -> str:
@@ -71,7 +71,7 @@ class ResultDocument(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was passed over or left alone, and why."""
+        """Skipped parts, with reasons."""
 
     def to_json(self) -> dict[str, Any]:
         """The Result as a JSON object."""
@@ -88,17 +88,17 @@ R = TypeVar("R", bound=ResultDocument)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """What an operation may do to a table besides reading it."""
+    """The kinds of changes that an operation can make to a table."""
 
     commits: bool = False
     """Adds versions."""
     adds_files: bool = False
     """Adds files for readers to use, without a version: checkpoints, compactions."""
     deletes: bool = False
-    """Takes away files of the log or data files."""
+    """Deletes files of the log or data files."""
     changes_table: bool = False
-    """Makes the table another one for good: its protocol, its properties, its row IDs. Such an
-    operation is done once; what is so already needs no approval."""
+    """Permanently changes the table: its protocol, its properties, its row IDs. Such an operation
+    runs once; a table that already has the change needs no approval."""
 
     @property
     def only_reads(self) -> bool:
@@ -108,13 +108,13 @@ class Effects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """What a plan would do to a table, or a Result tells of, in numbers that policies limit."""
+    """The amounts of a Plan or a Result that policies can limit."""
 
     commits: int = 0
     deleted_files: int = 0
     deleted_bytes: int = 0
     looked_at: int | None = None
-    """Files of which the deleted ones are a share; None where a share says nothing."""
+    """The total of which the deleted files are a share; None if a share has no meaning."""
 
 
 def _is_for_spark(plan: Any) -> bool:
@@ -130,16 +130,16 @@ class SparkPart:
     plans_by_job: bool = False
     """Whether only a job can make a plan for Spark, since making it is most of the work."""
     skips_plan: Callable[[Any], bool] = lambda _: False
-    """Whether, with these Options, work for Spark goes to a job without a plan made here first."""
+    """Whether, with these Options, a job is submitted without a plan made in this process."""
     pins_version: bool = False
     """Whether the job works on the version of the plan, and not on the newest one."""
     needs_job: Callable[[Any], bool] = _is_for_spark
-    """Whether a plan that was made in this process is for a job to carry out."""
+    """Whether a job must apply a plan that was made in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyPart:
-    """How a policy asks for an operation."""
+    """The rule for an operation in a policy."""
 
     key: str
     """Of the policy document. Several operations may share one."""
@@ -148,17 +148,17 @@ class PolicyPart:
     description: str
     """Of the key, for the JSON schema."""
     due: str
-    """Reference to the function that takes a `core.evaluation.Look` and says whether, and why, the
-    operation is due; None where the policy does not ask for it."""
+    """Reference to the function that takes a `core.evaluation.Look` and returns whether, and why,
+    the operation is due; it returns None if the policy does not request the operation."""
     before: str | None = None
-    """Reference to a function that names, for the value of the key, the operations behind which
-    this one must not run, whatever the usual order."""
+    """Reference to a function that returns, for the value of the key, the operations that must run
+    after this one, whatever the usual order."""
 
 
 # A name has one record, so that two records are never equal, and can be keys.
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OperationRecord(Generic[O, P, R]):
-    """One operation: its parts, what it does to a table, and what to say about it."""
+    """One operation: its parts, its effects on a table, and its descriptions."""
 
     name: str
     """The verb of the command line, such as `compact-log`."""
@@ -174,44 +174,46 @@ class OperationRecord(Generic[O, P, R]):
     code: str
     """The module with `plan` and `apply`, and with `prepare` where that does more than both."""
     outcomes: Mapping[str, Outcome]
-    """What each `status` of a Result means."""
+    """The outcome of each `status` of a Result."""
     effects: Effects = field(default_factory=Effects)
     requires: tuple[str, ...] = ()
-    """What the table's protocol must allow: values of `protocol.features.registry.Operation`."""
+    """The accesses that the table's protocol must allow: values of
+    `protocol.features.registry.Operation`."""
     subjects: tuple[str, ...] = ()
-    """Fields of the Options that say what the operation is about: arguments of operators."""
+    """Fields of the Options that name the subject of the operation; they are arguments of
+    operators."""
     spark: SparkPart | None = None
     """None where it only works in process."""
     works_in_process: bool = True
     """False where only Spark can do the work."""
     policy: PolicyPart | None = None
-    """None where it only runs because somebody asks for it."""
+    """None if the operation only runs on demand."""
     takes: Literal["snapshot", "table"] = "snapshot"
-    """What `plan` begins with; `table` for operations on tables that may not open."""
+    """The first argument of `plan`; `table` for operations on tables that may not open."""
     takes_version: bool = False
     """Whether it can work on another version than the latest."""
     reuses_snapshot: bool = False
     """Whether `apply` takes the plan's `snapshot`, which saves opening the table again."""
     report: str | None = None
-    """What a report on it lists, such as `every file that goes`; None where there is none."""
+    """The contents of its report, such as `every file to delete`; None if there is no report."""
     decisive: tuple[str, ...] = ()
-    """Fields of the Plan that tell whether it is still the plan that was approved."""
+    """Fields of the Plan that must equal those of the approved plan."""
     asks_for_approval: Callable[[P], bool] = lambda _: False
-    """Whether somebody should agree to a plan first."""
+    """Whether a plan should be approved by a person first."""
     planned_amounts: Callable[[P], Amounts] = lambda _: Amounts()
     done_amounts: Callable[[R], Amounts] = lambda _: Amounts()
     plan_facts: Callable[[P], Facts] = facts_of
-    """What people are told of a plan, on the command line, in logs, approvals and pages."""
+    """The facts of a Plan, for the command line, logs, approvals and pages."""
     result_facts: Callable[[R], Facts] = facts_of
-    """The same of a Result."""
+    """The facts of a Result."""
     totals: Callable[[Any], Mapping[str, Any]] = lambda _: {}
     """Numbers of a Plan or a Result that orchestrators keep besides its fields."""
     ending_of_plan: Callable[[P], Ending] = lambda _: Ending(outcome=Outcome.PLANNED)
-    """For an operation whose plan may tell of a damaged table."""
+    """For an operation whose plan can report a damaged table."""
     ending_of_result: Callable[[R, Outcome], Ending] = lambda _, outcome: Ending(outcome=outcome)
     """Adds problem and remedy to the outcome of a Result, or corrects it."""
     wrote: Callable[[R], bool] | None = None
-    """Whether a Result tells of a table that was written to. By default its outcome decides."""
+    """Whether a Result means that the table was written to. By default, its outcome decides."""
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -236,7 +238,7 @@ class OperationRecord(Generic[O, P, R]):
 
     @property
     def asks_for_writers(self) -> bool:
-        """Whether it wants to know who else commits to the table."""
+        """Whether it has an option for the other writers of the table."""
         return has_field(self.options, "other_writers")
 
     def ending(self, result: R) -> Ending:
@@ -244,11 +246,11 @@ class OperationRecord(Generic[O, P, R]):
         return self.ending_of_result(result, self.outcome_of(result.status))
 
     def outcome_of(self, status: str) -> Outcome:
-        """What the status of a Result means; one that this release does not know is a failure."""
+        """The outcome of a Result's status. An unknown status is a failure."""
         return self.outcomes.get(status, Outcome.FAILED)
 
     def wrote_to_table(self, result: R) -> bool:
-        """Whether a Result tells of a table that was written to, by this try or by another one."""
+        """Whether the table was written to according to a Result, by this try or an earlier one."""
         if self.wrote is not None:
             return self.wrote(result)
         untouched = (Outcome.NOTHING_TO_DO, Outcome.CONFLICT, Outcome.REFUSED)
@@ -257,10 +259,10 @@ class OperationRecord(Generic[O, P, R]):
     def prepare(
         self, table: Table, options: O, *, now: datetime, execution: Execution
     ) -> Prepared[P, R] | None:
-        """Plans, and keeps what planning has found out for `apply`. Changes nothing.
+        """Plans, and keeps the gathered information for `apply`. Changes nothing.
 
-        `now` is to be read before the table is opened. None where only a Spark job can make the
-        plan. Errors are those of the operation's `plan`.
+        `now` must be read before the table is opened. Returns None if only a Spark job can make the
+        plan. Raises the errors of the operation's `plan`.
         """
         code = import_module(self.code)
         own = getattr(code, "prepare", None)
@@ -290,11 +292,11 @@ class OperationRecord(Generic[O, P, R]):
         return Prepared(plan=plan, apply=apply)
 
     def needs_job(self, plan: P) -> bool:
-        """Whether a plan of this process is for a Spark job to carry out."""
+        """Whether a Spark job must apply a plan of this process."""
         return self.spark is not None and self.spark.needs_job(plan)
 
 
 def load(reference: str) -> Any:
-    """What a reference `package.module:attribute` names."""
+    """Loads the object that a reference `package.module:attribute` names."""
     module, _, attributes = reference.partition(":")
     return reduce(getattr, attributes.split("."), import_module(module))

@@ -1,4 +1,4 @@
-"""How an operation ended, in one word for every surface.
+"""The outcome of an operation, one value for every surface.
 
 The `status` of a Result is the operation's own; its record maps it to an `Outcome`. Exit statuses,
 retries and the colours of pages follow from the outcome alone.
@@ -25,11 +25,11 @@ class Outcome(Enum):
     DONE = "done"
     NOTHING_TO_DO = "nothing-to-do"
     PLANNED = "planned"
-    """Only a plan was asked for."""
+    """Only a plan was requested."""
     WAITING = "waiting"
-    """A part is done; the rest has to wait for an instant, not for anybody. No failure."""
+    """A part is done; the rest must wait for an instant, not for a person. Not a failure."""
     INCOMPLETE = "incomplete"
-    """A part is done, and the same again goes on from there."""
+    """A part is done, and another run continues from there."""
     CONFLICT = "conflict"
     """Other writers were quicker. Nothing was written."""
     REFUSED = "refused"
@@ -41,7 +41,7 @@ class Outcome(Enum):
 
     @property
     def error(self) -> type[DeltaMaintenanceError] | None:
-        """The error that stands for the outcome; None for those that are no failure."""
+        """The error that represents the outcome; None if the outcome is not a failure."""
         return _ERRORS.get(self)
 
     @property
@@ -56,7 +56,7 @@ class Outcome(Enum):
 
     @property
     def succeeded(self) -> bool:
-        """Whether what was asked for is done, or as far as it can be by now."""
+        """Whether the request is fulfilled, at least as far as is possible now."""
         return self.error is None
 
 
@@ -71,7 +71,7 @@ _ERRORS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """An outcome, and what there is to say about one that is not plain success."""
+    """An outcome, with the problem and the remedy if it is not plain success."""
 
     outcome: Outcome
     problem: str | None = None

@@ -1,4 +1,4 @@
-"""Lists that are too long for a Result, as Parquet files of their own."""
+"""Parquet reports for lists that are too long for a Result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values of a policy that are more than YAML's own: lengths of time, bytes, references.
+"""Types of policy values that YAML does not have: durations, sizes, references.
 
 Nothing here or in `rules` and `policy` may load pyarrow: orchestrators parse their DAGs with it.
 """
@@ -105,11 +105,11 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _PATHS = ("GOOGLE_APPLICATION_CREDENTIALS",)
-"""These only say where secrets are."""
+"""These settings only name the location of secrets."""
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a setting of this name holds what must not stand in a file that people share."""
+    """Whether a setting of this name is a secret, which must not be in a shared file."""
     return name not in _PATHS and _SECRET.search(name) is not None
 
 
@@ -146,7 +146,7 @@ def _no_secrets(settings: Mapping[str, str]) -> Mapping[str, str]:
 
 
 Settings = Annotated[Mapping[str, str], AfterValidator(_no_secrets)]
-"""Names and values of which the secret ones are references to the environment."""
+"""Names and values; secret values are references to the environment."""
 
 
 def _address(text: str, info: ValidationInfo) -> str:

@@ -1,11 +1,11 @@
-"""Values that travel: Options, Plans, Results and reports, to JSON and back.
+"""Conversion of Options, Plans, Results and reports to JSON and back.
 
-A record is a frozen dataclass. Its JSON is what a dry run prints, what an orchestrator passes from
-task to task, what a Spark job takes as its argument and what ends in a log line.
+A record is a frozen dataclass. A dry run prints its JSON, an orchestrator passes it from task to
+task, a Spark job takes it as its argument, and log lines contain it.
 
-Pydantic reads and writes the JSON. Loading it takes longer than many an operation, so the fields of
-Options, Plans and Results say without it what they ask of a value (`AtLeast`, `Instant`), and only
-JSON loads it, or a value that is not what its field asks for.
+Pydantic reads and writes the JSON. Loading it takes longer than many operations, so the fields of
+Options, Plans and Results declare their constraints without it (`AtLeast`, `Instant`). It is loaded
+only for JSON, or for a value that does not satisfy its field.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Remark:
-    """Base of metadata of a field that asks nothing of its value."""
+    """Base of field metadata that does not constrain the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Record:
     Durations are ISO 8601 (`P7D`), instants ISO 8601 with a zone.
     """
 
-    # A misspelt option must not pass for one that was left out.
+    # A misspelt option must not be treated as an omitted option.
     __pydantic_config__ = {"extra": "forbid"}
 
     def to_json(self) -> dict[str, Any]:
@@ -92,9 +92,9 @@ class Record:
         return record
 
     def validated(self) -> Self:
-        """The record as `from_json` would have made it of these values, or its error.
+        """The record that `from_json` would create from these values; raises the same errors.
 
-        For Options made in Python, where nothing has looked at the values yet.
+        For Options created in Python, whose values have not been checked yet.
         """
         hints = get_type_hints(type(self), include_extras=True)
         if all(_fits(getattr(self, field.name), hints[field.name]) for field in fields(self)):
@@ -103,10 +103,10 @@ class Record:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is just what a field asks for.
+    """Whether a value satisfies its field without conversion.
 
-    No is also the answer where it takes more to tell: pydantic then converts the value, or refuses
-    it and says why.
+    False also if that cannot be decided here: pydantic then converts the value, or rejects it with
+    a reason.
     """
     kind, parts = get_origin(hint) or hint, get_args(hint)
     if kind is Annotated:
@@ -123,7 +123,7 @@ def _fits(value: Any, hint: Any) -> bool:
 def _allows(metadata: Any, value: Any) -> bool:
     if isinstance(metadata, AtLeast | _WithZone):
         return metadata.allows(value)
-    # Of what others may ask, pydantic alone knows.
+    # Only pydantic knows the constraints of other types.
     return isinstance(metadata, Remark)
 
 

@@ -1,9 +1,10 @@
-"""Which operations there are: the built-in ones, and those that other distributions add.
+"""The registry of operations: the built-in operations, and those of other distributions.
 
-A distribution adds an operation by an entry point of the group `delta_maintenance.operations`:
-its name is the operation's, its value a reference to the `OperationRecord`. Every process of an
-environment with that distribution knows the operation. Looking entry points up takes some
-milliseconds, so it is done only where a name is not built in, or where all names are asked for.
+A distribution adds an operation by an entry point of the group `delta_maintenance.operations`,
+whose name is that of the operation and whose value is a reference to the `OperationRecord`. Every
+process of an environment with that distribution then has the operation. Entry points take some
+milliseconds to read, so they are read only for a name that is not built in, or for the list of all
+names.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ BUILT_IN = (
     "drop-feature",
     "add-constraint",
 )
-"""The operations of this distribution. Those that a policy may ask for run in this order.
+"""The operations of this distribution. A policy runs them in this order.
 
-First what changes the table, so that everything after it sees the table as it is to be; then the
-look at its soundness, which ends the run of a corrupt table before anything is deleted; then what
-writes, and last what deletes: `clean-log` rests on a checkpoint, and `vacuum` on a short log.
+First the operations that change the table, so that all others see the changed table; then the
+integrity check, which ends the run on a corrupt table before anything is deleted; then the
+operations that write, and last those that delete: `clean-log` needs a checkpoint, and `vacuum` a
+short log.
 """
 
 _logger = logging.getLogger(__name__)
@@ -72,8 +74,8 @@ def names() -> tuple[str, ...]:
 def operations() -> tuple[AnyOperation, ...]:
     """All operations, in the order in which a policy runs them.
 
-    Those of other distributions stand behind the built-in ones with the same effects. One that
-    cannot be loaded is left out, with a warning.
+    Operations of other distributions follow the built-in ones with the same effects. An operation
+    that cannot be loaded is omitted, with a warning.
     """
     records = [_built_in(name) for name in BUILT_IN]
     by_entry_point = {name: _by_entry_point(name) for name in _points()}
@@ -87,7 +89,7 @@ def operations() -> tuple[AnyOperation, ...]:
 
 
 def policy_operations() -> tuple[AnyOperation, ...]:
-    """The operations that a policy may ask for, in the order in which they run."""
+    """The operations that a policy can request, in the order in which they run."""
     return tuple(record for record in operations() if record.policy is not None)
 
 
@@ -110,7 +112,7 @@ def register(record: AnyOperation) -> None:
 
 
 def unregister(name: str) -> None:
-    """Takes back what `register` added."""
+    """Removes an operation that `register` added."""
     _registered.pop(name, None)
     _loaded.pop(name, None)
 
@@ -145,7 +147,7 @@ def _points() -> Mapping[str, EntryPoint]:
 
 
 def _phase(record: AnyOperation) -> int:
-    """What changes the table, what only reads, what writes, what deletes, what no policy runs."""
+    """Operations that change the table, only read, write, delete, and those that no policy runs."""
     effects = record.effects
     if record.policy is None:
         return 4

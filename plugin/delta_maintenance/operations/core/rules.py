@@ -1,4 +1,4 @@
-"""What the rules of all operations in a policy have in common.
+"""Fields that the policy rules of all operations share.
 
 Each operation has its own small model, beside its code; this is their base, and the rules that are
 about every operation alike.
@@ -16,7 +16,7 @@ from delta_maintenance.table.commit.other_writers import OtherWriters
 
 
 class Rule(PolicyModel):
-    """Base of the rule of one operation: when it is due, and how it is set up."""
+    """Base of the rule for one operation: when it is due, and its settings."""
 
     def at_once(self) -> Self:
         """The rule as it would be if the operation were due now."""
@@ -31,20 +31,20 @@ class EngineRule(PolicyModel):
     prefer: Literal["auto", "local", "spark"] = "auto"
     """`auto` takes Spark from the sizes below on."""
     spark_log_bytes: Bytes | None = None
-    """Bytes of log; by default what each operation thinks right."""
+    """Bytes of log; by default, each operation has its own limit."""
     spark_files: Annotated[int, Field(ge=0)] | None = None
-    """Files to be opened; by default what each operation thinks right."""
+    """Files to open; by default, each operation has its own limit."""
 
 
 class Limits(PolicyModel):
-    """What ends the run of one table before it goes too far."""
+    """Limits that end the run on one table."""
 
     max_deleted_files: Annotated[int, Field(ge=0)] | None = None
     """Files that one operation may delete."""
     max_deleted_bytes: Bytes | None = None
     """Bytes that one operation may delete."""
     max_deleted_share: Share | None = 0.5
-    """Of the live files and those to go, once more than 1,000 are to go."""
+    """Share of live files and files to delete; applies to more than 1,000 files to delete."""
     max_duration: Duration | None = None
     """After which no further operation begins; one under way is not interrupted."""
     max_commits: Annotated[int, Field(ge=0)] | None = None
@@ -52,7 +52,7 @@ class Limits(PolicyModel):
 
 
 class RulesInForce(Protocol):
-    """The rules of one table, as far as operations look at them."""
+    """The rules of one table that operations read."""
 
     @property
     def engine(self) -> EngineRule:
@@ -60,11 +60,11 @@ class RulesInForce(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What ends a run before it goes too far."""
+        """Limits that end a run."""
 
     @property
     def other_writers(self) -> OtherWriters | None:
-        """Who else commits to a table on S3."""
+        """The other writers of a table on S3."""
 
     def value(self, key: str) -> object:
-        """What stands under the key of an operation; None where nothing does."""
+        """The value of the key of an operation; None if the key is absent."""

@@ -1,4 +1,4 @@
-"""What people are told of a feature that is dropped, and what of it counts for limits."""
+"""Facts about a dropped feature, for people and for limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from delta_maintenance.operations.table_change.facts import cut_off_text, protoc
 
 
 def plan_facts(plan: DropFeaturePlan) -> Facts:
-    """The steps, what they come to, and for whom."""
+    """Facts of a plan: the steps, their effects, and the clients concerned."""
     before, after = plan.protocol_before, plan.protocol_after
     return {
         "table": plan.table,
@@ -29,7 +29,7 @@ def plan_facts(plan: DropFeaturePlan) -> Facts:
 
 
 def result_facts(result: DropFeatureResult) -> Facts:
-    """What was committed, and how far it came."""
+    """Facts of a result: the commits, and the steps that are done."""
     return {
         "table": result.table,
         "version": result.version,
@@ -61,7 +61,7 @@ def done_amounts(result: DropFeatureResult) -> Amounts:
 
 
 def ending(result: DropFeatureResult, outcome: Outcome) -> Ending:
-    """Says from when on another run can drop a feature that is only switched off."""
+    """The ending of a result, with the time from which another run can drop the feature."""
     if outcome is not Outcome.WAITING:
         return Ending(outcome=outcome)
     ready = instant_text(result.ready_at)

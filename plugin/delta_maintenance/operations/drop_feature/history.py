@@ -1,7 +1,7 @@
-"""What stands in the way of a feature in the history of a table, and when it can be cleaned away.
+"""Traces of a feature in the history of a table, and the time when they can be deleted.
 
-A version that used the feature goes like any other one, by `clean_log`; only the retention is that
-of the table property made for this, and the cut-off counts to the minute.
+`clean_log` deletes versions that used the feature like any others, but with the retention of the
+table property for this purpose, and with a boundary rounded to the minute.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
 BARRIER = 3
-"""Checkpoints between the last version that used a feature and the first one without: a client that
-cannot read one tries the one before it, at most twice."""
+"""The number of checkpoints between the last version that used a feature and the first version
+without it: a client that cannot read a checkpoint tries the one before it, at most twice."""
 EMPTY_COMMIT = "Empty Commit"
 """The operation that makes a version for a checkpoint; named as Delta Spark names it."""
 
@@ -36,12 +36,12 @@ _LOOKED_BACK = 100
 """Versions among which the rest of a barrier is looked for."""
 _RETENTION = "delta.dropFeatureTruncateHistory.retentionDuration"
 _LONGEST_TRANSACTION = timedelta(hours=24)
-"""A writer that has stalled for longer than the log goes back could write a version anew."""
+"""A writer that stalled for longer than the log retention could write an existing version again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryOutlook:
-    """What becomes of the versions that used a feature."""
+    """The state of the versions that used a feature."""
 
     version: int
     """Up to which the log was searched."""
@@ -50,9 +50,9 @@ class HistoryOutlook:
     cleaning: CleanLogPlan | None = None
     """Takes all of them away at once; None where there are none, or where it is too early."""
     has_cut_off: bool = False
-    """Whether there is a checkpoint behind all of them, which only has to get old enough."""
+    """Whether a checkpoint follows all of them, so that only its age is missing."""
     ready_at: datetime | None = None
-    """When that checkpoint is old enough; None where nobody can tell."""
+    """The instant at which that checkpoint is old enough; None if unknown."""
     reason: str = ""
     """Why nothing can be cleaned away yet."""
 
@@ -85,10 +85,10 @@ def history_outlook(
 
 
 def standing_barrier(snapshot: Snapshot, removal: FeatureRemoval) -> tuple[int, ...]:
-    """What a run that was interrupted has left of the barrier: versions, oldest first.
+    """The versions of the barrier that an interrupted run has left, oldest first.
 
-    Each is an empty commit with a checkpoint, or the newest commit; of each the log shows that
-    neither it nor anything since uses the feature. There are `BARRIER` of them at most.
+    Each is an empty commit with a checkpoint, or the newest commit, and the log shows that neither
+    it nor any later version uses the feature. There are at most `BARRIER` of them.
     """
     store = snapshot.store
     listing = list_log(store, first_version=max(0, snapshot.version - _LOOKED_BACK))
@@ -113,7 +113,7 @@ def plan_truncation(
     now: datetime,
     as_of: datetime | None = None,
 ) -> CleanLogPlan:
-    """What of the history is old enough to go. `RefusedError` where none may go."""
+    """The history that is old enough to be deleted. Raises `RefusedError` if there is none."""
     properties = snapshot.properties
     unread = [problem for problem in properties.problems if problem.startswith(_RETENTION)]
     if unread:
@@ -129,11 +129,11 @@ def plan_truncation(
         raise _refused(
             snapshot,
             f"{_RETENTION} is {retention}, in which a stalled writer may come back",
-            "let it be 24 hours, or say that there are no other_writers",
+            "set it to 24 hours or more, or set other_writers to none",
         )
     options = CleanLogOptions(
         log_retention=retention,
-        # Whoever asks for history to be truncated has said so.
+        # A request to truncate history implies this.
         allow_short_retention=True,
         no_other_writers=True,
         as_of=as_of,
@@ -143,7 +143,7 @@ def plan_truncation(
 
 
 def ready_at(table: Table, snapshot: Snapshot, version: int) -> datetime | None:
-    """When the log can be cut off at a version; None where nobody can tell."""
+    """The instant from which history before a version can be deleted; None if unknown."""
     # The younger of the two times of the commit counts, as it does for the clean-up.
     times = [file_times(list_log(table.store), now_ms=0)[version]]
     times.append(table.snapshot(version=version).timestamp_ms or 0)
@@ -152,7 +152,9 @@ def ready_at(table: Table, snapshot: Snapshot, version: int) -> datetime | None:
 
 
 def ready_after(snapshot: Snapshot, instant: datetime) -> datetime | None:
-    """When a version committed at the instant is old enough for the log to be cut off there."""
+    """The instant at which history before a version, committed at the given instant, can be
+    deleted.
+    """
     whole = instant.replace(second=0, microsecond=0)
     minute = whole if whole == instant else whole + timedelta(minutes=1)
     try:

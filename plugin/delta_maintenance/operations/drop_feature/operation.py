@@ -1,10 +1,10 @@
-"""The `drop-feature` operation: take a feature out of a table, so that more clients may use it.
+"""The `drop-feature` operation: removes a feature from a table, so that more clients can use it.
 
-First nothing may use the feature any more: it is switched off and its traces go. Versions before
-that still need it. Either they are kept from clients without it, by checkpoints that no such client
-passes and that `checkpointProtection` keeps; or they are cleaned away, which takes a second run
-after a retention. Then one commit changes the protocol. Every step looks at the table anew, so that
-a run that was interrupted is ended by the next one.
+First, the feature is disabled and its traces are removed. Older versions still need it. Either they
+are protected from clients without the feature, by checkpoints that such clients cannot pass and
+that `checkpointProtection` keeps; or they are deleted, which takes a second run after a retention.
+Then one commit changes the protocol. Every step reads the table again, so that a later run can
+complete an interrupted one.
 """
 
 from __future__ import annotations
@@ -93,10 +93,11 @@ def plan(
     engine: Any = None,
     progress: Progress | None = None,
 ) -> DropFeaturePlan:
-    """What it takes to drop the feature. Reads the live files, and to truncate also the log.
+    """Plans to drop the feature. Reads the live files, and the log if history is truncated.
 
-    `RefusedError` where the feature cannot go, naming what to do first; `UnsupportedFeatureError`
-    for one that is unknown; `InvalidRequestError` where an option has no meaning for it.
+    Raises `RefusedError` if the feature cannot be dropped, with the step that is required first;
+    `UnsupportedFeatureError` for an unknown feature; `InvalidRequestError` for an option without
+    meaning for the feature.
     """
     # Types bind no caller.
     options = options.validated()
@@ -121,11 +122,12 @@ def apply(
     engine: Any = None,
     progress: Progress | None = None,
 ) -> DropFeatureResult:
-    """Does what was planned, as far as it is still to be done. Running it again ends it.
+    """Performs the planned steps that are still necessary. Another run completes an interrupted
+    one.
 
-    Errors: those of `plan`, before anything is touched; `CommitConflictError` where others began to
-    use the feature again or are always quicker; `CommitUnknownError`; another run then tells.
-    What was done before an error stays, and is a step on the way.
+    Raises the errors of `plan` before anything is changed, `CommitConflictError` if other writers
+    use the feature again or win repeatedly, and `CommitUnknownError`, after which another run finds
+    the outcome. Steps that succeeded before an error remain valid.
     """
     try:
         return _Dropping(table, plan, now=as_clock(now), new_id=new_id, progress=progress).run()
@@ -183,7 +185,7 @@ class _Dropping:
         down, files = require_droppable(snapshot, self.options, now=self.now())
         if ProtocolVersions.of(down.protocol) != self.planned.protocol_after:
             raise RefusedError(
-                "the protocol of the table is not what it was when this was planned",
+                "the protocol of the table has changed since the plan",
                 version=snapshot.version,
                 remedy="plan again",
             )
@@ -222,7 +224,7 @@ class _Dropping:
         self._note("keep-vector-files", kept)
 
     def _truncated(self) -> HistoryOutlook:
-        """What is in the way after all that is old enough has been cleaned away."""
+        """The remaining traces after all history that is old enough has been deleted."""
         outlook = self._outlook()
         if outlook.cleaning is not None:
             self.cleaned = clean_log.apply(
@@ -291,7 +293,7 @@ class _Dropping:
         try:
             self._checkpoint(version)
         except DeltaMaintenanceError as error:
-            # The feature is gone whatever becomes of this.
+            # The feature is dropped even if this step fails.
             self.notes.append(f"version {version} has no checkpoint: {error.problem}")
 
     def _drop(self, searched: int | None) -> int:
@@ -351,7 +353,7 @@ class _Dropping:
 
     def _used_again(self, what: str, version: int) -> CommitConflictError:
         return self._conflict(
-            f"{what} uses {self.options.feature} again, though it had been switched off", version
+            f"{what} uses {self.options.feature} again, although it was disabled", version
         )
 
     def _conflict(self, problem: str, version: int) -> CommitConflictError:
@@ -359,7 +361,7 @@ class _Dropping:
             problem,
             table=self.table.uri,
             version=version,
-            remedy="plan again once nobody changes that any more",
+            remedy="plan again after other writers have stopped changing this",
         )
 
     def _committed(self, kind: StepKind, stage: Callable[[Snapshot], Transaction]) -> int:

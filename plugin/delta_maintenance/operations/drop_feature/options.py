@@ -1,4 +1,4 @@
-"""What goes into the `drop-feature` operation and what comes out of it."""
+"""Options, Plan and Result of `drop-feature`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from delta_maintenance.operations.table_change.options import (
 )
 
 Way = Literal["direct", "protect-history", "truncate-history"]
-"""What becomes of older versions. `direct`: clients without the feature may read them as they are.
-"""
+"""The treatment of older versions. `direct`: clients without the feature may read them."""
 Status = Literal["dropped", "waiting", "nothing-to-do"]
 """`waiting`: the feature is switched off, but history that used it is not old enough to go."""
 StepKind = Literal[
@@ -34,7 +33,7 @@ StepKind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropFeatureOptions(Record):
-    """Which feature is to go, and how."""
+    """The feature to drop, and how."""
 
     feature: Annotated[
         str,
@@ -53,23 +52,23 @@ class DropFeatureOptions(Record):
             "delta.dropFeatureTruncateHistory.retentionDuration, by default a day"
         ),
     ] = False
-    """Whether versions that used it are cleaned away, in two runs, instead of being protected by
-    `checkpointProtection`, which writers have to know from then on."""
+    """Whether versions that used the feature are deleted, in two runs, instead of being protected
+    by `checkpointProtection`, which writers must support from then on."""
     other_writers: flags.OtherWritersField = None
-    """Who else commits to a table on S3. A retention of history below a day takes `none`."""
+    """The other writers of a table on S3. A retention of history below a day requires `none`."""
     operation_id: flags.OperationId = None
-    """Names what is asked for, so that the same task does it once; by default the plan's own."""
+    """Names the request, so that a retried task performs it once; by default the plan's own ID."""
     operation_since: flags.OperationSince = None
-    """When the task first began: with an `operation_id`, older commits are not looked at."""
+    """The first start of the task: with an `operation_id`, older commits are not searched."""
     files_per_commit: Annotated[
         int,
         AtLeast(1),
         Flag(help="files that one commit adds again without row IDs, by default {default}"),
     ] = 22_000
-    """How many files one commit adds again without what they have of the feature."""
+    """The number of files that one commit adds again without fields of the feature."""
     as_of: Instant | None = None
-    """Of `truncate_history`: an instant at which everything was as old as it counts, so that what
-    has outlived the retention since then stays. For a plan that was approved a while ago."""
+    """For `truncate_history`: the instant at which ages are measured, so that history whose
+    retention ended later is kept. For a plan that was approved some time ago."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +77,14 @@ class DropStep(Record):
 
     kind: StepKind
     detail: str
-    """One clause: what it does, and why."""
+    """One clause: the step and its reason."""
     commits: int = 0
-    """Versions that it adds, if nobody interferes."""
+    """The number of versions that it adds without conflicts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropFeaturePlan(Record):
-    """What `apply` will do, and what it cannot do yet."""
+    """The steps of `apply`, and the steps that are not possible yet."""
 
     table: str
     version: int
@@ -98,10 +97,9 @@ class DropFeaturePlan(Record):
     steps: tuple[DropStep, ...]
     """In their order."""
     ends: Status
-    """What comes of it if nobody interferes."""
+    """The status that the result will have without conflicts."""
     ready_at: Instant | None = None
-    """Where it ends in `waiting`: from when on another run can drop the feature; None where
-    nobody can tell."""
+    """For `waiting`: the instant from which another run can drop the feature; None if unknown."""
     protocol_before: ProtocolVersions
     protocol_after: ProtocolVersions
     """Once the feature is gone."""
@@ -110,8 +108,7 @@ class DropFeaturePlan(Record):
     cut_off: tuple[CutOff, ...] = ()
     """Clients that can do less then, or may."""
     history_traces: tuple[str, ...] = ()
-    """The first files of the log that use the feature, with what of them does, as far as that
-    matters."""
+    """The first files of the log that use the feature, each with its trace, if that matters."""
     num_history_traces: int = 0
     """How many there are."""
     oldest_version: int | None = None
@@ -121,7 +118,7 @@ class DropFeaturePlan(Record):
     reason: str
     """One sentence: why this way, or why there is nothing to do."""
     notes: tuple[str, ...] = ()
-    """What stays, and who needs what from now on."""
+    """Remaining parts, and the new requirements of clients."""
 
     @property
     def is_noop(self) -> bool:
@@ -130,7 +127,7 @@ class DropFeaturePlan(Record):
 
     @property
     def num_commits(self) -> int:
-        """Versions that `apply` adds, if nobody interferes."""
+        """The number of versions that `apply` adds without conflicts."""
         return sum(step.commits for step in self.steps)
 
 
@@ -144,7 +141,7 @@ class DropCommit(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropFeatureResult(Record):
-    """What was done."""
+    """The completed steps."""
 
     table: str
     feature: str
@@ -157,9 +154,9 @@ class DropFeatureResult(Record):
     checkpoints: tuple[int, ...] = ()
     """Versions that have a checkpoint now because of this run."""
     cleaned: CleanLogResult | None = None
-    """What became of the history, where it was truncated."""
+    """The result of the log clean-up, if history was truncated."""
     protocol: ProtocolVersions | None = None
-    """The one without the feature, once that is dropped."""
+    """The protocol without the feature, if it was dropped."""
     ready_at: Instant | None = None
-    """Of `waiting`: from when on another run can drop the feature; None where nobody can tell."""
+    """For `waiting`: the instant from which another run can drop the feature; None if unknown."""
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What it takes to drop a feature from a table as it is: everything that `drop_feature` decides."""
+"""The plan to drop a feature from a table: all decisions of `drop-feature`."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class Downgrade:
     version_properties: tuple[str, ...]
     """Properties that get the commit's version as their value."""
     domain: str | None
-    """The domain that goes with the feature, if it is there."""
+    """The domain that is removed with the feature, if it exists."""
 
 
 def downgrade(snapshot: Snapshot, removal: FeatureRemoval, name: str, way: Way) -> Downgrade:
-    """What the commit on top of a snapshot holds."""
+    """The contents of the commit on top of a snapshot."""
     protects = way == "protect-history"
     domain = removal.own_domain
     return Downgrade(
@@ -93,7 +93,7 @@ def checkpoint_options(removal: FeatureRemoval) -> CheckpointOptions:
 def decide(
     snapshot: Snapshot, options: DropFeatureOptions, *, now: datetime, operation_id: str
 ) -> DropFeaturePlan:
-    """The plan for a snapshot; refuses whatever must not be done, before anything is touched."""
+    """The plan for a snapshot. Refuses forbidden requests before anything is changed."""
     removal = _removal(options)
     if not _has_feature(snapshot, options, removal):
         reason = f"the table does not have the feature {options.feature}"
@@ -111,7 +111,7 @@ def nothing_to_do(
     operation_id: str,
     reason: str,
 ) -> DropFeaturePlan:
-    """The plan that leaves the table as it is."""
+    """The plan that changes nothing."""
     protocol = ProtocolVersions.of(snapshot.protocol)
     return DropFeaturePlan(
         table=snapshot.table,
@@ -131,9 +131,9 @@ def nothing_to_do(
 def require_droppable(
     snapshot: Snapshot, options: DropFeatureOptions, *, now: datetime
 ) -> tuple[Downgrade, FileTraces]:
-    """Refuses as `decide` does, without planning. The snapshot must have the feature.
+    """Refuses like `decide`, without planning. The snapshot must have the feature.
 
-    Returns what the drop would come to now, and the files that have to be stripped before.
+    Returns the effects of the drop at this version, and the files that must be stripped first.
     """
     decision = _Decision(snapshot, options, _removal(options), now)
     decision.require_allowed()
@@ -193,7 +193,7 @@ class _Decision:
             protocol_before=ProtocolVersions.of(snapshot.protocol),
             protocol_after=ProtocolVersions.of(self.down.protocol),
             opened_to=tuple(
-                # Whoever would lose by the way back gains by this one.
+                # The clients that would lose access by the opposite change gain access by this one.
                 impact.client
                 for impact in impacts(self.down.protocol, snapshot.protocol)
             ),
@@ -207,7 +207,7 @@ class _Decision:
         )
 
     def require_allowed(self) -> None:
-        """Refuses what must not be done."""
+        """Refuses forbidden requests."""
         snapshot, removal, state = self.snapshot, self.removal, self.snapshot.state
         require_removable(
             self.options.feature, state.protocol, state.metadata, tuple(state.domains)
@@ -240,7 +240,9 @@ class _Decision:
             )
         if removal.metadata_trace(snapshot.metadata) is not None:
             change = _changes(snapshot.metadata, removal.prepared(snapshot.metadata))
-            yield _step("switch-off", f"{change}: nobody is to begin to use the feature", commits=1)
+            yield _step(
+                "switch-off", (f"{change}: writers must not start to use the feature"), commits=1
+            )
         if removal.strips_files and self.files.count:
             commits = -(-self.files.count // self.options.files_per_commit)
             yield _step(
@@ -264,11 +266,13 @@ class _Decision:
 
     def _truncation(self) -> tuple[Status, datetime | None, list[DropStep]]:
         cut_off = _step(
-            "cut-off-checkpoint", "the log can be cut off there once it is old enough", commits=1
+            "cut-off-checkpoint",
+            ("history before it can be deleted when it is old enough"),
+            commits=1,
         )
         options, removal, snapshot = self.options, self.removal, self.snapshot
         if state_trace(snapshot, removal) is not None:
-            # What is in use now will be history, and far too young.
+            # Current uses will become history that is far too young.
             plan_truncation(
                 snapshot, other_writers=options.other_writers, now=self.now, as_of=options.as_of
             )
@@ -285,7 +289,11 @@ class _Decision:
             return "dropped", None, []
         if self.outlook.cleaning is not None:
             oldest = self.outlook.cleaning.oldest_version
-            return "dropped", None, [_step("truncate-history", f"all before version {oldest} goes")]
+            return (
+                "dropped",
+                None,
+                [_step("truncate-history", (f"all versions before {oldest} are deleted"))],
+            )
         if self.outlook.has_cut_off:
             return "waiting", self.outlook.ready_at, []
         return "waiting", ready_after(snapshot, self.now), [cut_off]
@@ -320,11 +328,14 @@ class _Decision:
             ("writers", before.min_writer_version, after.min_writer_version),
         ):
             if old != new:
-                yield f"{who} need version {new} of the protocol, no longer {old}"
+                yield f"{who} need version {new} of the protocol instead of {old}"
         if self.way == "protect-history":
-            yield f"versions before the drop still need {name}; clean-log keeps what leads there"
+            yield (
+                f"versions before the drop still need {name}; clean-log keeps the files that "
+                "protect them"
+            )
             if CHECKPOINT_PROTECTION not in feature_names(before):
-                yield f"writers have to know {CHECKPOINT_PROTECTION} from now on"
+                yield f"writers must support {CHECKPOINT_PROTECTION} from now on"
         if self.removal.leaves is not None:
             yield self.removal.leaves
         yield from self.snapshot.warnings
@@ -340,14 +351,14 @@ def _removal(options: DropFeatureOptions) -> FeatureRemoval:
     removal = removal_of(options.feature)
     if options.truncate_history and not removal.may_truncate:
         raise InvalidRequestError(
-            f"older versions need no {options.feature} to be read, so that no history stands in "
-            "its way",
+            f"readers of older versions do not need {options.feature}, so that no history has to "
+            "be deleted",
             remedy="leave out truncate_history",
         )
     if removal.needs_truncation and not options.truncate_history:
         raise RefusedError(
-            f"{options.feature} goes only together with the history that it protects",
-            remedy="ask for truncate_history",
+            f"{options.feature} can only be dropped together with the history that it protects",
+            remedy="set truncate_history",
         )
     return removal
 
@@ -364,7 +375,7 @@ def _has_feature(snapshot: Snapshot, options: DropFeatureOptions, removal: Featu
     if spelled:
         raise RefusedError(
             f"the table does not list {options.feature} but {spelled[0]}",
-            remedy=f"ask for {spelled[0]}",
+            remedy=f"request {spelled[0]}",
         )
     return False
 

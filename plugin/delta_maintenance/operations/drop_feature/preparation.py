@@ -1,7 +1,7 @@
-"""The commits that take the traces of a feature out of a table before the feature itself goes.
+"""The commits that remove the traces of a feature from a table before the feature itself.
 
-Each looks at the table anew and does what is left to do, so that a run after a crash goes on where
-the one before it stopped, and two at a time do no harm.
+Each step reads the table again and does the remaining work, so that a run after a crash continues
+the earlier one, and concurrent runs do no harm.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
 TRIES = 20
-"""How often a commit is made anew on a table that others change at the same time."""
+"""Attempts at a commit on a table that other writers change at the same time."""
 
 
 class FeatureGoneError(Exception):
-    """Somebody else has dropped the feature meanwhile."""
+    """Another process has dropped the feature in the meantime."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -79,9 +79,11 @@ class Committer:
         )
 
     def commit(self, stage: Callable[[Snapshot], Transaction | None]) -> int | None:
-        """The version of what `stage` makes of the latest snapshot, None where it has nothing.
+        """Commits the actions that `stage` derives from the latest snapshot; None if there are
+        none.
 
-        After a conflict it is asked again. `CommitConflictError` where others are always quicker.
+        After a conflict, `stage` is called again. Raises `CommitConflictError` if other writers win
+        repeatedly.
         """
         for _ in range(TRIES):
             transaction = stage(self.snapshot())
@@ -114,7 +116,7 @@ def remove_domains(committer: Committer, removal: FeatureRemoval) -> int | None:
 
 
 def switch_off(committer: Committer, removal: FeatureRemoval) -> int | None:
-    """Changes the properties so that nobody begins to use the feature again."""
+    """Changes the properties so that no writer starts to use the feature again."""
 
     def stage(snapshot: Snapshot) -> Transaction | None:
         before = snapshot.metadata
@@ -154,7 +156,7 @@ def keep_vector_files(
     def stage(snapshot: Snapshot) -> Transaction | None:
         if "deletionVector" not in removal.file_fields:
             return None
-        # Some ask for more years than the calendar has, to keep everything.
+        # Some tables set more years than the calendar has, to keep everything.
         after = epoch_millis(committer.now()) - retention // timedelta(milliseconds=1)
         removes = missing_vector_tombstones(snapshot, deleted_after_ms=after)
         if not removes.num_rows:

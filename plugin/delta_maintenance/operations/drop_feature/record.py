@@ -1,4 +1,4 @@
-"""The operation `drop-feature`, as every surface knows it."""
+"""The record of the operation `drop-feature`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ RECORD = OperationRecord(
     name="drop-feature",
     title="Drop a table feature",
     summary="take a table feature out, so that more clients may use the table",
-    description="Switch a table feature off, take its traces out of the table, prove from the log "
-    "that none is\nleft, and drop it from the protocol. Versions before stay and are kept from "
-    "clients that would\nmisread them, or are cleaned away. Run again, it ends what an earlier run "
-    "began. Prints what\nwas done, with --dry-run what would be, and why.",
+    description=(
+        "Disable a table feature, remove its traces from the table, verify in the log that none "
+        "is\nleft, and drop the feature from the protocol. Older versions are kept and protected "
+        "from\nclients that would misread them, or are deleted. Another run completes an "
+        "interrupted one.\nPrints the result; --dry-run prints the plan and its reasons."
+    ),
     options=DropFeatureOptions,
     plan=DropFeaturePlan,
     result=DropFeatureResult,

@@ -1,7 +1,7 @@
-"""Committing files again without what they have of a feature that is about to go.
+"""Commits that add files again without the fields of a feature that is being dropped.
 
-Works in batches beside everybody else. What others did to a file meanwhile stands, so that nothing
-that they removed comes back; files that they added with the feature are met by the next pass.
+Works in batches while other writers commit. Their changes to a file win, so that no removed file
+comes back. Files that they add with the feature are handled by the next pass.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FileStripping:
     removal: FeatureRemoval
     files_per_commit: int
     expected: int
-    """How many files there are to begin with."""
+    """The number of files before the first pass."""
     progress: Progress | None = None
     versions: list[int] = field(default_factory=list)
     """Of the commits that were made."""
@@ -53,7 +53,7 @@ class FileStripping:
                 if not self._pass(snapshot):
                     return snapshot.version
             except VanishedFileError:
-                # Somebody cleans up; the next pass sees what is left.
+                # Another process is cleaning up; the next pass finds the remaining files.
                 continue
         raise self._conflict(
             f"writers keep adding files with {self.removal.file_fields[0]}",
@@ -131,12 +131,12 @@ class FileStripping:
             yield from self._files(snapshot.avoiding(error))
 
     def _require_off(self, snapshot: Snapshot) -> None:
-        # With the feature on, files without its fields would be given new ones.
+        # While the feature is enabled, files without its fields would be assigned new ones.
         trace = self.removal.metadata_trace(snapshot.metadata)
         if trace is not None:
             raise self._conflict(
                 f"{trace} uses {self.committer.feature} again, though it had been switched off",
-                "plan again once nobody changes that any more",
+                "plan again after other writers have stopped changing this",
             )
 
     def _conflict(self, problem: str, remedy: str) -> CommitConflictError:

@@ -1,7 +1,8 @@
-"""Whether anything still uses a table feature: now, and in any version that can still be read.
+"""Traces of a table feature, in the latest version and in every version that can still be read.
 
-Implements what "Protocol Evolution" leaves to whoever takes a feature away: that it is fully
-removed is read from the log, file by file as columns, and never concluded from a property.
+Implements the part of "Protocol Evolution" that is left to the client that removes a feature: the
+absence of traces is read from the log, from all files as columns, and never concluded from a
+property.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.changes.drop import PROTECTED_BEFORE, FeatureRemoval
 from delta_maintenance.protocol.delta_log.file_names import LogFile
-from delta_maintenance.protocol.delta_log.retention import is_outdated
+from delta_maintenance.protocol.delta_log.retention import is_expired
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines
@@ -39,7 +40,7 @@ class FileTraces:
 
     count: int
     first: str | None
-    """The path of one of them."""
+    """The path of one such file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +49,16 @@ class HistoryTrace:
 
     file: LogFile
     what: str
-    """A clause: what of it uses the feature."""
+    """A clause that names the use of the feature."""
 
     def __str__(self) -> str:
         return f"{self.file.name}: {self.what}"
 
 
 def state_trace(snapshot: Snapshot, removal: FeatureRemoval) -> str | None:
-    """What of metadata and domains uses the feature, as a noun phrase; None without any.
+    """The uses of the feature in metadata and domains, as a noun phrase; None if there are none.
 
-    The checkpoint is another question, and so are files.
+    The checkpoint and the files are examined elsewhere.
     """
     trace = removal.metadata_trace(snapshot.metadata)
     if trace is not None:
@@ -109,11 +110,10 @@ def history_traces(
 ) -> tuple[HistoryTrace, ...]:
     """The retained files of the log that use the feature, up to the snapshot and beyond.
 
-    Versions before `first_version` are left out, but for a feature whose traces are the versions
-    themselves.
-    Commits and compactions count with all they say, checkpoints without their tombstones: those
-    are of files that no version in reach has. A checkpoint or compaction that cannot be read
-    counts, since it may be read again. `CorruptTableError` for a commit that cannot be.
+    Versions before `first_version` are skipped, except for a feature whose traces are the versions
+    themselves. All actions of commits and compactions count, but not the tombstones of checkpoints,
+    because no readable version has their files. An unreadable checkpoint or compaction counts,
+    because it could become readable again. Raises `CorruptTableError` for an unreadable commit.
     """
     store = snapshot.store
     if removal.needs_truncation:
@@ -123,15 +123,15 @@ def history_traces(
         try:
             return tuple(_history(store, listing, removal))
         except FileNotFoundError:
-            # Somebody cleans up; what is left is what counts.
+            # Another process is cleaning up; only the remaining files count.
             continue
     raise StorageError("files of the log keep going while they are read", table=snapshot.table)
 
 
 def clean_checkpoint(listing: LogListing, traces: Sequence[HistoryTrace]) -> CheckpointFiles | None:
-    """The oldest checkpoint that leaves no trace if the log is cut off there.
+    """The oldest checkpoint such that no trace is left if history before it is deleted.
 
-    The commit of its version stands beside it, as clean-up asks of a cut-off checkpoint.
+    The commit of its version exists, which clean-up requires of a boundary checkpoint.
     """
     for files in listing.checkpoints:
         if files.version in listing.commits and outdated(traces, files.version):
@@ -140,8 +140,8 @@ def clean_checkpoint(listing: LogListing, traces: Sequence[HistoryTrace]) -> Che
 
 
 def outdated(traces: Sequence[HistoryTrace], cut_off: int) -> bool:
-    """Whether all of the traces go when the log is cut off at a checkpoint of that version."""
-    return all(is_outdated(trace.file, cut_off) for trace in traces)
+    """Whether all traces are deleted with the history before a checkpoint of that version."""
+    return all(is_expired(trace.file, cut_off) for trace in traces)
 
 
 def _live(snapshot: Snapshot, removal: FeatureRemoval) -> FileTraces:
@@ -239,7 +239,7 @@ def _in_text(
 
 
 def _names(text: CommitText, beside: Sequence[bytes], fields: Sequence[str]) -> bool:
-    """Whether the names of such fields occur at all, which is quicker to tell than their values."""
+    """Whether the names of such fields occur at all, which is faster to check than their values."""
     if not fields:
         return False
     name = re.compile(b"|".join(f'"{field}"'.encode() for field in fields))

@@ -1,4 +1,4 @@
-"""Tombstones of deletion vector files, for writers that will not know what a vector is.
+"""Tombstones for deletion vector files, for writers without support for deletion vectors.
 
 Once a table has dropped deletion vectors, such a writer may vacuum it. The files of vectors that
 older versions still need are strangers to it, unless removes name them as if they were data files.
@@ -24,8 +24,8 @@ _PLAIN = r"^[A-Za-z0-9._~/-]*$"
 def missing_vector_tombstones(snapshot: Snapshot, *, deleted_after_ms: int) -> pa.Table:
     """Removes of the vector files that only unexpired tombstones refer to, still without one.
 
-    A tombstone that does not say when its file went counts as unexpired. Instants are in
-    milliseconds since 1970-01-01 UTC. Memory goes with the number of vector files.
+    A tombstone without a deletion time counts as unexpired. Instants are in milliseconds since
+    1970-01-01 UTC. Memory grows with the number of vector files.
     """
     while True:
         try:
@@ -63,7 +63,7 @@ def _deleted(tombstones: pa.Table, after_ms: int) -> pa.ChunkedArray:
 
 
 def _encoded(paths: pa.StringArray) -> pa.StringArray:
-    """Literal paths as the URIs that actions hold; prefixes are plain but where somebody chose."""
+    """Literal paths as the URIs in actions. Prefixes need no encoding unless a user chose them."""
     odd = pc.invert(pc.match_substring_regex(paths, _PLAIN))
     if not pc.any(odd).as_py():
         return paths

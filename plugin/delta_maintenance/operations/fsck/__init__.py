@@ -1,4 +1,4 @@
-"""Checks whether a table is sound, and repairs what can be repaired without loss."""
+"""Checks the integrity of a table, and repairs damage that can be repaired without data loss."""
 
 from __future__ import annotations
 

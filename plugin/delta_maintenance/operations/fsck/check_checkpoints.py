@@ -1,4 +1,4 @@
-"""Checkpoints against the log: whether each can be read, and holds what the commits come to.
+"""Checks whether checkpoints can be read and agree with the commits.
 
 Implements "Checkpoints", "V2 Spec" and "Last Checkpoint File" as far as they can be checked
 afterwards. A checkpoint may leave out tombstones and transactions that have expired; everything
@@ -150,7 +150,7 @@ class _Comparison:
     def __init__(self, files: FileHistory, version: int, *, whole: bool) -> None:
         self._files = files
         self._whole = whole
-        self._rows, self._live = files.standing(version)
+        self._rows, self._live = files.active_rows(version)
         self._seen = np.zeros(len(self._live), np.int64)
         self._wrong: dict[str, tuple[int, str]] = {}
         """By what is wrong: how many files, and the first of them."""

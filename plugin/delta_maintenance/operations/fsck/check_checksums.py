@@ -1,4 +1,4 @@
-"""Version checksum files against the log ("State Validation").
+"""Compares version checksum files with the log ("State Validation").
 
 Every version of the history has its sums, so every checksum is compared, with histograms and lists
 of files only for the newest ones: each of those takes a look at all files.
@@ -91,7 +91,7 @@ def _compare(
 
 
 def _detailed(checksum: VersionChecksum, files: FileHistory, version: int) -> list[str]:
-    rows, live = files.standing(version)
+    rows, live = files.active_rows(version)
     sizes = np.maximum(files.field("size", rows[live]), 0)
     found = VersionChecksum(
         file_sizes=None

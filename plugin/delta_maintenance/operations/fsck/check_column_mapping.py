@@ -1,4 +1,4 @@
-"""Whether physical names were ever given twice, over all versions of a table ("Field Path").
+"""Checks whether a physical name was ever assigned twice, over all versions ("Field Path").
 
 A column that is dropped leaves its values in the data files. A new one under the same physical name
 would show them again.

@@ -1,4 +1,4 @@
-"""Opening the files that a version rests on: footers of data files, and every deletion vector.
+"""Opens the files that a version needs: footers of data files, and all deletion vectors.
 
 Implements requirements of "Deletion Vector Format", "Deletion Vector File Storage Format" and
 "Per-file Statistics". What is opened at a time is bounded.

@@ -1,4 +1,4 @@
-"""Whether what Hadoop's local file system noted of the files of a log is still true of them.
+"""Compares files of the log with the checksums that Hadoop's local file system stored.
 
 It keeps `.<name>.crc` beside every file it writes, and refuses to read a file that another program
 has replaced since and left that behind.

@@ -1,4 +1,4 @@
-"""Whether what live files say of themselves can be true, without opening any of them.
+"""Checks whether the actions of live files are plausible, without opening any file.
 
 Implements requirements of "Per-file Statistics", "Deletion Vectors", "Row Tracking" and "Action
 Reconciliation", over columns from end to end.
@@ -70,7 +70,7 @@ def check_live_files(snapshot: Snapshot, files: LiveFiles, findings: Findings) -
     )
     audit = PathAudit(snapshot.table)
     # Without vectors: a path that is live with two of them is found in the history.
-    audit.offer(files.adds.select(["path"]), files.tombstones.select(["path"]))
+    audit.add(files.adds.select(["path"]), files.tombstones.select(["path"]))
     if (problem := audit.problem()) is not None:
         findings.add("two-spellings", problem, version=snapshot.version)
     _check_vectors(snapshot, files.adds, findings)

@@ -1,4 +1,4 @@
-"""Whether the files of a log fit together, and whether each commit holds what a commit may hold.
+"""Checks whether the files of a log are consistent, and whether each commit is valid.
 
 Implements the requirements of "Delta Log Entries", "Add File and Remove File", "Log Compaction
 Files" and "In-Commit Timestamps" that can be told from the log alone.
@@ -89,7 +89,7 @@ def check_commits(history: LogHistory, findings: Findings, *, root: str) -> None
             version=first_met[name],
             path=_commit_path(first_met[name]),
         )
-    for breach in history.files.breaches(root=root):
+    for breach in history.files.violations(root=root):
         others = f" and {breach.count - 1} others" if breach.count > 1 else ""
         findings.add(
             breach.rule,

@@ -1,4 +1,4 @@
-"""Whether the files that a version rests on are there, in the size that the log says.
+"""Checks whether the files that a version needs exist, with the sizes in the log.
 
 One listing of the whole table answers for all of them. Files outside of the table's root, as
 shallow clones have them, are counted and left alone.

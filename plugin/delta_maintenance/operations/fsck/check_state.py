@@ -1,4 +1,4 @@
-"""Whether protocol, metadata and schema of one version hold what the protocol asks of them.
+"""Checks protocol, metadata and schema of one version against the protocol's rules.
 
 Implements the requirements of "Protocol Evolution", "Table Features", "Change Metadata", "Column
 Mapping" and "Schema Serialization Format" that can be told from the actions alone.

@@ -1,4 +1,4 @@
-"""Everything that `fsck` looks at, in the order in which one finding explains another."""
+"""All checks of `fsck`, in an order in which earlier findings explain later ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told of an examination."""
+"""Facts about an integrity check, for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a table: the kinds of findings, and a place to collect them.
+"""The kinds of findings, and the collection of the findings of one check.
 
 One damaged folder makes a million findings, so those about files are columns from the first to the
 last.

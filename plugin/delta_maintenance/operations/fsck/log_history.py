@@ -1,4 +1,4 @@
-"""Reading a whole log once, however damaged, for whoever wants to know what it was at any version.
+"""Reads a whole log once, however damaged, and answers questions about any version.
 
 A commit that cannot be read is a finding here, no error. The history begins behind the last commit
 that is missing or damaged, on the oldest checkpoint that stands there, or at version 0.

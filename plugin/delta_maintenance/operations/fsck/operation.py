@@ -1,4 +1,4 @@
-"""The `fsck` operation: say whether a table is sound, and put right what can be without loss.
+"""The `fsck` operation: checks the integrity of a table and repairs what is safe to repair.
 
 Looking changes nothing, whatever is found. A repair is decided anew when it is carried out, and
 does only what would still be proposed then.

@@ -1,4 +1,4 @@
-"""What `fsck` is asked, what it finds and proposes, and what became of that."""
+"""Options, Plan and Result of `fsck`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a policy asks for an examination."""
+"""The policy rule for integrity checks."""
 
 from __future__ import annotations
 

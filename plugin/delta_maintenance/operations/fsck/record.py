@@ -1,4 +1,4 @@
-"""The operation `fsck`, as every surface knows it."""
+"""The record of the operation `fsck`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be done about findings, and doing it.
+"""Repairs for findings: which are possible, and applying them.
 
 Everything here leaves each version that opened before with the files that it had, wherever it
 stops: a hint proves nothing, a checkpoint is replaced only where the log before it is whole, and

@@ -1,4 +1,4 @@
-"""Measures a table from its snapshot and the listing of its log."""
+"""Measures the health of a table from its snapshot and the listing of its log."""
 
 from __future__ import annotations
 

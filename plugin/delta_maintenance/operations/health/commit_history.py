@@ -1,4 +1,4 @@
-"""The newest commits of a log as a bounded series, and the maintenance that they tell of."""
+"""The newest commits of a log as a bounded series, and the maintenance that they show."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ MAINTENANCE_OPERATIONS = frozenset(
         "VACUUM START",
     }
 )
-"""The names under which engines commit what changes no rows."""
+"""Names of operations that engines use for commits that change no rows."""
 
 _WHOLE = 256 << 10
 _HEAD = 64 << 10
-"""Of a commit larger than the former so much is read: what it says of itself comes first, as a
-rule, and its file actions are of no interest."""
+"""The number of bytes read of a larger commit: its `commitInfo` usually comes first, and its file
+actions are not needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitSeries:
-    """What is known of the newest commits."""
+    """The newest commits as a series."""
 
     points: tuple[CommitPoint, ...]
     """Oldest first."""
@@ -57,9 +57,9 @@ class CommitSeries:
 def commit_series(
     snapshot: Snapshot, listing: LogListing, *, max_commits: int, previous: TableHealth | None
 ) -> CommitSeries:
-    """The series up to the newest listed commit; what `previous` knows is not read again.
+    """The series up to the newest listed commit. Commits in `previous` are not read again.
 
-    A commit that cannot be read has no operation, and neither have those before it.
+    An unreadable commit and all commits before it have no operation.
     """
     versions = sorted(listing.commits)[-max_commits:] if max_commits else []
     known = {point.version: point for point in previous.commits} if previous is not None else {}
@@ -128,7 +128,7 @@ def _beginning(store: Store, entry: LogEntry) -> bytes:
         return store.read(entry.path)
     with store.open(entry.path) as file:
         data = file.read(_HEAD)
-    # The last line is cut off.
+    # The last line is incomplete.
     return data[: data.rfind(b"\n") + 1]
 
 

@@ -1,4 +1,4 @@
-"""What is told of a table's health: flat and small, whatever the size of the table."""
+"""The health of a table as a record: flat and small, whatever the size of the table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CommitPoint(Record):
     bytes: int
     """Of the commit."""
     operation: str | None
-    """As its writer calls it; None where it left none, or where nobody has read it."""
+    """The name that its writer gives; None if there is none, or if the commit was not read."""
     is_checkpoint: bool
     """Whether a complete checkpoint of the version is there."""
     is_compaction: bool
@@ -59,7 +59,7 @@ class CommitPoint(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceSeen(Record):
-    """A maintenance operation that the log tells of."""
+    """A maintenance operation that the log shows."""
 
     operation: str
     """As its writer calls it, such as `VACUUM END`."""
@@ -71,7 +71,7 @@ class MaintenanceSeen(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal(Record):
-    """What this release does not do to a table of this protocol."""
+    """Operations that this release does not support for a table of this protocol."""
 
     operation: str
     """`checkpoint`, `compact-log`, `clean-log`, `vacuum`, `commit` or `change-metadata`."""
@@ -107,7 +107,7 @@ class TableHealth(Record):
     log_files: tuple[LogFiles, ...]
     log_bytes: int
     expired_log_files: int
-    """Files that the log retention no longer asks for, as far as names and times tell."""
+    """Files of the log past the log retention, judged by names and times."""
     expired_log_bytes: int
 
     num_files: int
@@ -124,8 +124,8 @@ class TableHealth(Record):
     expired_tombstones: int
     """Removed so long ago that the retention no longer protects their files."""
     reclaimable_files: int
-    """Files that a vacuum may delete, and that the last one known had to leave. Only those of which
-    the log still tells: checkpoints forget expired tombstones."""
+    """Files that a vacuum may delete and that the last known vacuum could not. Only files with a
+    tombstone in the log count: checkpoints omit expired tombstones."""
     reclaimable_bytes: int
     """Of those whose tombstones vouch for a size."""
 
@@ -134,14 +134,14 @@ class TableHealth(Record):
     """Of the live files."""
     deleted_rows: int
     rows: int | None
-    """Physical ones, deleted ones included; None where a file does not tell, and on tables without
-    deletion vectors, of which statistics are not read."""
+    """Physical rows, including deleted rows; None if a file has no row count, and for tables
+    without deletion vectors, whose statistics are not read."""
     deleted_rows_share: float | None
 
     min_reader_version: int
     min_writer_version: int
     features: tuple[str, ...]
-    """Supported by the table, implied ones included."""
+    """Features that the table supports, including implied ones."""
     refused: tuple[Refusal, ...]
     row_tracking: str
     """`unsupported`, `supported`, `enabled`, `suspended` or `contradictory`."""
@@ -153,7 +153,7 @@ class TableHealth(Record):
     """Those that are set."""
 
     commits: tuple[CommitPoint, ...] = ()
-    """The newest ones, oldest first."""
+    """The newest commits, oldest first."""
     maintenance: tuple[MaintenanceSeen, ...] = ()
     """The last of each kind among these commits, newest first."""
     warnings: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
-"""How a table is doing, from its snapshot and the listing of its log: no data file is opened.
+"""The health of a table, from its snapshot and the listing of its log. Opens no data file.
 
-What it costs: three listings, the snapshot's file actions once and in columns, and those of the
-newest commits that no earlier measure knows, for what they say of themselves.
+The cost: three listings, one pass over the snapshot's file actions in columns, and the `commitInfo`
+of the newest commits that no earlier measurement contains.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from delta_maintenance.operations.health.models import (
 from delta_maintenance.operations.vacuum.options import LEAST_RETENTION
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.retention import (
-    is_outdated,
+    is_expired,
     midnight_before,
     newest_not_after,
 )
@@ -77,12 +77,12 @@ def measure(
     previous: TableHealth | None = None,
     max_commits: int = MAX_COMMITS,
 ) -> TableHealth:
-    """How the table is doing at the latest version.
+    """Measures the health of the table at the latest version.
 
-    What could go is told for the retentions given, by default those that `clean-log` and `vacuum`
-    take. `vacuumed_at` is when the last vacuum ran that the caller knows of, for the log need not
-    tell. `previous` is an older measure of the same table: the commits that it knows are not read
-    again. `max_commits` bounds the series; with 0 there is none.
+    Deletable files are counted for the given retentions, by default those of `clean-log` and
+    `vacuum`. `vacuumed_at` is the time of the last vacuum known to the caller, because the log need
+    not contain it. `previous` is an earlier measurement of the same table, whose commits are not
+    read again. `max_commits` bounds the series; 0 means no series.
     """
     properties = snapshot.properties
     log_retention = log_retention or max(properties.log_retention, LEAST_LOG_RETENTION)
@@ -124,7 +124,7 @@ def measure(
 
 
 def last_vacuum(maintenance: tuple[MaintenanceSeen, ...]) -> datetime | None:
-    """When the last vacuum was completed that the log tells of."""
+    """The time of the last completed vacuum in the log."""
     return next(
         (
             seen.timestamp
@@ -172,12 +172,12 @@ def _log(snapshot: Snapshot, inventory: LogInventory) -> dict[str, Any]:
 def _expired(
     snapshot: Snapshot, inventory: LogInventory, now: datetime, retention: timedelta
 ) -> dict[str, Any]:
-    """What `clean-log` would find, without reading the checkpoint that it would rest on."""
+    """The files that `clean-log` would find, without reading its boundary checkpoint."""
     cut_off = _cut_off(snapshot, inventory, now, retention)
     going = (
         []
         if cut_off is None
-        else [e.status.size for e in inventory.entries if is_outdated(e.file, cut_off)]
+        else [e.status.size for e in inventory.entries if is_expired(e.file, cut_off)]
     )
     return {"expired_log_files": len(going), "expired_log_bytes": sum(going)}
 

@@ -1,4 +1,4 @@
-"""What people are told of properties that are set and removed."""
+"""Facts about changed properties, for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from delta_maintenance.operations.table_change import facts as change_facts
 
 
 def plan_facts(plan: SetPropertiesPlan) -> Facts:
-    """The properties, the protocol that they need, and who is cut off."""
+    """The properties, the protocol that they need, and the clients that lose access."""
     mapped = "every column gets an id and a physical name" if plan.maps_columns else None
     return change_facts.plan_facts(plan) | {"columns": mapped}
 

@@ -1,7 +1,7 @@
-"""The `set-properties` operation: set and remove table properties, with the features they need.
+"""The `set-properties` operation: sets and removes properties, and adds the features they need.
 
-A property that activates a table feature brings the feature, what it requires, and the metadata
-that enabling it takes, all in one commit. Every other property changes itself and nothing else.
+A property that activates a table feature adds the feature, its required features, and the metadata
+for enabling it, in one commit. Any other property changes nothing else.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def plan(
     engine: Any = None,
     progress: Progress | None = None,
 ) -> SetPropertiesPlan:
-    """What the properties make of the latest snapshot. Writes nothing.
+    """Plans the change of properties for the latest snapshot. Writes nothing.
 
-    `InvalidRequestError` for names and values that cannot be; `RefusedError` and
-    `UnsupportedFeatureError` where this table cannot be so.
+    Raises `InvalidRequestError` for invalid names and values, and `RefusedError` or
+    `UnsupportedFeatureError` if this table does not permit them.
     """
     options = (options or SetPropertiesOptions()).validated()
     operation_id = options.operation_id or new_id()
@@ -82,10 +82,10 @@ def apply(
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> SetPropertiesResult:
-    """Commits what was planned, if the table would still be changed in that way.
+    """Commits the planned change, if a new plan would make the same change.
 
-    `RefusedError` where the table is another one, or must not be changed any more;
-    `CommitUnknownError` where nobody can tell whether the commit was made.
+    Raises `RefusedError` if the table was replaced or must no longer be changed, and
+    `CommitUnknownError` if the outcome of the commit is unknown.
     """
     ending = carry_out(
         table,
@@ -150,7 +150,7 @@ def _notes(snapshot: Snapshot, options: SetPropertiesOptions, change: TableChang
         )
     if change.forbids_vectors is not None and snapshot.counts.num_files:
         notes.append(
-            "the data files stay as they are: what Iceberg's readers miss in them comes with "
-            "REORG TABLE … APPLY (UPGRADE UNIFORM …) of Delta Spark"
+            "existing data files are not changed: to make them readable for Iceberg, run REORG "
+            "TABLE … APPLY (UPGRADE UNIFORM …) in Delta Spark"
         )
     return notes

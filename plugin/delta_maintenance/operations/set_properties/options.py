@@ -1,4 +1,4 @@
-"""Which properties are to be set and removed, and what comes of it."""
+"""Options, Plan and Result of `set-properties`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from delta_maintenance.operations.table_change.options import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetPropertiesOptions(ChangeOptions):
-    """What is to be set and removed, in one commit."""
+    """The properties to set and to remove, in one commit."""
 
     properties: Annotated[
         Mapping[str, str],
@@ -26,22 +26,22 @@ class SetPropertiesOptions(ChangeOptions):
             help="a property and its value, such as delta.enableDeletionVectors=true; repeatable",
         ),
     ] = field(default_factory=dict)
-    """`delta.feature.NAME=supported`, `delta.minReaderVersion` and `delta.minWriterVersion` ask for
+    """`delta.feature.NAME=supported`, `delta.minReaderVersion` and `delta.minWriterVersion` request
     a protocol and are not stored."""
     remove: Annotated[
         tuple[str, ...],
         Flag(
             name="--unset",
             metavar="K",
-            help="a property to remove; one that is not there is no error; repeatable",
+            help="a property to remove; a missing property is not an error; repeatable",
         ),
     ] = ()
-    """Properties to be removed; one that is not there is no error."""
+    """Properties to remove; a missing property is not an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetPropertiesPlan(ChangePlan):
-    """What `apply` will change, and for whom."""
+    """The planned change, and the clients that it concerns."""
 
     options: SetPropertiesOptions
     maps_columns: bool
@@ -50,6 +50,6 @@ class SetPropertiesPlan(ChangePlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetPropertiesResult(ChangeResult):
-    """What was changed."""
+    """The change that was made."""
 
     changes: tuple[PropertyChange, ...] = ()

@@ -1,4 +1,4 @@
-"""When a policy asks for table properties."""
+"""The policy rule for table properties."""
 
 from __future__ import annotations
 

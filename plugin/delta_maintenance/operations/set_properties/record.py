@@ -1,4 +1,4 @@
-"""The operation `set-properties`, as every surface knows it."""
+"""The record of the operation `set-properties`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ RECORD = OperationRecord(
     name="set-properties",
     title="Set table properties",
     summary="set and remove table properties, with the features they need",
-    description="Set and remove properties of a table in one commit. Names and values are checked "
-    "first. A\nproperty that activates a table feature brings the feature with it; any other one "
-    "never\ntouches the protocol. Prints what was changed, with --dry-run what would be, and who "
-    "would\nbe cut off.",
+    description=(
+        "Set and remove properties of a table in one commit. Names and values are checked first. "
+        "A\nproperty that activates a table feature adds the feature as well; other properties "
+        "never\nchange the protocol. Prints the result; --dry-run prints the plan and the clients "
+        "that would\nlose access."
+    ),
     options=SetPropertiesOptions,
     plan=SetPropertiesPlan,
     result=SetPropertiesResult,
@@ -37,7 +39,7 @@ RECORD = OperationRecord(
     policy=PolicyPart(
         key="protocol",
         rule="delta_maintenance.operations.table_change.policy:ProtocolRule",
-        description="What the table is to support, and its properties.",
+        description="Features that the table must support, and its properties.",
         due="delta_maintenance.operations.set_properties.policy:due",
     ),
     decisive=(*DECISIVE, "maps_columns"),

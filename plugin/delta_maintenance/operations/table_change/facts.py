@@ -1,4 +1,4 @@
-"""What people are told of operations that change protocol and metadata."""
+"""Facts about changes of protocol and metadata, for people."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OUTCOMES = {
     "nothing-to-do": Outcome.NOTHING_TO_DO,
     "conflict": Outcome.CONFLICT,
 }
-"""What the statuses mean that all these operations have."""
+"""Outcomes of the statuses that these operations share."""
 
 DECISIVE = (
     "table_id",
@@ -27,11 +27,11 @@ DECISIVE = (
     "added_features",
     "converted_domains",
 )
-"""Fields of a plan that tell whether it is still the one that was approved."""
+"""Fields of a plan that must equal those of the approved plan."""
 
 
 def plan_facts(plan: ChangePlan) -> dict[str, object]:
-    """What changes, and for whom."""
+    """The changes, and the clients that they concern."""
     before, after = plan.protocol_before, plan.protocol_after
     return {
         "table": plan.table,
@@ -50,7 +50,7 @@ def plan_facts(plan: ChangePlan) -> dict[str, object]:
 
 
 def raises_protocol(plan: ChangePlan) -> bool:
-    """Whether a plan changes the protocol, which somebody should agree to."""
+    """Whether a plan changes the protocol, which a person should approve."""
     return not plan.is_noop and plan.protocol_before != plan.protocol_after
 
 
@@ -65,7 +65,7 @@ def commits_of(status: str) -> Amounts:
 
 
 def ending(result: ChangeResult, outcome: Outcome) -> Ending:
-    """Says why there is a conflict, with its remedy."""
+    """The ending of a result, with the reason of a conflict and its remedy."""
     return Ending(outcome=outcome, problem=result.problem)
 
 

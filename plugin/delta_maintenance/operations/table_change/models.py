@@ -1,4 +1,4 @@
-"""What operations that change protocol and metadata decide, and how an attempt at it ended."""
+"""Decisions and outcomes of operations that change protocol and metadata."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What a table is to become, and how the commit is named."""
+    """The future protocol and metadata of a table, and the name of the commit."""
 
     operation: str
     parameters: Mapping[str, Any]
@@ -30,12 +30,12 @@ class Decision:
     after: TableChange
     domains: tuple[DomainMetadata, ...] = ()
     drops: tuple[str, ...] = ()
-    """Features of drafts that give way to final ones."""
+    """Features of drafts that are replaced by final ones."""
     notes: tuple[str, ...] = ()
 
     @classmethod
     def nothing(cls, snapshot: Snapshot) -> Self:
-        """To leave the table as it is."""
+        """The decision to change nothing."""
         now = TableChange(protocol=snapshot.protocol, metadata=snapshot.metadata)
         return cls(operation="", parameters={}, before=now, after=now)
 
@@ -75,22 +75,22 @@ class Decision:
 
     @property
     def added_features(self) -> tuple[str, ...]:
-        """What the table supports then and not now."""
+        """Features that the change adds."""
         return added_features(self.before.protocol, self.after.protocol)
 
     @property
     def cut_off(self) -> tuple[CutOff, ...]:
-        """Whom the change concerns, of the clients that are known."""
+        """The known clients that the change concerns."""
         return cut_off_by(self.before.protocol, self.after.protocol)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How an attempt to carry out a decision ended."""
+    """The outcome of an attempt to apply a decision."""
 
     status: Status
     version: int
-    """Of the commit; where none was made, the newest one that was looked at."""
+    """The version of the commit, or the newest version that was read if there is no commit."""
     attempts: int = 0
     """Versions tried."""
     problem: str | None = None

@@ -1,8 +1,8 @@
-"""What operations share that change the protocol and the metadata of a table.
+"""The common part of operations that change the protocol and the metadata of a table.
 
-`upgrade-protocol`, `set-properties` and `add-constraint` decide by pure rules what the
-table is to become, say who is cut off, and commit it once. A plan is carried out only while the
-table would still be changed in the same way.
+`upgrade-protocol`, `set-properties` and `add-constraint` derive the future protocol and metadata by
+pure rules, list the clients that lose access, and make one commit. A plan is applied only if a new
+plan would make the same change.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def decide_change(
     protocol: Protocol | None = None,
     metadata: Metadata | None = None,
 ) -> TableChange:
-    """What the request makes of the snapshot, or of a table with this protocol and metadata.
+    """Applies the request to the snapshot, or to a table with this protocol and metadata.
 
     The hidden columns of row tracking are named after the operation. Errors name the table.
     """
@@ -70,9 +70,9 @@ def decide_change(
 def done_before(
     snapshot: Snapshot, *, operation_id: str | None, since: datetime | None
 ) -> str | None:
-    """One sentence where an earlier run of the task did it all, whatever became of it since.
+    """One sentence if an earlier run of the task completed the change, even if it was undone since.
 
-    `operation_id` as the caller gave it: an id of the plan's own cannot be in the log.
+    `operation_id` is that of the caller: an ID that the plan generated cannot be in the log.
     """
     if operation_id is None:
         return None
@@ -83,7 +83,7 @@ def done_before(
 def require_changeable(
     snapshot: Snapshot, decision: Decision, *, other_writers: OtherWriters | None
 ) -> None:
-    """Refuses what the commit would refuse; who else writes need not be said yet."""
+    """Makes the checks of the commit, except for the setting for other writers."""
     require_committable(
         snapshot,
         _staged(decision),
@@ -102,12 +102,12 @@ def carry_out(
     new_id: clock.NewId = clock.new_id,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Ending:
-    """Decides anew on the latest version and commits, if that comes to what was planned.
+    """Decides again on the latest version, and commits if the decision equals the plan.
 
-    `examine` looks at the data on which the change depends, and raises where it must not be made;
-    then whatever others do to the data is a conflict. `RefusedError` where the table is another
-    one, or must not be changed any more; `CommitUnknownError` where nobody can tell whether the
-    commit was made.
+    `examine` checks the data that the change depends on, and raises if the change must not be made;
+    with it, any concurrent change of data is a conflict. Raises `RefusedError` if the table was
+    replaced or must no longer be changed, and `CommitUnknownError` if the outcome of the commit is
+    unknown.
     """
     if plan.is_noop:
         return Ending(status="nothing-to-do", version=plan.version, notes=(plan.reason,))
@@ -115,7 +115,7 @@ def carry_out(
         snapshot = table.snapshot()
         if snapshot.metadata.id != plan.table_id:
             raise RefusedError(
-                "another table stands there than the one that was planned for",
+                "the table at this address was replaced after the plan",
                 version=snapshot.version,
                 remedy="plan again",
             )
@@ -146,7 +146,8 @@ def carry_out(
         )
         _stage(transaction, decision)
         if decision.after.depends_on_files or examine is not None:
-            # A file that somebody adds meanwhile may lack what the table promises of every file.
+            # A file that another writer adds in the meantime may violate what the table requires of
+            # every file.
             transaction.read_whole_table()
         return _ending(transaction.commit(sleep=sleep), plan)
     except DeltaMaintenanceError as error:
@@ -196,7 +197,7 @@ def _ending(outcome: Outcome, plan: ChangePlan) -> Ending:
 
 
 def _ids(operation_id: str) -> Iterator[str]:
-    """Names that a second look at the same operation gives again."""
+    """Names that are the same each time the operation is planned."""
     yield operation_id
     for number in count(1):
         yield f"{operation_id}-{number}"

@@ -1,4 +1,4 @@
-"""What operations that change protocol and metadata are asked for, plan and answer."""
+"""Options, Plan and Result shared by operations that change protocol and metadata."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Fate = Literal["stays", "ends", "may end", "was closed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolVersions(Record):
-    """A protocol as it stands in the log; a list is None where it has none."""
+    """A protocol as in the log; a list is None if the protocol has no such list."""
 
     min_reader_version: int
     min_writer_version: int
@@ -58,24 +58,24 @@ class CutOff(Record):
     reading: Fate
     writing: Fate
     features: tuple[str, ...]
-    """What stands in its way; empty where it is a version of the protocol."""
+    """The obstacle; empty for a version of the protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeOptions(Record):
-    """What all these operations take, whatever they change."""
+    """Options that these operations share."""
 
     other_writers: flags.OtherWritersField = None
-    """Who else commits to the table; has to be said of tables on S3."""
+    """The other writers of the table; required for tables on S3."""
     operation_id: flags.OperationId = None
     """Of the task: run again, it ends as done. By default a new one for each plan."""
     operation_since: flags.OperationSince = None
-    """When the task first began: with an `operation_id`, older commits are not looked at."""
+    """The first start of the task: with an `operation_id`, older commits are not searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePlan(Record):
-    """What `apply` will change, and for whom."""
+    """The planned change, and the clients that it concerns."""
 
     table: str
     table_id: str | None
@@ -108,7 +108,7 @@ class ChangePlan(Record):
         reason: str,
         **more: Any,
     ) -> Self:
-        """The plan to carry out a decision; `more` are the fields that one operation adds."""
+        """The plan of a decision; `more` are the fields that an operation adds."""
         return cls(
             table=snapshot.table,
             table_id=snapshot.metadata.id,
@@ -130,22 +130,22 @@ class ChangePlan(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeResult(Record):
-    """What was changed."""
+    """The change that was made."""
 
     table: str
     version: int
-    """Of the commit; where none was made, the newest one that was looked at."""
+    """The version of the commit, or the newest version that was read if there is no commit."""
     status: Status
     attempts: int = 0
     """Versions tried."""
     added_features: tuple[str, ...] = ()
     problem: str | None = None
-    """Why there is a conflict, and what to do."""
+    """The reason of a conflict, and the remedy."""
     notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, plan: ChangePlan, ending: Ending, **more: Any) -> Self:
-        """What came of a plan; `more` are the fields that one operation adds."""
+        """The result of a plan; `more` are the fields that an operation adds."""
         return cls(
             table=plan.table,
             version=ending.version,

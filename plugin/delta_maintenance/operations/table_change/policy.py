@@ -1,4 +1,4 @@
-"""What a policy says of a table's protocol and properties, which several operations carry out."""
+"""Policy rules for the protocol and the properties of a table, shared by several operations."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ KEY = "protocol"
 
 
 class ProtocolRule(Rule):
-    """What the table is to support, and how it is to be configured."""
+    """The required features and properties of a table."""
 
     features: tuple[str, ...] = ()
-    """Table features by the names of the protocol; what they require comes along."""
+    """Table features, named as in the protocol; required features are added as well."""
     properties: Mapping[str, str] = Field(default_factory=dict)
     """Table properties and their values."""
 

@@ -1,4 +1,4 @@
-"""What people are told of a protocol that is raised."""
+"""Facts about a protocol upgrade, for people."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from delta_maintenance.operations.upgrade_protocol.options import (
 
 
 def plan_facts(plan: UpgradeProtocolPlan) -> Facts:
-    """The protocol before and after, and who is cut off."""
+    """The protocol before and after, and the clients that lose access."""
     return change_facts.plan_facts(plan) | {"converted domains": plan.converted_domains}
 
 
 def result_facts(result: UpgradeProtocolResult) -> Facts:
-    """The protocol as it is now."""
+    """The present protocol."""
     return {
         "table": result.table,
         "version": result.version,

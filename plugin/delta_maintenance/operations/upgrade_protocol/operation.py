@@ -1,9 +1,9 @@
-"""The `upgrade-protocol` operation: let a table support more, and say who is cut off by that.
+"""The `upgrade-protocol` operation: adds table features, and lists the clients that lose access.
 
-Changes the protocol and nothing else: a feature that is added is supported, not active. Tables of
-the drafts of 2023 may be converted in the same commit: their high-water mark of row IDs moves into
-the domain of today's row tracking, and maps that stand for a domain's text become that text. Row
-IDs that files have stay; `backfill-row-ids` gives them to the others.
+Changes only the protocol: an added feature is supported, but not active. Tables of the 2023 drafts
+can be converted in the same commit: their high-water mark of row IDs moves into the row tracking
+domain, and maps that represent the text of a domain become text. Files keep their row IDs;
+`backfill-row-ids` assigns row IDs to the other files.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def plan(
     engine: Any = None,
     progress: Progress | None = None,
 ) -> UpgradeProtocolPlan:
-    """What the latest snapshot's protocol becomes. Writes nothing.
+    """Plans the protocol of the table after the upgrade. Writes nothing.
 
-    `InvalidRequestError` for a request that names nothing or versions that do not exist;
-    `UnsupportedFeatureError` and `RefusedError` where this table cannot have what is asked for.
+    Raises `InvalidRequestError` for an empty request or versions that do not exist, and
+    `UnsupportedFeatureError` or `RefusedError` if this table cannot have the requested protocol.
     """
     options = (options or UpgradeProtocolOptions()).validated()
     operation_id = options.operation_id or new_id()
@@ -89,10 +89,10 @@ def apply(
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> UpgradeProtocolResult:
-    """Commits what was planned, if the table would still be changed in that way.
+    """Commits the planned change, if a new plan would make the same change.
 
-    `RefusedError` where the table is another one, or must not be changed any more;
-    `CommitUnknownError` where nobody can tell whether the commit was made.
+    Raises `RefusedError` if the table was replaced or must no longer be changed, and
+    `CommitUnknownError` if the outcome of the commit is unknown.
     """
     ending = carry_out(
         table,
@@ -113,7 +113,7 @@ def apply(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Conversion:
-    """What becomes of the drafts in a table; nothing where it has none."""
+    """The conversion of drafts in a table; empty if there are none."""
 
     base: TableChange
     """Protocol and metadata without them."""
@@ -126,7 +126,7 @@ def _decide(snapshot: Snapshot, options: UpgradeProtocolOptions, operation_id: s
     asked = (options.features, options.reader_version, options.writer_version)
     if asked == ((), None, None) and not options.convert_draft:
         raise InvalidRequestError(
-            "nothing is asked for", remedy="name features or versions that the table is to support"
+            "the request is empty", remedy="name features or versions that the table should support"
         )
     before = TableChange(protocol=snapshot.protocol, metadata=snapshot.metadata)
     conversion = _conversion(snapshot) if options.convert_draft else _Conversion(base=before)
@@ -207,4 +207,4 @@ def _reason(decision: Decision) -> str:
         return "the table supports all of it already"
     if not decision.added_features:
         return "the features are listed, or named as they are today; none is added"
-    return f"the table is to support {', '.join(decision.added_features)}"
+    return f"add support for {', '.join(decision.added_features)}"

@@ -1,4 +1,4 @@
-"""What a table is to support, and what comes of it."""
+"""Options, Plan and Result of `upgrade-protocol`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from delta_maintenance.operations.table_change.options import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeProtocolOptions(ChangeOptions):
-    """What the table is to support."""
+    """The features that the table should support."""
 
     features: Annotated[
         tuple[str, ...],
@@ -26,37 +26,42 @@ class UpgradeProtocolOptions(ChangeOptions):
             help="a table feature, by its name in the protocol; repeatable",
         ),
     ] = ()
-    """By the names of the protocol; what they require comes along."""
-    reader_version: Annotated[int | None, Flag(help="support what reader version N implies")] = None
-    """What it implies is to be supported."""
-    writer_version: Annotated[int | None, Flag(help="support what writer version N implies")] = None
-    """What it implies is to be supported."""
+    """Names as in the protocol; required features are added as well."""
+    reader_version: Annotated[
+        int | None, Flag(help=("support all features that reader version N implies"))
+    ] = None
+    """A version whose implied features the table should support."""
+    writer_version: Annotated[
+        int | None, Flag(help=("support all features that writer version N implies"))
+    ] = None
+    """A version whose implied features the table should support."""
     convert_draft: Annotated[
         bool,
         Flag(
-            help="convert what is left of a draft of row tracking of 2023 to today's: the "
-            "high-water mark moves into its domain, and maps that stand for the text of a domain "
-            "become text"
+            help=(
+                "convert the remains of a 2023 draft of row tracking: the high-water mark moves "
+                "into its domain, and maps that represent the text of a domain become text"
+            )
         ),
     ] = False
-    """Whether what is left of a draft of row tracking of 2023 is converted to today's."""
+    """Whether the remains of a 2023 draft of row tracking are converted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeProtocolPlan(ChangePlan):
-    """What `apply` will change, and for whom.
+    """The planned change, and the clients that it concerns.
 
-    Of properties only those of a draft change, which would contradict what they mean today.
+    The only properties that change are those of a draft that contradict their present meaning.
     """
 
     options: UpgradeProtocolOptions
     converted_domains: tuple[str, ...] = ()
-    """Domains that are written anew because a draft wrote them otherwise."""
+    """Domains that are written again because a draft had another form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeProtocolResult(ChangeResult):
-    """What was changed."""
+    """The change that was made."""
 
     protocol: ProtocolVersions | None = None
     """In force since; None where nothing was committed."""

@@ -1,4 +1,4 @@
-"""When a policy asks for table features."""
+"""The policy rule for table features."""
 
 from __future__ import annotations
 

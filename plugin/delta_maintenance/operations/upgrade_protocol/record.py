@@ -1,4 +1,4 @@
-"""The operation `upgrade-protocol`, as every surface knows it."""
+"""The record of the operation `upgrade-protocol`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ RECORD = OperationRecord(
     name="upgrade-protocol",
     title="Upgrade the protocol",
     summary="let the table support more table features",
-    description="Add table features to the protocol of a table, with what they require, in one "
-    "commit.\nEverything that the table supports stays supported, what its versions imply "
-    "included, and\nno property changes: to put a feature to use, set its property with "
-    "set-properties.\nPrints what was changed, with --dry-run what would be, and who would be cut "
-    "off.",
+    description=(
+        "Add table features and the features that they require to the protocol of a table, in "
+        "one\ncommit. All supported features stay supported, including implied ones, and no "
+        "property\nchanges: to activate a feature, set its property with set-properties. Prints "
+        "the result;\n--dry-run prints the plan and the clients that would lose access."
+    ),
     options=UpgradeProtocolOptions,
     plan=UpgradeProtocolPlan,
     result=UpgradeProtocolResult,
@@ -38,7 +39,7 @@ RECORD = OperationRecord(
     policy=PolicyPart(
         key="protocol",
         rule="delta_maintenance.operations.table_change.policy:ProtocolRule",
-        description="What the table is to support, and its properties.",
+        description="Features that the table must support, and its properties.",
         due="delta_maintenance.operations.upgrade_protocol.policy:due",
     ),
     decisive=DECISIVE,

@@ -1,8 +1,8 @@
-"""Finding the files of a table's folder that nothing refers to, on this machine.
+"""Finding unreferenced files in the folder of a table, on this machine.
 
-The folder is listed as a whole, or an inventory or the log says what may be there; then what the
-log refers to is taken away. Files are columns throughout, and only those that are left are looked
-at one by one.
+The candidates come from a listing of the whole folder, from an inventory or from the log; then all
+files that the log refers to are removed. Files are columns throughout, and only the remaining ones
+are checked individually.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SAMPLES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What to look for. Instants are milliseconds since 1970-01-01 UTC."""
+    """The search criteria. Instants are milliseconds since 1970-01-01 UTC."""
 
     rules: VisibilityRules
     modified_before_ms: int
@@ -58,14 +58,14 @@ class Tally:
 
 @dataclass(slots=True)
 class DeadFiles:
-    """What may go, and how many of the others stay for which reason."""
+    """The files to delete, and the number of kept files by reason."""
 
     files: pa.Table = field(default_factory=DEAD_FILES.empty_table)
     directories: tuple[str, ...] = ()
     """Those that have nothing in them once the files are gone, and have been there for long."""
     kept: dict[str, int] = field(default_factory=dict)
     listed: int = 0
-    """Files that were looked at, hidden ones included."""
+    """Examined files, including hidden ones."""
 
     def tallies(self) -> tuple[Tally, ...]:
         """The files by the reasons for which they may go."""
@@ -86,16 +86,16 @@ class DeadFiles:
 
 
 def list_folder(store: Store, rules: VisibilityRules) -> list[pa.Table]:
-    """Everything below the root (`tree.TREE`) but what is in hidden directories, if it has any."""
+    """The listing below the root (`tree.TREE`) without the contents of hidden directories."""
     return list(store.list_tree(skip=rules.is_hidden_directory))
 
 
 def find_dead_files(
     store: Store, entries: Sequence[pa.Table], references: FileReferences, search: Search
 ) -> DeadFiles:
-    """What of a listing (`tree.TREE`) may go.
+    """The files of a listing (`tree.TREE`) that may be deleted.
 
-    `RefusedError` where there is another table inside this one.
+    Raises `RefusedError` if another table is inside this one.
     """
     dead = DeadFiles()
     for batch in entries:
@@ -128,7 +128,7 @@ def require_no_table_inside(entries: pa.Table, search: Search) -> None:
 def out_of_use(
     entries: pa.Table, references: FileReferences, search: Search, dead: DeadFiles
 ) -> pa.Table:
-    """The files (`tree.STATUSES`) of a listing that may be looked at and that nothing refers to.
+    """The visible files (`tree.STATUSES`) of a listing that are unreferenced.
 
     Counts the others in `dead`.
     """
@@ -153,7 +153,7 @@ def out_of_use(
 def with_reasons(
     files: pa.Table, references: FileReferences, search: Search, dead: DeadFiles
 ) -> pa.Table:
-    """Files (`tree.STATUSES`) that nothing refers to as `DEAD_FILES`, without foreign ones."""
+    """Unreferenced files (`tree.STATUSES`) as `DEAD_FILES`, without foreign files."""
     paths = _one(files["path"])
     removed = pa.chunked_array(references.expired, pa.binary())
     found = reasons(paths, expired=pc.is_in(paths.cast(pa.binary()), value_set=removed))
@@ -166,9 +166,9 @@ def with_reasons(
 
 
 def old_enough(store: Store, files: pa.Table, search: Search, dead: DeadFiles) -> pa.Table:
-    """Those of the files (`DEAD_FILES`) that no commit under way can have written.
+    """The files (`DEAD_FILES`) that no commit in progress can have written.
 
-    Asks the store for the times of those that came without one.
+    Reads missing times from the store.
     """
     untold = pc.is_null(files["modified_ms"])
     if pc.any(untold).as_py():
@@ -190,17 +190,17 @@ def old_enough(store: Store, files: pa.Table, search: Search, dead: DeadFiles) -
 def require_no_missing(
     store: Store, references: FileReferences, entries: Sequence[pa.Table]
 ) -> None:
-    """`CorruptTableError` where live files are not there.
+    """Raises `CorruptTableError` if live files are missing.
 
-    Either the table is broken, or this is not how its paths are to be read; and then what seems to
-    be dead may be alive under another name.
+    Either the table is damaged, or its paths are interpreted wrongly; then apparently unreferenced
+    files could be live under another name.
     """
     missing = references.unlisted([chunk for batch in entries for chunk in batch["path"].chunks])
     for first in range(0, len(missing), _LOOKED_AT_ONCE):
         batch = missing[first : first + _LOOKED_AT_ONCE]
         names = pa.array([name for pair in batch for name in pair], pa.string())
         clean = names.filter(pc.invert(unclean(names)))
-        # Listed before the log was read, or hidden; a look at the file itself decides.
+        # Written after the listing, or hidden; the status of the file itself decides.
         there = set(store.statuses(pa.chunked_array([clean]))["path"].to_pylist())
         for path, place in batch:
             if path not in there and place not in there:

@@ -1,7 +1,7 @@
-"""Deleting data files: the one place that does, and what it will not touch whoever asks.
+"""The only place that deletes data files, and the files that it always refuses to delete.
 
-Exact paths of a listing, below the root, never of a log, never through a link, never a directory
-with what is in it. Every file is accounted for: it is gone, or it says why it is not.
+Deletes exact paths of a listing, below the root, never in a log, never through a link, and never a
+directory with contents. Every file is reported as deleted, or with the reason why it was not.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from delta_maintenance.storage.core.streaming_pool import StreamingPool
 
 _BATCH = 1000
 _AT_ONCE = 4
-"""Batches that are deleted side by side, between one look at the log and the next."""
+"""Batches that are deleted in parallel, between two checks of the log."""
 
 _SHOWN = 20
 
 
 class Watch(Protocol):
-    """What others commit to the table meanwhile."""
+    """The commits of other writers during the deletion."""
 
     def look(self) -> None:
-        """Reads what has been committed since the last look. Raises what forbids deletions."""
+        """Reads the commits since the last check; raises if they forbid further deletions."""
 
     def covers(self, paths: pa.StringArray) -> Mask:
         """Which of these paths have come into use, as far as has been looked."""
@@ -43,24 +43,24 @@ class Watch(Protocol):
 
 @dataclass(slots=True)
 class Deletion:
-    """What has become of the files so far."""
+    """The progress of the deletion."""
 
     deleted: int = 0
-    """Files that are gone, those that somebody else deleted first included."""
+    """Deleted files, including those that another process deleted first."""
     bytes: int = 0
     spared: int = 0
     """Files that came into use before their turn."""
     failed: int = 0
     """Files that may still be there."""
     failures: dict[str, str] = field(default_factory=dict)
-    """The first of them, and what keeps them."""
+    """The first files that could not be deleted, with reasons."""
     gave_up: bool = False
     """Of a whole round nothing could be deleted."""
     lost: tuple[str, ...] = ()
     """Files that came into use right after they were deleted, the first of them."""
 
     def take(self, other: Deletion) -> None:
-        """Adds what has become of other files."""
+        """Adds the outcome for other files."""
         self.deleted += other.deleted
         self.bytes += other.bytes
         self.spared += other.spared
@@ -71,7 +71,7 @@ class Deletion:
 
 
 def require_deletable_root(store: Store) -> None:
-    """`RefusedError` for a root below which nobody keeps a single table."""
+    """Raises `RefusedError` for a root that cannot be that of a single table."""
     for address in (store.address, *map(Address.parse, store.addresses[1:])):
         if address.is_local:
             too_high = os.path.normpath(address.path) in (os.sep, os.path.expanduser("~"))
@@ -86,11 +86,12 @@ def require_deletable_root(store: Store) -> None:
 
 
 def delete_data_files(store: Store, files: pa.Table, *, watch: Watch) -> Iterator[Deletion]:
-    """Deletes files (`tree.STATUSES`) in rounds of a few batches, and tells after each how far.
+    """Deletes files (`tree.STATUSES`) in rounds of a few batches, and reports progress after each
+    round.
 
-    The log is looked at before every round, and once more at the end; what the look raises stops
-    the deletion. `RefusedError`, before anything is deleted, for a path that is none of a data
-    file.
+    The log is checked before every round, and once more at the end; an error of the check stops the
+    deletion. Raises `RefusedError`, before anything is deleted, for a path that cannot be that of a
+    data file.
     """
     require_deletable_root(store)
     require_data_paths(files["path"])
@@ -133,9 +134,9 @@ def delete_data_files(store: Store, files: pa.Table, *, watch: Watch) -> Iterato
 
 
 def remove_empty_directories(store: Store, directories: Iterable[str]) -> Iterator[bool]:
-    """Removes directories, each with one call that fails where anything is in it.
+    """Removes directories, each with one call that fails if the directory is not empty.
 
-    The deepest go first, since one may be all that another holds. Says of each whether it is gone.
+    The deepest directories are removed first. Returns for each directory whether it was removed.
     """
     deepest_first = sorted(directories, key=lambda path: (-path.count("/"), path))
     if deepest_first:
@@ -163,7 +164,7 @@ def require_data_paths(paths: pa.ChunkedArray) -> None:
 def _delete(store: Store, files: pa.Table) -> dict[str, StorageError]:
     kept = _tried(store, files)
     if kept:
-        # A passing failure of one answer must not leave a thousand files for the next run.
+        # A temporary failure of one request must not leave a thousand files for the next run.
         again = pc.is_in(files["path"], value_set=pa.array(list(kept), pa.string()))
         kept = _tried(store, files.filter(again))
     return kept

@@ -1,4 +1,4 @@
-"""How the files of a vacuum are found and deleted: what an engine does, and the local one."""
+"""The engine interface of a vacuum, which finds and deletes files, and the local engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What an engine is to find."""
+    """The search criteria for an engine."""
 
     snapshot: Snapshot
     search: Search
@@ -35,13 +35,13 @@ class Request:
     requires_all: bool
     """Whether a live file that is not there stops the search."""
     complete: Callable[[FileReferences], Snapshot]
-    """Adds to the references, once they are read and the folder has been listed, what else
-    protects files. Gives the version up to which the log has been read then."""
+    """Adds further protected files to the references, after these were read and the folder was
+    listed. Returns the version up to which the log was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What an engine found."""
+    """The findings of an engine."""
 
     latest: Snapshot
     problem: str | None
@@ -55,11 +55,11 @@ class Found:
     live_files: int
     live_bytes: int
     ageless_tombstones: int
-    """Tombstones that protect since nobody knows their age."""
+    """Tombstones that protect their files because their age is unknown."""
     batches: Callable[[], Iterator[pa.Table]]
     """Gives the files that may go (`dead_files.DEAD_FILES`), batch by batch."""
     deletion: Callable[[Watch], Iterator[Deletion]]
-    """Deletes them, and tells now and then how far."""
+    """Deletes the files, and reports progress regularly."""
 
     def files(self) -> pa.Table:
         """All the files that may go at once."""
@@ -70,14 +70,16 @@ class VacuumEngine(Protocol):
     """Finds dead files in a folder, and deletes them."""
 
     def find(self, request: Request) -> Found:
-        """What may go. The folder is listed before the log is read. See `survey` for errors."""
+        """The files to delete. The folder is listed before the log is read. See `survey` for
+        errors.
+        """
 
 
 class LocalEngine:
     """Does it all in this process."""
 
     def __init__(self, entries: Sequence[pa.Table] | None = None) -> None:
-        """`entries` (`tree.TREE`) say what may be there, in place of a listing."""
+        """`entries` (`tree.TREE`) replace a listing."""
         self._entries = entries
 
     def find(self, request: Request) -> Found:

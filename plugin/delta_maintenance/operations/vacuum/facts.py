@@ -1,4 +1,4 @@
-"""What people are told of a vacuum, and what of it counts for limits."""
+"""Facts about a vacuum, for people and for limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from delta_maintenance.operations.vacuum.options import VacuumPlan, VacuumResult
 
 
 def plan_facts(plan: VacuumPlan) -> Facts:
-    """What goes and what stays, each with the reason."""
+    """Facts of a plan: the files to delete and the files to keep, with reasons."""
     facts: dict[str, object] = {
         "table": plan.table,
         "version": plan.version,
@@ -29,7 +29,7 @@ def plan_facts(plan: VacuumPlan) -> Facts:
 
 
 def result_facts(result: VacuumResult) -> Facts:
-    """What is gone, and what is not."""
+    """Facts of a result: the deleted files, and those that were not deleted."""
     return {
         "table": result.table,
         "version": result.version,
@@ -47,7 +47,7 @@ def result_facts(result: VacuumResult) -> Facts:
 
 
 def planned_amounts(plan: VacuumPlan) -> Amounts:
-    """The files that go, of those and the live ones."""
+    """The files to delete, as a share of these and the live files."""
     return Amounts(
         commits=2 * plan.logs_commits,
         deleted_files=plan.files,
@@ -67,7 +67,7 @@ def done_amounts(result: VacuumResult) -> Amounts:
 
 
 def ending(result: VacuumResult, outcome: Outcome) -> Ending:
-    """Says what is not deleted, or should not have been."""
+    """The ending of a result, with files that were not deleted, or should not have been."""
     if result.lost:
         return Ending(
             outcome=Outcome.CORRUPT,

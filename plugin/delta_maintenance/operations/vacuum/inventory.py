@@ -1,6 +1,6 @@
-"""A list of a table's files that somebody else made: an object store's inventory, or a query's.
+"""A list of a table's files made elsewhere: an object store's inventory, or a query result.
 
-It says what may be there, no more: before anything is deleted, the store is asked for each file.
+An inventory only suggests files: before a deletion, the status of each file is read from the store.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLUMNS = {
     "isDir": pa.bool_(),
     "modificationTime": pa.int64(),
 }
-"""What an inventory has to have, as Delta Spark asks for it."""
+"""The required columns of an inventory, the same as in Delta Spark."""
 
 
 def read_inventory(

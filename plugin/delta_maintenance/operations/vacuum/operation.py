@@ -1,8 +1,8 @@
-"""The `vacuum` operation: delete files that no version of the table within its retention needs.
+"""The `vacuum` operation: deletes files that no retained version of the table needs.
 
-Implements "Add File and Remove File" as far as it says what may be physically deleted, and keeps
-more where Delta Spark does. The clock is read before the folder, the folder before the log, and the
-log again before every round of deletions; what cannot be told for certain stays.
+Implements the rules for physical deletion in "Add File and Remove File", and keeps more files where
+Delta Spark does. The clock is read before the folder, the folder before the log, and the log again
+before every round of deletions. Files in doubt are kept.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def plan(
     progress: Progress | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> VacuumPlan:
-    """What may go. See `survey`, which has the exact list too."""
+    """Plans a vacuum. `survey` returns the exact list of files as well."""
     return survey(snapshot, options, now=now, engine=engine, storage_options=storage_options).plan
 
 
@@ -91,11 +91,12 @@ def apply(
     surveyed: Survey | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> VacuumResult:
-    """Deletes what was planned, as far as it is still out of use. Two at a time do no harm.
+    """Deletes the planned files that are still unreferenced. Concurrent runs do no harm.
 
-    Without the survey that made the plan the folder is listed anew, for the plan's own instant. A
-    plan holds for an hour. `RefusedError` where it is older, where it is too large for its options,
-    or where the clocks of this machine and of the store differ: nothing was deleted then.
+    Without the survey of the plan, the folder is listed again, for the instant of the plan. A plan
+    is valid for an hour. Raises `RefusedError`, before anything is deleted, if the plan is older,
+    if it exceeds the limits of its options, or if the clocks of this machine and of the store
+    differ.
     """
     begun = as_clock(now)()
     try:
@@ -127,9 +128,9 @@ def apply(
 def prepare(
     table: Table, options: VacuumOptions, *, now: datetime, execution: Execution
 ) -> Prepared[VacuumPlan, VacuumResult] | None:
-    """Surveys, and writes the report that the execution asks for.
+    """Surveys, and writes the report that the execution requests.
 
-    None where the survey takes Spark, and the execution has no engine for it.
+    Returns None if the survey requires Spark and the execution has no engine for it.
     """
     snapshot = execution.snapshot_of(table)
     if execution.engine is None and engine_for(snapshot, options) == "spark":
@@ -190,7 +191,7 @@ class _Vacuuming:
             raise RefusedError(
                 planned.large,
                 version=planned.version,
-                remedy="look at the dry run, then allow a large delete",
+                remedy="check the dry run, then allow a large delete",
             )
         require_same_clock(self.store, self.now, new_id=self.new_id)
         start = self._log(
@@ -249,7 +250,7 @@ class _Vacuuming:
         return True
 
     def _log(self, operation: str, **told: Mapping[str, Any]) -> int | None:
-        """Commits nothing but what is going on, and gives the version."""
+        """Commits only a note about the vacuum, and returns the version."""
         if not self.planned.logs_commits:
             return None
         transaction = Transaction(
@@ -265,10 +266,10 @@ class _Vacuuming:
         return outcome.version
 
     def _end(self, finished: bool) -> int | None:
-        """What became of it, which must not hide why it ended."""
+        """The closing commit, whose failure must not hide the first error."""
         if not self.planned.logs_commits:
             return None
-        # What it finds forbids deletions, not to say how they went.
+        # The findings forbid deletions, but not a report about them.
         with suppress(DeltaMaintenanceError):
             self.watch.look()
         try:
@@ -309,8 +310,8 @@ class _LogWatch:
         advanced = advance(self.latest)
         self.latest = advanced.snapshot
         for commit in advanced.commits:
-            self._came.offer(commit.adds)
-            self._came.offer(commit.removes)
+            self._came.add(commit.adds)
+            self._came.add(commit.removes)
         if advanced.commits:
             require_vacuumable(advanced.snapshot)
             require_same_settings(self.settings, advanced.snapshot)

@@ -1,4 +1,4 @@
-"""What a vacuum is asked for, and what it plans to do."""
+"""Options and Plan of `vacuum`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
 LEAST_RETENTION = timedelta(days=7)
-"""A writer may have been at work for so long before it commits what it wrote."""
+"""A writer may need this long between writing its files and committing them."""
 
 Mode = Literal["full", "lite", "inventory"]
 Version = Annotated[int, AtLeast(0)]
@@ -20,17 +20,19 @@ Version = Annotated[int, AtLeast(0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumOptions(Record):
-    """What may go, and how it is found."""
+    """Options of a vacuum."""
 
     mode: Annotated[
         Mode,
         Flag(
-            help="full, the default, lists the table's folder; lite takes the log's word for what "
-            "was removed, and finds nothing else; inventory takes a list from elsewhere"
+            help=(
+                "full, the default, lists the table's folder; lite finds only files that the log "
+                "records as removed; inventory reads a list made elsewhere"
+            )
         ),
     ] = "full"
-    """`full` lists the table's folder; `lite` takes the log's word for what was removed, and finds
-    nothing that never was in the table; `inventory` takes a list of the folder from elsewhere."""
+    """`full` lists the table's folder; `lite` finds only files that the log records as removed, and
+    no files that never were in the table; `inventory` reads a list of the folder made elsewhere."""
     retention: Annotated[
         timedelta | None,
         Flag(
@@ -49,18 +51,18 @@ class VacuumOptions(Record):
     no_other_writers: Annotated[
         bool, Flag(help="nobody writes to the table or reads older versions of it meanwhile")
     ] = False
-    """Second flag: nobody writes to the table or reads older versions of it meanwhile."""
+    """Second flag: no client writes to the table or reads older versions of it in the meantime."""
     as_of: Instant | None = None
-    """An instant at which everything was as old as it counts: what has outlived its retention since
-    then stays. For a plan that was approved a while ago."""
+    """The instant at which ages are measured: files whose retention ended later are kept. For a
+    plan that was approved some time ago."""
     keep_versions: Annotated[
         tuple[Version, ...],
         Flag(
             name="--keep-version",
-            help="a version of which every file stays, whatever its age; repeatable",
+            help="a version whose files are all kept, whatever its age; repeatable",
         ),
     ] = ()
-    """Versions of which every file stays, whatever their age."""
+    """Versions whose files are all kept, whatever their age."""
     inventory: Annotated[
         str | None,
         Flag(
@@ -92,9 +94,9 @@ class VacuumOptions(Record):
     everywhere but on S3."""
     other_writers: Annotated[
         OtherWriters | None,
-        Flag(help="who else commits to a table on S3, if --log-commits is given for one"),
+        Flag(help="the other writers of a table on S3, required with --log-commits"),
     ] = None
-    """On S3, if these are committed: who else commits to the table."""
+    """The other writers of a table on S3, required for commits."""
     engine: flags.Engine = "auto"
     auto_spark_bytes: int = 4 << 30
     """From so many bytes of log on, `auto` takes Spark."""
@@ -130,7 +132,7 @@ class KeptGroup(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumPlan(Record):
-    """What `apply` will delete, why, and what stays. The exact list is the survey's."""
+    """The files to delete and to keep, with reasons. The survey has the exact list."""
 
     table: str
     version: int
@@ -147,7 +149,7 @@ class VacuumPlan(Record):
     groups: tuple[DeadGroup, ...]
     kept: tuple[KeptGroup, ...]
     listed: int
-    """Files that were looked at."""
+    """Examined files."""
     live_files: int
     """Data files of the version."""
     directories: int
@@ -161,7 +163,7 @@ class VacuumPlan(Record):
     """Of a plan by the log: the first commit whose removes were read."""
     last_commit: int | None = None
     reason: str
-    """One sentence: how it was found, or why nothing goes."""
+    """One sentence: how the files were found, or why none are deleted."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -172,7 +174,7 @@ class VacuumPlan(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumResult(Record):
-    """What was deleted."""
+    """The deleted files."""
 
     table: str
     version: int
@@ -193,7 +195,7 @@ class VacuumResult(Record):
     stopped: str | None = None
     """Why it ended before the last file had its turn."""
     lost: tuple[str, ...] = ()
-    """Files that somebody brought back into use right after they were deleted."""
+    """Files that another writer referred to again right after their deletion."""
     start_version: int | None = None
     """Of the commit VACUUM START."""
     end_version: int | None = None

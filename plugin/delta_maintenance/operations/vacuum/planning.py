@@ -1,4 +1,4 @@
-"""What a vacuum would delete: the survey of a table's folder and log that makes a plan."""
+"""The plan of a vacuum, from a survey of the folder and the log of a table."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def survey(
     engine: VacuumEngine | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Survey:
-    """What a vacuum at an instant would delete. Deletes nothing.
+    """Surveys the files that a vacuum at an instant would delete. Deletes nothing.
 
-    `now` is to be read before the snapshot is opened. `engine` is the one of a plan for Spark; the
+    `now` must be read before the snapshot is opened. `engine` is that of a plan for Spark; the
     local engine needs none. `storage_options` are for an inventory. The folder is listed first and
-    the log's newest commits are read last, so that nothing is taken for dead that came into use in
-    between. Errors: `UnsupportedFeatureError` and `RefusedError` where the table must not be
-    vacuumed so, `CorruptTableError` where its files are not there.
+    the newest commits are read last, so that files added in between are not mistaken for
+    unreferenced ones. Raises `UnsupportedFeatureError` or `RefusedError` if the table must not be
+    vacuumed with these options, and `CorruptTableError` if its files are missing.
     """
     options = (options or VacuumOptions()).validated()
     try:
@@ -71,7 +71,7 @@ def survey(
 
 
 def engine_for(snapshot: Snapshot, options: VacuumOptions) -> Literal["local", "spark"]:
-    """The engine that these options ask for, or that the size of the log asks for."""
+    """The engine that the options request, or that the size of the log requires."""
     if options.mode != "full" or options.engine == "local":
         return "local"
     if options.engine == "spark":
@@ -86,7 +86,7 @@ def engine_for(snapshot: Snapshot, options: VacuumOptions) -> Literal["local", "
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What of a table's metadata decides what may go."""
+    """The parts of a table's metadata that decide which files may be deleted."""
 
     retention: timedelta
     rules: VisibilityRules
@@ -122,7 +122,7 @@ def require_vacuumable(snapshot: Snapshot) -> None:
 
 
 class _Surveying:
-    """One look at a table's folder and its log."""
+    """One survey of a table's folder and its log."""
 
     def __init__(
         self,
@@ -175,13 +175,13 @@ class _Surveying:
             )
         if found.ageless_tombstones:
             self.notes.append(
-                f"{found.ageless_tombstones} tombstones do not say how old they are, so they "
-                "protect their files"
+                f"{found.ageless_tombstones} tombstones have no deletion time, so they protect "
+                "their files"
             )
         return Survey(self._plan(found, window), found)
 
     def _chosen_engine(self) -> tuple[LogWindow | None, VacuumEngine]:
-        """The engine, and the commits that say what may be there, if it is they who do."""
+        """The engine, and the commits that name the candidates, if the mode is `lite`."""
         if self.options.mode != "full":
             window, entries = self._entries()
             return window, LocalEngine(entries)
@@ -195,7 +195,7 @@ class _Surveying:
         return None, self.engine
 
     def _entries(self) -> tuple[LogWindow | None, list[pa.Table]]:
-        """What may be there, by an inventory or by the log."""
+        """The candidates from an inventory or from the log."""
         options = self.options
         if options.inventory is not None:
             self.notes.append("files that are not in the inventory are not found")
@@ -206,8 +206,8 @@ class _Surveying:
             )
             return None, [listed]
         self.notes.append(
-            "only what the retained log says was removed is found: no file that never was in the "
-            "table, and no empty directory"
+            "only files that the retained log records as removed are found: no files that never "
+            "were in the table, and no empty directories"
         )
         listing = list_log(self.store)
         last = self._newest_before(listing)
@@ -231,22 +231,22 @@ class _Surveying:
         if last is None and earliest > 0:
             raise _refused(
                 self.snapshot,
-                f"the log does not go back for {self.retention}, so that what was removed within "
-                "that time is not known",
+                f"the log does not go back for {self.retention}, so that the files removed within "
+                "that time are unknown",
                 "take a shorter retention, or keep the log for longer",
             )
         since = -1 if last is None else last
         entries = [listing.commits[v] for v in sorted(listing.commits) if v > since]
-        references.in_use.offer(pa.table({"path": removed_paths(self.store, entries)}))
+        references.in_use.add(pa.table({"path": removed_paths(self.store, entries)}))
 
     def _complete(self, references: FileReferences) -> Snapshot:
-        """Protects what was committed while the folder was listed and the log was read."""
+        """Protects files that were committed while the folder was listed and the log was read."""
         if self.retention > self.settings.retention:
             self._protect_removed_since(references)
         advanced = advance(self.snapshot)
         for commit in advanced.commits:
-            references.in_use.offer(commit.adds)
-            references.in_use.offer(commit.removes)
+            references.in_use.add(commit.adds)
+            references.in_use.add(commit.removes)
         if advanced.commits:
             require_vacuumable(advanced.snapshot)
             require_same_settings(self.settings, advanced.snapshot)
@@ -260,8 +260,8 @@ class _Surveying:
         if wanted is None:
             if own < least and not flags:
                 self.notes.append(
-                    f"delta.deletedFileRetentionDuration is {own}; what is younger than {least} "
-                    "stays all the same"
+                    f"delta.deletedFileRetentionDuration is {own}; files younger than {least} are "
+                    "kept nevertheless"
                 )
             return own if flags else least
         if wanted < timedelta():
@@ -285,7 +285,7 @@ class _Surveying:
         try:
             return self.now.astimezone(UTC) - self.retention
         except OverflowError:
-            # Some ask for more years than the calendar has, to keep everything.
+            # Some tables set more years than the calendar has, to keep everything.
             return datetime.fromtimestamp(0, UTC)
 
     def _plan(self, found: Found, window: LogWindow | None) -> VacuumPlan:
@@ -351,9 +351,9 @@ def _large(files: int, size: int, found: Found) -> str | None:
     if files <= _LARGE:
         return None
     if files > found.live_files:
-        return f"{files} files are to go, and {found.live_files} are live"
+        return f"{files} files would be deleted, and {found.live_files} are live"
     if size > found.live_bytes:
-        return f"{size} bytes are to go, and {found.live_bytes} are live"
+        return f"{size} bytes would be deleted, and {found.live_bytes} are live"
     return None
 
 

@@ -1,4 +1,4 @@
-"""When a policy asks for a vacuum."""
+"""The policy rule for vacuums."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class VacuumRule(Rule):
     every: Duration = Field(default="7 days", validate_default=True)
     """Due when the last one is so long ago, or none is known."""
     min_reclaimable: Bytes | None = None
-    """Due earlier, once the log tells of so many bytes that could go."""
+    """Due earlier if the log shows this many bytes of deletable files."""
     retention: Duration | None = None
     """By default the table's `delta.deletedFileRetentionDuration`, but a week at least; a shorter
     one is refused."""
     mode: Literal["full", "lite"] = "full"
-    """`full` lists the table's folder; `lite` takes the log's word for what was removed."""
+    """`full` lists the table's folder; `lite` finds only files that the log records as removed."""
     log_commits: bool | None = None
     """Whether VACUUM START and VACUUM END are committed; by default everywhere but on S3."""
 
@@ -55,8 +55,8 @@ def due(look: Look) -> AssessedOperation | None:
     if rule.retention is not None and rule.retention < least:
         return blocked(
             "vacuum",
-            f"the policy's retention of {rule.retention} is shorter than {least}; take a longer "
-            "one, or vacuum by hand",
+            f"the policy's retention of {rule.retention} is shorter than {least}; set a longer "
+            "one, or run vacuum manually",
         )
     remembered = look.last_run("vacuum")
     logged = table_health.last_vacuum(health.maintenance)
@@ -71,7 +71,7 @@ def due(look: Look) -> AssessedOperation | None:
     mode = rule.mode
     if mode == "lite" and not _goes_back_far_enough(look):
         mode = "full"
-        reason += ", in full, for the log no longer tells of everything that was removed"
+        reason += ", in full, because the log no longer contains all removals"
     share = look.rules.limits.max_deleted_share
     options = VacuumOptions(
         **given(

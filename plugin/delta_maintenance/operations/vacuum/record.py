@@ -1,4 +1,4 @@
-"""The operation `vacuum`, as every surface knows it."""
+"""The record of the operation `vacuum`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ RECORD = OperationRecord(
     name="vacuum",
     title="Vacuum",
     summary="delete files that no retained version of the table needs",
-    description="Delete data files, deletion vectors and change data files to which neither the "
-    "table nor any\nversion of its retention refers, and which are older than that retention "
-    "themselves. The log is\nread again before every few thousand deletions. Prints what was "
-    "deleted, with --dry-run the exact\nlist of what would be, and why.",
+    description=(
+        "Delete data files, deletion vectors and change data files that no retained version of "
+        "the\ntable refers to, if they are older than the retention themselves. The log is read "
+        "again\nbefore every few thousand deletions. Prints the result; --dry-run prints the "
+        "exact list of\nfiles and the reasons."
+    ),
     options=VacuumOptions,
     plan=VacuumPlan,
     result=VacuumResult,

@@ -1,4 +1,4 @@
-"""What a version of a table refers to, as far as deleting files depends on it."""
+"""The files that a version of a table refers to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REFERENCE_FIELDS = {
     "add": ("path", "deletionVector", "size"),
     "remove": ("path", "deletionVector", "deletionTimestamp"),
 }
-"""The fields of file actions that references are told by."""
+"""The fields of file actions that contain references."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class FileReferences:
     live_bytes: int = 0
     num_live: int = 0
     ageless_tombstones: int = 0
-    """Of unknown age: they protect, since nothing tells that they have expired."""
+    """Tombstones of unknown age: they protect their files, because they may be unexpired."""
 
     @classmethod
     def none(cls, roots: tuple[str, ...]) -> FileReferences:
@@ -55,12 +55,12 @@ class FileReferences:
         return [*adds["path"].chunks, *(deletion_vector_paths(chunk)[0] for chunk in vectors)]
 
     def unlisted(self, listed: Sequence[pa.StringArray]) -> list[tuple[str, str]]:
-        """The live files below the root that are not among the listed ones under any spelling.
+        """The live files below the root that the listing does not contain under any spelling.
 
-        Each as its path is written, and where that points, relative to the root.
+        Each as the path in the log, and as its location relative to the root.
         """
         there = ProtectedPaths(self.in_use.roots)
-        there.take_literally(listed)
+        there.add_literal(listed)
         found: list[tuple[str, str]] = []
         for paths in self.live:
             known = there.covers(paths)
@@ -83,18 +83,19 @@ class FileReferences:
 def read_references(
     snapshot: Snapshot, *, deleted_before_ms: int, kept_versions: Iterable[Snapshot] = ()
 ) -> tuple[FileReferences, str | None]:
-    """What a snapshot refers to, and other versions whose live files are to stay with theirs.
+    """The references of a snapshot, and of other versions whose live files must be kept.
 
-    A tombstone expires when it was deleted before an instant, in milliseconds since 1970-01-01 UTC;
-    one that does not say when is as old as its commit, and never expires where that is not known.
-    The second value says what forbids deletions, as one clause: paths on which readers disagree.
+    A tombstone is expired if its file was removed before an instant, in milliseconds since
+    1970-01-01 UTC. A tombstone without a deletion time is as old as its commit, and never expires
+    if that is unknown. The second value is one clause that forbids deletions: paths on which
+    readers disagree.
     """
     while True:
         references = FileReferences.none(snapshot.store.addresses)
         audit = PathAudit(snapshot.table)
         try:
             for batch in snapshot.scan(fields=REFERENCE_FIELDS):
-                audit.offer(batch.adds, batch.tombstones)
+                audit.add(batch.adds, batch.tombstones)
                 take_references(
                     references,
                     batch,
@@ -114,7 +115,7 @@ def protect_live_files(protected: ProtectedPaths, snapshot: Snapshot) -> None:
     while True:
         try:
             for batch in snapshot.scan(fields={"add": ("path", "deletionVector"), "remove": ()}):
-                protected.offer(batch.adds)
+                protected.add(batch.adds)
             return
         except UnusableCheckpointError as error:
             snapshot = snapshot.avoiding(error)
@@ -127,9 +128,9 @@ def take_references(
     deleted_before_ms: int,
     commit_times: Mapping[int, int],
 ) -> None:
-    """Adds what a batch of a version's standing actions refers to."""
+    """Adds the references of a batch of a version's actions."""
     adds, tombstones = batch.adds, batch.tombstones
-    references.in_use.offer(adds)
+    references.in_use.add(adds)
     references.num_live += adds.num_rows
     if "size" in adds.column_names:
         references.live_bytes += pc.sum(adds["size"]).as_py() or 0
@@ -138,7 +139,7 @@ def take_references(
         return
     times = deletion_times(tombstones, commit_times=commit_times)
     protects = pc.fill_null(pc.greater_equal(times, deleted_before_ms), True)
-    references.in_use.offer(tombstones.filter(protects))
+    references.in_use.add(tombstones.filter(protects))
     expired = tombstones.filter(pc.invert(protects))
     references.expired += spellings_of(expired, roots=references.in_use.roots).places
     references.ageless_tombstones += times.null_count

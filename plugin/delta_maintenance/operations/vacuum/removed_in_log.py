@@ -1,6 +1,6 @@
-"""The files that some commits took out of a table, read from the commits themselves.
+"""Files that a range of commits removed from a table, read from the commits.
 
-For a vacuum that lists no folders: what it can find is what the log still names.
+For a vacuum that lists no folders and only finds files that the log still names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BYTES_PER_BATCH = 12 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogWindow:
-    """The commits that a vacuum by the log goes through."""
+    """The commits that a `lite` vacuum reads."""
 
     first: int
     last: int
@@ -42,9 +42,10 @@ class LogWindow:
 
 
 def window_to(store: Store, listing: LogListing, last: int) -> LogWindow:
-    """The commits up to `last` that no vacuum by the log has gone through.
+    """The commits up to `last` that no `lite` vacuum has read.
 
-    `RefusedError` where some of them are gone: what they removed would be left for ever.
+    Raises `RefusedError` if some of them were deleted: files that they removed would never be
+    found.
     """
     earliest = min(listing.commits, default=last + 1)
     done = last_vacuumed(store)
@@ -59,7 +60,7 @@ def window_to(store: Store, listing: LogListing, last: int) -> LogWindow:
 
 
 def last_vacuumed(store: Store) -> int | None:
-    """The last commit that a vacuum by the log went through, if one says so."""
+    """The last commit that a `lite` vacuum has read, if it is recorded."""
     try:
         value = json.loads(store.read(f"{LOG_DIRECTORY}/{LAST_VACUUM}"))
     except (FileNotFoundError, ValueError):
@@ -69,7 +70,7 @@ def last_vacuumed(store: Store) -> int | None:
 
 
 def record_vacuumed(store: Store, version: int) -> None:
-    """Says that everything which commits up to a version removed has been deleted."""
+    """Records that all files removed by commits up to a version have been deleted."""
     store.put(f"{LOG_DIRECTORY}/{LAST_VACUUM}", json.dumps({_KEY: version}).encode())
 
 

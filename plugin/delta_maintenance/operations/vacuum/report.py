@@ -1,4 +1,4 @@
-"""The exact list of a vacuum's files: kept as Parquet to be approved or to undo by, or shown."""
+"""The complete list of files of a vacuum as Parquet, for approval, restoring or display."""
 
 from __future__ import annotations
 

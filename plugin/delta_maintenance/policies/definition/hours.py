@@ -1,4 +1,4 @@
-"""Maintenance hours: the windows of a week in which a table may be worked on."""
+"""Maintenance hours: weekly windows in which work on a table is allowed."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _windows(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Hours(PolicyModel):
-    """Windows of the week, on the clock of one time zone."""
+    """Weekly windows in the local time of one time zone."""
 
     timezone: Annotated[str, AfterValidator(_zone)] = "UTC"
     """IANA name."""
     windows: Annotated[tuple[str, ...], AfterValidator(_windows), Field(min_length=1)]
-    """Such as `22:00-06:00`, `Mon-Fri 20:00-24:00` or `Sun 00:00-24:00`. One that ends at or before
-    its beginning ends on the next day; its days are those on which it begins."""
+    """Such as `22:00-06:00`, `Mon-Fri 20:00-24:00` or `Sun 00:00-24:00`. A window whose end is not
+    after its start ends on the next day; its days are those on which it starts."""
 
     def is_open(self, instant: datetime) -> bool:
         """Whether an instant is in a window."""

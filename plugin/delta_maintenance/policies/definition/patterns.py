@@ -9,10 +9,10 @@ from functools import cached_property, lru_cache
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern, taken apart.
+    """A parsed pattern.
 
-    `*` and `?` stand for text and for one character without a slash, `**` as a whole segment for
-    any number of folders, none included. Everything else is literal.
+    `*` matches any text and `?` one character, both without slashes; `**` as a whole segment
+    matches any number of folders, including none. Everything else is literal.
     """
 
     text: str
@@ -25,7 +25,7 @@ class Pattern:
         return root or "/"
 
     def leads_on(self, path: str) -> bool:
-        """Whether a folder, relative to the root, may hold or be what the pattern finds."""
+        """Whether a folder, relative to the root, can match or contain a match."""
         segments = path.split("/")
         for wanted, segment in zip(self._segments, segments, strict=False):
             if wanted == "**":

@@ -1,4 +1,4 @@
-"""The policy document: which tables there are, and what each of them needs.
+"""The policy document: tables, and the maintenance of each of them.
 
 One rule merges: for a table, the `defaults` come first, over them the first pattern in the file
 that its address matches, over that its own entry. Mappings merge key by key, everything else
@@ -21,19 +21,18 @@ from delta_maintenance.policies.definition.rules import Rules
 
 
 class TableEntry(Rules):
-    """One table by its address, or all that a pattern finds, with what they need beyond the
-    defaults."""
+    """One table by address, or all tables that match a pattern, with rules beyond the defaults."""
 
     name: Annotated[str, Field(min_length=1)] | None = None
-    """Of a table: unique, for people and for what is remembered of it; by default its address. Of
-    a pattern: stands before the names of what it finds, with a slash."""
+    """For a table: a unique name for people and for stored state; by default its address. For a
+    pattern: the prefix, followed by a slash, of the names of the tables it finds."""
     uri: Address | None = None
-    """The address of one table; may hold `${env:NAME}`."""
+    """The address of one table; may contain `${env:NAME}`."""
     pattern: Address | None = None
     """Addresses of tables: `*` is any text within one folder's name, `**` any folders. A root with
     all below it ends with `/**`."""
     exclude: tuple[Address, ...] = ()
-    """Of a pattern: patterns of addresses that are left out, with what is below them."""
+    """For a pattern: patterns of addresses that are excluded, with everything below them."""
     owner: str | None = None
     """For people."""
     tags: tuple[str, ...] = ()
@@ -65,7 +64,7 @@ class TableEntry(Rules):
 
 
 class PolicyTable(PolicyModel):
-    """One table with everything that the policy says of it. Travels as JSON."""
+    """One table with all its rules. Can be converted to JSON."""
 
     name: str
     """Unique in its policy."""
@@ -82,7 +81,7 @@ class Policy(PolicyModel):
     version: Literal[1]
     """Of the form of this document."""
     defaults: Rules = Rules()
-    """What every table needs."""
+    """Rules for every table."""
     tables: tuple[TableEntry, ...] = ()
     """Tables by their addresses, and patterns of them."""
 
@@ -98,7 +97,7 @@ class Policy(PolicyModel):
 
     @cached_property
     def named_tables(self) -> tuple[PolicyTable, ...]:
-        """The tables that stand in the document with their address, in its order."""
+        """The tables with an address in the document, in its order."""
         return tuple(
             self._table(entry.uri, entry.name or entry.uri, entry)
             for entry in self.tables
@@ -179,7 +178,7 @@ def _over(lower: Any, upper: Any) -> Any:
     return {**lower, **over}
 
 
-# Each is asked about every table.
+# Each pattern is matched against every table.
 _pattern = lru_cache(maxsize=1024)(Pattern)
 
 

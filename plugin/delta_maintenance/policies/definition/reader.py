@@ -1,4 +1,4 @@
-"""Reading a YAML document into a model, with errors that say where."""
+"""Reading a YAML document into a model, with errors that name line and column."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _place(location: tuple[int | str, ...]) -> str:
 
 
 def _line(text: str, location: tuple[int | str, ...]) -> int:
-    """Where in the file a value stands; of one that is missing, where it would belong."""
+    """The position of a value in the file; for a missing value, where it would belong."""
     node = yaml.compose(text, Loader=_Loader)
     line = 0 if node is None else node.start_mark.line
     for part in location:

@@ -1,7 +1,7 @@
-"""What a table needs: the rules of the operations, each beside its own code, and those of all.
+"""The rules for one table: those of the operations, and those that apply to all of them.
 
-A key that is left out says nothing, so that another layer of the policy may say it. An operation
-that no layer names is not run. Which keys there are follows from the registry of operations.
+An omitted key has no value, so that another layer of the policy can set it. An operation that no
+layer names does not run. The keys follow from the registry of operations.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from delta_maintenance.table.commit.other_writers import OtherWriters
 _PARTS: Mapping[str, PolicyPart] = {
     record.name: record.policy for record in policy_operations() if record.policy is not None
 }
-"""How each operation is asked for, in the order in which they run."""
+"""The policy part of each operation, in the order in which they run."""
 
 if TYPE_CHECKING:
     OperationName = str
 else:
     OperationName = Literal[tuple(_PARTS)]
-    """An operation that a policy may ask for."""
+    """An operation that a policy can request."""
 
 
 def _spark_conf(conf: Mapping[str, str]) -> Mapping[str, str]:
@@ -48,7 +48,7 @@ def _spark_conf(conf: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class SparkRule(PolicyModel):
-    """How to reach Spark, for whoever submits."""
+    """How to reach Spark, for the code that submits jobs."""
 
     connection: str | None = None
     """An orchestrator's connection."""
@@ -68,7 +68,7 @@ class StorageRule(PolicyModel):
 
 
 class _Switch:
-    """Lets `true` stand for a rule with its defaults, and `false` for none."""
+    """Converts `true` to a rule with its defaults, and `false` to no rule."""
 
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -113,10 +113,10 @@ else:
 
 
 class Rules(_OperationRules):
-    """What is to be done with a table. Each operation takes its own rule, `true` or `false`."""
+    """The rules of a table. Each operation has its own rule, `true` or `false`."""
 
     engine: EngineRule = EngineRule()
-    """Who does the work."""
+    """The engine."""
     spark: SparkRule = SparkRule()
     """How to reach Spark."""
     storage: StorageRule = StorageRule()
@@ -124,12 +124,12 @@ class Rules(_OperationRules):
     hours: Hours | None = None
     """When maintenance may run; always, by default."""
     other_writers: OtherWriters | None = None
-    """Who else commits to a table on S3, which has to be said before anything is committed there:
-    writers that put conditionally, Delta Spark, or nobody."""
+    """The other writers of a table on S3, required before anything is committed there: writers that
+    put conditionally, Delta Spark, or none."""
     limits: Limits = Limits()
-    """What ends a run before it goes too far."""
+    """Limits that end a run."""
     approval: Operations = ()
-    """Operations that run only once somebody has approved them."""
+    """Operations that run only after an approval."""
 
     if TYPE_CHECKING:
         # The keys of operations come from the registry, which type checkers do not know.
@@ -137,13 +137,13 @@ class Rules(_OperationRules):
         def __getattr__(self, key: str) -> Any: ...
 
     def value(self, key: str) -> object:
-        """What stands under the key of an operation; None where nothing does."""
+        """The value of the key of an operation; None if the key is absent."""
         return getattr(self, key, None)
 
     def asking_for(self, operation: str) -> Rules:
-        """The rules that ask for one operation at once, and for nothing else.
+        """Rules that request one operation immediately, and no others.
 
-        An operation that no policy asks for has none: the rules that are about all stay.
+        An operation without a policy key has no rule of its own; the common rules are kept.
         """
         kept = {
             name: getattr(self, name)

@@ -1,4 +1,4 @@
-"""The actions of the log that a snapshot holds one by one, and how they stand in JSON.
+"""Actions of the log that a snapshot holds as objects, and their JSON.
 
 Files (`add`, `remove`) come in millions and are columns, never objects: see `file_actions`. What
 is here comes in ones and tens: `protocol`, `metaData`, `txn`, `domainMetadata`, `commitInfo` and

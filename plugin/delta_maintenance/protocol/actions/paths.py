@@ -1,4 +1,4 @@
-"""Paths of file actions: where they point, and which of them make a table unsafe to write to.
+"""Paths of file actions: their locations, and spellings that make a table unsafe to write to.
 
 A path is a URI, relative to the table's root or absolute ("Add File and Remove File"), so one file
 can be written in several spellings. Replay goes by the text and cannot see that, nor that one path
@@ -46,8 +46,8 @@ class PathAudit:
         self._has_vectors = False
         self._absolute: set[str] = set()
 
-    def offer(self, adds: pa.Table, tombstones: pa.Table) -> None:
-        """Takes in the live files and the tombstones of one batch."""
+    def add(self, adds: pa.Table, tombstones: pa.Table) -> None:
+        """Adds the live files and the tombstones of one batch."""
         paths = adds["path"]
         self._live.extend(paths.chunks)
         self._removed.extend(tombstones["path"].chunks)

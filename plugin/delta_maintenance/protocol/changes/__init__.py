@@ -1,1 +1,1 @@
-"""Changes of protocol and properties: what an upgrade, a downgrade or a property change entails."""
+"""Effects of a protocol or property change: upgrade, downgrade, client support."""

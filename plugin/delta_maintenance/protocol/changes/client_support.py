@@ -1,7 +1,7 @@
-"""Which clients can read and write a table under a protocol, and whom a change of it cuts off.
+"""Which clients can read and write a table, and which lose access when its protocol changes.
 
-One row per client that people use, from what its makers publish and from runs against it. What
-nobody has published and nobody here has run is unknown, and is said to be so.
+The table has one row per client release. It states what the maintainers of the client publish and
+what runs against the client showed. Everything else is `UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """What a release of a client is known to support."""
+    """Table features that a release of a client is known to support."""
 
     name: str
     reads: frozenset[str]
-    """Of the features that bind readers, those with which it reads."""
+    """Features for readers and writers with which it reads a table."""
     writes: frozenset[str]
-    """The features with which it writes."""
+    """Features with which it writes a table."""
     unknown: frozenset[str] = frozenset()
-    """Features of which neither is known. All others stop it."""
+    """Features whose support is not known. It supports no feature outside the three sets."""
     reader_version: int = 3
-    """The highest one it knows."""
+    """The highest reader version that it supports."""
     writer_version: int = 7
-    """The highest one it knows."""
-    looks_at_use: bool = False
-    """Whether features for writers that a version merely implies stop it only where the table uses
-    them, which a protocol does not tell."""
+    """The highest writer version that it supports."""
+    checks_use: bool = False
+    """Whether a writer feature that a legacy version implies blocks it only if the table uses the
+    feature. A protocol does not say whether the table does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impact:
-    """What a change of the protocol means for one client that it concerns."""
+    """The effect of a protocol change on one client that loses access."""
 
     client: str
     reading: tuple[Access, Access]
@@ -58,11 +58,11 @@ class Impact:
     writing: tuple[Access, Access]
     """Before and after."""
     features: tuple[str, ...]
-    """What stands in its way afterwards and did not before; empty where it is the version."""
+    """Features that block the client afterwards and did not before; empty if a version does."""
 
 
 def impacts(before: Protocol, after: Protocol) -> tuple[Impact, ...]:
-    """The clients that lose, or may lose, reading or writing, in the order of the table."""
+    """The clients that lose, or may lose, read or write access, in the order of `CLIENTS`."""
     found = []
     for client in CLIENTS:
         reading = _reading(client, before)[0], _reading(client, after)[0]
@@ -100,7 +100,7 @@ def _writing(client: Client, protocol: Protocol) -> tuple[Access, frozenset[str]
         or protocol.min_writer_version > client.writer_version
     ):
         return Access.NO, missing
-    if client.looks_at_use and protocol.writer_features is None and missing:
+    if client.checks_use and protocol.writer_features is None and missing:
         return Access.UNKNOWN, frozenset()
     return _access(missing, client)
 
@@ -124,26 +124,29 @@ def _releases(
     family: str,
     since: Mapping[str, Iterable[str]],
     *,
-    told: Iterable[str],
-    perhaps: Mapping[str, Iterable[str]],
+    unsupported_before: Iterable[str],
+    preview: Mapping[str, Iterable[str]],
 ) -> list[Client]:
-    """A row for each release in `since`, which has the features that came with it, in order.
+    """One row for each release in `since`, which maps releases to the features they introduced.
 
-    No release gives up what an older one supports. Only of the features in `told` is it known that
-    releases before do not have them. Those in `perhaps` came with a release under the name of a
-    preview, and nobody tells which release knows the final name; none before does.
+    `since` is ordered, and no release drops a feature. Only the features in `unsupported_before`
+    are known to be missing from older releases. The features in `preview` appeared in a release
+    under a preview name; no source states which later release supports the final name.
     """
     rows, features, doubtful = [], _BASIC, frozenset[str]()
-    untold = frozenset(f.name for f in FEATURES) - {*told, *chain(*perhaps.values())}
+    unstated = frozenset(f.name for f in FEATURES) - {
+        *unsupported_before,
+        *chain(*preview.values()),
+    }
     for release, new in since.items():
         features |= frozenset(new)
-        doubtful |= frozenset(perhaps.get(release, ()))
+        doubtful |= frozenset(preview.get(release, ()))
         rows.append(
             Client(
                 name=f"{family} {release}",
                 reads=features & _BOTH,
                 writes=features,
-                unknown=untold | doubtful,
+                unknown=unstated | doubtful,
             )
         )
     return rows
@@ -207,9 +210,11 @@ CLIENTS: tuple[Client, ...] = (
     *_releases(
         "Delta Spark",
         _DELTA_SPARK,
-        # Of the newest release it is known by running it, of those before what its makers publish.
-        told=chain(*(names for release, names in _DELTA_SPARK.items() if release != "4.4")),
-        perhaps={"3.2": ("typeWidening",)},
+        # The newest release was run; the facts about older releases are published ones.
+        unsupported_before=chain(
+            *(names for release, names in _DELTA_SPARK.items() if release != "4.4")
+        ),
+        preview={"3.2": ("typeWidening",)},
     ),
     Client(
         name="Databricks Runtime 10.4 LTS",
@@ -221,8 +226,8 @@ CLIENTS: tuple[Client, ...] = (
     *_releases(
         "Databricks Runtime",
         _DATABRICKS,
-        told=chain(*_DATABRICKS.values()),
-        perhaps={"15.4 LTS": ("typeWidening", "variantType"), "16.4 LTS": ("collations",)},
+        unsupported_before=chain(*_DATABRICKS.values()),
+        preview={"15.4 LTS": ("typeWidening", "variantType"), "16.4 LTS": ("collations",)},
     ),
     Client(
         name="delta-rs 1.6 (deltalake)",
@@ -235,8 +240,8 @@ CLIENTS: tuple[Client, ...] = (
         name="delta-rs 1.6, to_pyarrow_table and to_pandas",
         reads=frozenset({"timestampNtz", "variantType"}),
         writes=_DELTA_RS_WRITES,
-        # Refused where it is listed for readers; with reader version 2 columns are looked up by
-        # their logical names, which is wrong once one was renamed.
+        # It refuses the feature if the protocol lists it for readers. With reader version 2 it
+        # looks columns up by their logical names, which is wrong after a rename.
         unknown=frozenset({"columnMapping"}),
     ),
     Client(
@@ -245,7 +250,7 @@ CLIENTS: tuple[Client, ...] = (
         writes=_DELTA_RS_WRITES,
     ),
     Client(
-        # It inserts rows and nothing else; the kernel decides where.
+        # It only inserts rows. The kernel decides which features it writes with.
         name="DuckDB (delta extension, kernel 0.21)",
         reads=frozenset(
             {
@@ -300,7 +305,7 @@ CLIENTS: tuple[Client, ...] = (
                 "vacuumProtocolCheck",
             }
         ),
-        looks_at_use=True,
+        checks_use=True,
     ),
 )
-"""Reading a table with features for writers alone is open to every one of them."""
+"""Every client. Writer-only features never block a client from reading."""

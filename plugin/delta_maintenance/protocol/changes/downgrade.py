@@ -1,7 +1,7 @@
-"""The protocol a table has when it supports less.
+"""The protocol of a table after a feature is removed.
 
-Implements the downward half of "Table Features for New and Existing Tables". Whether a feature may
-go is a question to `feature_removal`.
+Implements the downgrade in "Table Features for New and Existing Tables".
+`delta_maintenance.protocol.changes.drop` decides whether a feature may be removed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from delta_maintenance.protocol.features.registry import (
 
 
 def feature_names(protocol: Protocol) -> frozenset[str]:
-    """The features of a protocol as they are spelled there, those implied by versions included."""
+    """The supported features as the protocol spells them, including those that versions imply."""
     listed = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     if protocol.min_writer_version >= MAX_WRITER_VERSION:
         return frozenset(listed)
@@ -28,10 +28,10 @@ def feature_names(protocol: Protocol) -> frozenset[str]:
 
 
 def downgraded_protocol(protocol: Protocol, name: str, *, adds: Collection[str] = ()) -> Protocol:
-    """The least protocol that supports what is left without `name`, and what it `adds`.
+    """The minimal protocol that supports the features of `protocol` except `name`, plus `adds`.
 
-    Least as Delta Spark has it: the versions alone where they imply exactly what is left, else
-    writer version 7 and the least reader version. So the writer version may rise.
+    Minimal as in Delta Spark: legacy versions without lists if they imply exactly these features,
+    otherwise writer version 7 and the lowest reader version. The writer version can therefore rise.
     """
     left = (feature_names(protocol) - {name}).union(adds)
     features = [feature for item in left if (feature := find_feature(item)) is not None]

@@ -1,8 +1,8 @@
-"""What it takes for a table feature to go: its traces, how they go, and the protocol without it.
+"""How each table feature is dropped: traces of its use, how to remove them, what stays.
 
-Implements the downward half of "Table Features for New and Existing Tables": a feature is dropped
-once nothing uses it any more. Which features that is possible for, and what stands in the way of
-each, is as in Delta Spark, so that either can end what the other began.
+Implements the downgrade in "Table Features for New and Existing Tables": a feature can be dropped
+when nothing uses it any more. The droppable features and their conditions are those of Delta Spark,
+so that either tool can finish a removal that the other one started.
 """
 
 from __future__ import annotations
@@ -49,60 +49,63 @@ def _same(metadata: Metadata) -> Metadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureRemoval:
-    """How one feature goes."""
+    """How one table feature is dropped.
+
+    A *trace* is anything in the table that uses the feature. See `changes.usage` for its format.
+    """
 
     feature: str
-    """Its final name."""
+    """The final name of the feature, not a draft name."""
     protects_history: bool = False
-    """Whether a client without the feature would misread versions that used it."""
+    """Whether a client without the feature would misread older versions that used it."""
     needs_truncation: bool = False
-    """Whether it goes only together with the history before the version that it protects."""
+    """Whether the history before the protected version must be truncated in the same step."""
     metadata_trace: MetadataTrace = _no_trace
-    """What of the metadata uses it now."""
+    """Finds a trace in the current metadata."""
     history_trace: MetadataTrace = _no_trace
-    """What of an older version's metadata such a client would misread."""
+    """Finds a trace in the metadata of an older version that such a client would misread."""
     file_fields: tuple[str, ...] = ()
-    """Fields of `add` that the feature owns: a value in one of them is a trace."""
+    """Fields of `add` that belong to the feature; a value in one of them is a trace."""
     strips_files: bool = False
-    """Whether files lose these fields by being committed again; otherwise they need a rewrite."""
+    """Whether committing the files again without these fields is enough, without a rewrite."""
     v2_checkpoints: bool = False
     """Whether a V2 checkpoint is a trace."""
     leaked_domains: bool = False
-    """Whether every domain goes before it: no feature is left that one could belong to."""
+    """Whether all domains are removed first, because no remaining feature can own one."""
     own_domain: str | None = None
-    """The domain that goes in the same commit as the feature."""
+    """The metadata domain that is removed in the same commit as the feature."""
     prepared: MetadataChange = _same
-    """Switches the feature off, in a commit of its own: nobody may begin to use it again."""
+    """Switches the feature off, in a separate commit, so that no writer starts to use it again."""
     without: MetadataChange = _same
-    """Takes away what means nothing without the feature, in the commit that drops it."""
+    """Removes properties that mean nothing without the feature, in the commit that drops it."""
     remedy: str = "use Delta Spark"
-    """What to do first about traces that only somebody else can take away."""
+    """What the user has to do about traces that this library cannot remove."""
     leaves: str | None = None
-    """What stays of it although it is gone, as a sentence."""
+    """What stays in the table after the feature is dropped, as a clause."""
 
     @property
     def may_truncate(self) -> bool:
-        """Whether dropping it can have anything to do with history."""
+        """Whether dropping the feature can require truncating the history."""
         return self.protects_history or self.needs_truncation
 
 
 def removal_of(name: str) -> FeatureRemoval:
-    """How the feature of that exact name goes, an alias included.
+    """How to drop the feature of that exact name, or of a draft name of it.
 
-    `UnsupportedFeatureError` where the name is unknown, `RefusedError` where such a feature stays
-    for good.
+    Raises `UnsupportedFeatureError` for an unknown name and `RefusedError` for a feature that
+    cannot be dropped.
     """
     feature = find_feature(name)
     if feature is None:
         raise UnsupportedFeatureError(
-            f"the table feature {name!r} is unknown",
-            remedy="give a name as the protocol of the table has it",
+            f"unknown table feature {name!r}",
+            remedy="use a name from the protocol of the table",
         )
     removal = _REMOVALS.get(feature.name)
     if removal is None:
         raise RefusedError(
             f"the table feature {name} cannot be dropped, as in Delta Spark",
-            remedy="switch it off by its table property if it has one, or copy the table",
+            remedy="disable it with its table property if it has one, or copy the table",
         )
     return removal
 
@@ -110,10 +113,10 @@ def removal_of(name: str) -> FeatureRemoval:
 def require_removable(
     name: str, protocol: Protocol, metadata: Metadata, domains: Collection[str]
 ) -> FeatureRemoval:
-    """The same for a feature that the table has, unless something else of it needs the feature.
+    """How to drop a feature that the table supports, after checking that nothing depends on it.
 
-    `RefusedError` where another feature depends on it, and for traces that no commit without new
-    data files can take away.
+    Raises `RefusedError` if another feature requires it, or if it has a trace that can only be
+    removed by rewriting data files.
     """
     removal = removal_of(name)
     names = feature_names(protocol)
@@ -122,7 +125,7 @@ def require_removable(
     )
     if dependants:
         raise RefusedError(
-            f"{name} is needed by {', '.join(dependants)}",
+            f"{name} is required by {', '.join(dependants)}",
             remedy=f"drop {dependants[0]} first",
         )
     trace = removal.metadata_trace(removal.prepared(metadata))
@@ -136,7 +139,7 @@ def require_removable(
     if removal.leaked_domains and foreign:
         raise RefusedError(
             f"the domain {foreign[0]!r} belongs to a feature that this release does not know",
-            remedy="remove it with the engine that wrote it",
+            remedy="remove the domain with the engine that wrote it",
         )
     return removal
 
@@ -167,7 +170,7 @@ _REMOVALS: Mapping[str, FeatureRemoval] = {
             protects_history=True,
             metadata_trace=mapped_column,
             history_trace=mapped_column,
-            remedy="drop it with Delta Spark, which writes all data files anew",
+            remedy="drop it with Delta Spark, which rewrites all data files",
         ),
         FeatureRemoval(
             feature="deletionVectors",
@@ -177,25 +180,26 @@ _REMOVALS: Mapping[str, FeatureRemoval] = {
             file_fields=("deletionVector",),
             prepared=without_properties(_ENABLE_VECTORS),
             remedy="set delta.enableDeletionVectors to false and run REORG TABLE … APPLY (PURGE)",
-            leaves="vector files of older versions stay until vacuum finds that nothing needs them",
+            leaves="deletion vector files of older versions stay until vacuum deletes them",
         ),
         FeatureRemoval(
             feature="domainMetadata",
             leaked_domains=True,
-            leaves="the log keeps the last configuration of each domain, as its protocol asks",
+            leaves="the log keeps the last configuration of each removed domain",
         ),
         FeatureRemoval(
             feature="geospatial",
             protects_history=True,
             metadata_trace=geometry_column,
             history_trace=geometry_column,
-            remedy="drop such columns first",
+            remedy="drop these columns first",
         ),
         FeatureRemoval(
             feature=in_commit_timestamps.FEATURE,
             metadata_trace=commit_times,
             prepared=without_commit_times,
-            leaves="older commits keep their times, but from now on those of the files count",
+            leaves="older commits keep their in-commit timestamps; new commits are dated by the "
+            "modification times of their files",
         ),
         FeatureRemoval(
             feature="materializePartitionColumns",
@@ -215,16 +219,16 @@ _REMOVALS: Mapping[str, FeatureRemoval] = {
                 "delta.rowTracking.materializedRowIdColumnName",
                 "delta.rowTracking.materializedRowCommitVersionColumnName",
             ),
-            leaves="data files keep hidden columns of row IDs, which nobody reads any more",
+            leaves="data files keep the hidden row ID columns, which no client reads",
         ),
         FeatureRemoval(
             feature="typeWidening",
             protects_history=True,
             metadata_trace=first_of(is_on(_ENABLE_WIDENING), widened_column),
-            # Until a type has changed, old versions read the same with and without the feature.
+            # Before the first type change, old versions read the same without the feature.
             history_trace=widened_column,
             prepared=without_properties(_ENABLE_WIDENING),
-            remedy="drop it with Delta Spark, which writes the files of the old types anew",
+            remedy="drop it with Delta Spark, which rewrites the files that have the old types",
         ),
         FeatureRemoval(
             feature="v2Checkpoint",
@@ -233,7 +237,7 @@ _REMOVALS: Mapping[str, FeatureRemoval] = {
             history_trace=v2_policy,
             v2_checkpoints=True,
             prepared=with_classic_policy,
-            leaves="sidecars stay until clean-log finds that no checkpoint refers to them",
+            leaves="sidecars stay until clean-log deletes those that no checkpoint refers to",
         ),
         FeatureRemoval(feature="vacuumProtocolCheck", protects_history=True),
     )

@@ -1,8 +1,8 @@
-"""What a request for properties and features makes of the protocol and the metadata of a table.
+"""The protocol and metadata that result from a request for properties and features.
 
-Implements the rules by which features are added and become active: "Supported Features", "Active
-Features", and for each feature what its section asks of whoever enables it. Nothing else changes: a
-property without a feature never touches the protocol, and one that is refused changes nothing.
+Implements the rules for adding and activating features: "Supported Features", "Active Features",
+and the requirements in the section of each feature. A property without a feature never changes the
+protocol, and a refused request changes nothing.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from delta_maintenance.protocol.changes.property_rules import (
     READER_VERSION,
     WRITER_VERSION,
     active_properties,
+    controls_protocol,
     find_rule,
     require_removable,
     require_settable,
-    steers_protocol,
 )
 from delta_maintenance.protocol.changes.row_tracking_support import enabled
 from delta_maintenance.protocol.changes.upgrade import upgraded_protocol
@@ -41,47 +41,48 @@ from delta_maintenance.protocol.schema.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRequest:
-    """What is asked of a table, all of it in one commit."""
+    """The properties and features that one commit should set."""
 
     features: tuple[str, ...] = ()
     reader_version: int | None = None
     writer_version: int | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
-    """To be set; none that steers the protocol."""
+    """Properties to set; none of them controls the protocol (`controls_protocol`)."""
     removed: tuple[str, ...] = ()
-    """Properties to be removed."""
+    """Properties to remove."""
 
     @classmethod
     def of_properties(
         cls, properties: Mapping[str, str], removed: Collection[str]
     ) -> ChangeRequest:
-        """The request of `SET` and `UNSET TBLPROPERTIES`.
+        """The request that `SET TBLPROPERTIES` and `UNSET TBLPROPERTIES` make.
 
-        `delta.feature.NAME`, which must be `supported`, and the two versions ask for a protocol.
-        `InvalidRequestError` for values and names that cannot be, `RefusedError` for properties
-        that users do not set.
+        `delta.feature.NAME=supported` and the two version properties request a protocol change.
+        Raises `InvalidRequestError` for invalid names and values, and `RefusedError` for properties
+        that users cannot set.
         """
         features = []
         versions: dict[str, int] = {}
         kept = {}
         for name, value in properties.items():
             if name in removed:
-                raise InvalidRequestError(f"{name} is to be set and to be removed")
+                raise InvalidRequestError(f"{name} cannot be set and removed in one request")
             if name.startswith(FEATURE_PREFIX):
                 if value != "supported":
                     raise InvalidRequestError(f"{name} can only be set to 'supported'")
                 features.append(name.removeprefix(FEATURE_PREFIX))
             elif name in (READER_VERSION, WRITER_VERSION):
                 versions[name] = integer_parser(least=1)(value)
-            elif steers_protocol(name):
+            elif controls_protocol(name):
                 parse_boolean(value)
             else:
                 require_settable(name, value)
                 kept[name] = value
         for name in removed:
-            if steers_protocol(name):
+            if controls_protocol(name):
                 raise RefusedError(
-                    f"{name} is no property that is stored", remedy="use drop-feature"
+                    f"{name} is not stored as a property, so it cannot be removed",
+                    remedy="use drop-feature to remove a table feature",
                 )
             require_removable(name)
         return cls(
@@ -95,40 +96,40 @@ class ChangeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """Why a change is right only while a table has none of something."""
+    """A condition on the live files of the table that makes a change invalid."""
 
     problem: str
-    """Ends with the name of what it must have none of."""
+    """One clause that names what is not allowed."""
     remedy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
-    """Protocol and metadata as they are to be; equal to those before where nothing changes."""
+    """Protocol and metadata after a change; equal to the current ones if nothing changes."""
 
     protocol: Protocol
     metadata: Metadata
     forbids_files: Obstacle | None = None
-    """Stands in the way of a table that has live files."""
+    """Set if the change is only valid for a table without live files."""
     forbids_vectors: Obstacle | None = None
-    """Stands in the way of a table whose live files have deletion vectors."""
+    """Set if the change is only valid for a table whose live files have no deletion vectors."""
 
     @property
     def depends_on_files(self) -> bool:
-        """Whether it may be wrong once other files are live."""
+        """Whether files that other writers add or change can make the change invalid."""
         return self.forbids_files is not None or self.forbids_vectors is not None
 
 
 def changed_table(
     protocol: Protocol, metadata: Metadata, request: ChangeRequest, *, new_id: Callable[[], str]
 ) -> TableChange:
-    """The table with everything that was asked for, and what follows from it.
+    """The protocol and metadata after the request, including all changes that it entails.
 
-    The hidden columns of row tracking are named by `new_id`. What in-commit timestamps record of
-    themselves is left to the commit, on whose version it depends.
+    `new_id` makes the names of the hidden columns of row tracking. The properties that record when
+    in-commit timestamps were enabled depend on the version of the commit and are added there.
 
-    `UnsupportedFeatureError`, `InvalidRequestError` and `RefusedError` where the request is not to
-    be met on this table.
+    Raises `UnsupportedFeatureError`, `InvalidRequestError` or `RefusedError` if this table cannot
+    meet the request.
     """
     before = metadata.configuration
     configuration = {key: value for key, value in before.items() if key not in request.removed}
@@ -141,9 +142,9 @@ def changed_table(
     )
     change = TableChange(protocol=after, metadata=replace(metadata, configuration=configuration))
     if change.metadata != metadata:
-        _require_whole(metadata)
+        _require_complete(metadata)
     asked = {*request.properties, *request.removed}
-    _require_nothing_awakened(protocol, change, asked)
+    _require_no_dormant_properties(protocol, change, asked)
     for require in _RULES:
         require(change, asked)
     change = _with_column_mapping(protocol, metadata, change)
@@ -151,18 +152,18 @@ def changed_table(
     return _with_row_tracking(protocol, metadata, change, new_id)
 
 
-def _require_whole(metadata: Metadata) -> None:
-    """Refuses to write metadata anew that lacks what every metadata must have."""
+def _require_complete(metadata: Metadata) -> None:
+    """Refuses to write metadata again that lacks a required field."""
     for name, value in (("id", metadata.id), ("schemaString", metadata.schema_string)):
         if value is None:
             raise RefusedError(
-                f"the metadata of the table has no {name}, and would have none when written anew",
-                remedy="repair it with the engine that wrote it",
+                f"the metadata of the table has no {name}, which is required",
+                remedy="repair the metadata with the engine that wrote it",
             )
 
 
 def _activated(protocol: Protocol, properties: Mapping[str, str]) -> list[str]:
-    """The features that the values of these properties need and the table lacks."""
+    """The features that these property values activate and the table does not support yet."""
     return [
         rule.feature
         for name, value in properties.items()
@@ -173,14 +174,14 @@ def _activated(protocol: Protocol, properties: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _require_nothing_awakened(
+def _require_no_dormant_properties(
     protocol: Protocol, change: TableChange, asked: Collection[str]
 ) -> None:
-    """Refuses features that give a meaning to properties which had none and were not asked for."""
+    """Refuses features that would activate a property that is set but was not requested."""
     configuration = change.metadata.configuration
-    awake = active_properties(change.protocol, configuration)
-    asleep = awake.keys() - active_properties(protocol, configuration).keys()
-    dormant = [(name, awake[name]) for name in sorted(asleep - set(asked))]
+    active = active_properties(change.protocol, configuration)
+    activated = active.keys() - active_properties(protocol, configuration).keys()
+    dormant = [(name, active[name]) for name in sorted(activated - set(asked))]
     if supports(change.protocol, "checkConstraints") and not supports(protocol, "checkConstraints"):
         dormant += [
             (name, "checkConstraints")
@@ -190,8 +191,9 @@ def _require_nothing_awakened(
     if dormant:
         name, feature = dormant[0]
         raise RefusedError(
-            f"the table has the property {name}, which {feature} would put into force unasked",
-            remedy="set it by name, or remove it first",
+            f"the feature {feature} would activate the property {name}, which the table already "
+            "has",
+            remedy=f"include {name} in the request, or remove it first",
         )
 
 
@@ -202,13 +204,15 @@ def _with_column_mapping(protocol: Protocol, before: Metadata, change: TableChan
         return change
     if old != "none":
         raise RefusedError(
-            f"column mapping cannot go from {old} to {new}: the data files hold the columns under "
-            "their physical names or ids",
-            remedy="keep the mode, or remove column mapping with Delta Spark, which rewrites them",
+            f"the column mapping mode cannot change from {old} to {new}: the data files contain "
+            "the physical names or IDs of the columns",
+            remedy="keep the mode, or remove column mapping with Delta Spark, which rewrites the "
+            "files",
         )
     if new == "id":
         raise RefusedError(
-            "column mapping cannot go from none to id: the data files hold no ids",
+            "the column mapping mode cannot change from none to id: the data files contain no "
+            "column IDs",
             remedy="set it to name",
         )
     given = before.configuration.get(column_mapping.MAX_COLUMN_ID, "0")
@@ -247,14 +251,14 @@ def _with_iceberg_compatibility(
 def _iceberg_compatible(version: iceberg_compat.CompatVersion, change: TableChange) -> TableChange:
     feature, metadata = iceberg_compat.FEATURES[version], change.metadata
     rewrite = (
-        "let Delta Spark enable it by REORG TABLE … APPLY (UPGRADE UNIFORM "
-        f"(ICEBERG_COMPAT_VERSION={version})), which writes such files anew"
+        "enable it with REORG TABLE … APPLY (UPGRADE UNIFORM "
+        f"(ICEBERG_COMPAT_VERSION={version})) in Delta Spark, which rewrites these files"
     )
     vectors = Obstacle(problem=f"{feature} allows no deletion vectors", remedy=rewrite)
     if version == 1:
         unpartitioned = not metadata.partition_columns
         files = Obstacle(
-            problem=f"{feature} wants the values of partition columns in all data files",
+            problem=f"{feature} requires the partition columns in all data files",
             remedy=rewrite,
         )
         return replace(
@@ -272,7 +276,7 @@ def _iceberg_compatible(version: iceberg_compat.CompatVersion, change: TableChan
 
 
 def _require_uniform(was: Mapping[str, str], active: Mapping[str, str], after: Metadata) -> None:
-    """Refuses to take away the compatibility that Iceberg metadata of the table rests on."""
+    """Refuses to disable the Iceberg compatibility that the table's Iceberg metadata requires."""
     versions = [name for name in was if name.startswith("delta.enableIcebergCompat")]
     formats = after.configuration.get(_FORMATS, "").lower()
     if (
@@ -281,7 +285,7 @@ def _require_uniform(was: Mapping[str, str], active: Mapping[str, str], after: M
         and not any(name.startswith("delta.enableIcebergCompat") for name in active)
     ):
         raise RefusedError(
-            f"{versions[0]} is what {_FORMATS} rests on", remedy=f"remove {_FORMATS} as well"
+            f"{_FORMATS} requires {versions[0]}", remedy=f"remove {_FORMATS} as well"
         )
 
 
@@ -292,7 +296,7 @@ def _with_row_tracking(
     state = row_tracking_state(change.protocol, configuration)
     if state is RowTrackingState.CONTRADICTORY:
         raise RefusedError(
-            "row tracking cannot be enabled and suspended at once",
+            "row tracking cannot be enabled and suspended at the same time",
             remedy=f"set {row_tracking.SUSPENDED_PROPERTY} or {row_tracking.ENABLED_PROPERTY} to "
             "false as well",
         )
@@ -301,8 +305,8 @@ def _with_row_tracking(
         return change
     metadata = enabled(change.metadata, new_id=new_id)
     obstacle = Obstacle(
-        problem="row tracking cannot be enabled at once on a table that has files",
-        remedy="use backfill-row-ids, which gives them row IDs and enables it in the end",
+        problem="row tracking cannot be enabled directly on a table that has files",
+        remedy="use backfill-row-ids, which assigns row IDs to the files and then enables it",
     )
     return replace(change, metadata=metadata, forbids_files=obstacle)
 
@@ -312,17 +316,17 @@ def _require_vectors_allowed(change: TableChange, asked: Collection[str]) -> Non
     active = active_properties(change.protocol, configuration)
     if "delta.enableDeletionVectors" not in active:
         return
-    against = {
+    conflicting = {
         "icebergCompatV1": supports(change.protocol, "icebergCompatV1"),
         "icebergCompatV2": "delta.enableIcebergCompatV2" in active,
         _MANIFESTS: configuration.get(_MANIFESTS, "false").lower() == "true",
     }
-    for name, present in against.items():
+    for name, present in conflicting.items():
         if present and {"delta.enableDeletionVectors", _MANIFESTS} & set(asked):
             raise RefusedError(
-                f"deletion vectors cannot be written to a table with {name}, whose readers would "
-                "not see them",
-                remedy=f"keep one of the two: deletion vectors or {name}",
+                f"a table with {name} cannot have deletion vectors, because clients that read "
+                "through it would ignore them",
+                remedy=f"keep either deletion vectors or {name}",
             )
 
 
@@ -335,7 +339,7 @@ def _require_unused_change_columns(change: TableChange, asked: Collection[str]) 
     taken = {column.name.lower() for column in _schema(change.metadata).fields} & _CHANGE_COLUMNS
     if taken:
         raise RefusedError(
-            f"the table has a column {min(taken)!r}, which the change data feed gives a meaning",
+            f"the column name {min(taken)!r} is reserved by the change data feed",
             remedy="rename the column",
         )
 
@@ -352,7 +356,10 @@ def _require_stats_columns(change: TableChange, asked: Collection[str]) -> None:
     }
     for column in text.split(","):
         if column.strip().replace("`", "").lower() not in known:
-            raise InvalidRequestError(f"{name}: there is no column {column.strip()!r}")
+            raise InvalidRequestError(
+                f"{name}: the table has no column {column.strip()!r}",
+                remedy="use column names of the schema",
+            )
 
 
 def _schema(metadata: Metadata) -> StructType:
@@ -367,4 +374,4 @@ _RULES: tuple[Callable[[TableChange, Collection[str]], None], ...] = (
     _require_unused_change_columns,
     _require_stats_columns,
 )
-"""What must be true of the table afterwards, as far as the request is about it."""
+"""Conditions for the changed table that the request can violate."""

@@ -1,8 +1,8 @@
-"""What a table must be to keep to a form that Iceberg's metadata can describe.
+"""Conditions for enabling Iceberg compatibility.
 
-Implements what "Iceberg Compatibility V1" and "Iceberg Compatibility V2" ask of protocol,
-properties and schema at the moment in which they are enabled. What they ask of data files is the
-business of those who write them.
+Implements the requirements of "Iceberg Compatibility V1" and "Iceberg Compatibility V2" for
+protocol, properties and schema at the time of enablement. The writers of data files implement the
+requirements for data files.
 """
 
 from __future__ import annotations
@@ -49,28 +49,29 @@ _TYPES = frozenset(
 def require_compatible(
     version: CompatVersion, protocol: Protocol, metadata: Metadata, *, active: Collection[str]
 ) -> None:
-    """Refuses to enable a version on a table that is not in its form.
+    """Raises `RefusedError` if a table does not meet the requirements of a version.
 
-    `active` are the properties that activate a feature, as they are to be.
+    `active` contains the properties that will activate a feature after the change.
     """
     name = FEATURES[version]
     if len({*PROPERTIES.values(), "delta.enableIcebergCompatV3"}.intersection(active)) > 1:
         raise RefusedError(
-            "a table keeps to one version of Iceberg compatibility",
-            remedy=f"set the other one to false together with {PROPERTIES[version]}",
+            "a table can have only one version of Iceberg compatibility",
+            remedy=f"set the other version to false together with {PROPERTIES[version]}",
         )
     if column_mapping_mode(protocol, metadata.configuration) == "none":
         raise RefusedError(
-            f"{name} needs column mapping", remedy="set delta.columnMapping.mode to name as well"
+            f"{name} requires column mapping",
+            remedy="set delta.columnMapping.mode to name as well",
         )
     if version == 1 and supports(protocol, "deletionVectors"):
         raise RefusedError(
-            f"{name} is not for tables that support deletion vectors",
+            f"{name} does not allow the table feature deletionVectors",
             remedy="drop the feature deletionVectors first, or use icebergCompatV2",
         )
     if _VECTORS in active:
         raise RefusedError(
-            f"{name} is not for tables that write deletion vectors",
+            f"{name} does not allow writing deletion vectors",
             remedy=f"set {_VECTORS} to false as well",
         )
     _require_types(version, metadata)
@@ -79,9 +80,10 @@ def require_compatible(
 
 
 def with_nested_ids(schema_string: str, *, max_column_id: int) -> tuple[str, int]:
-    """The schema with an id for each element, key and value, and the highest id ever given.
+    """The schema with an ID for each list element, map key and map value, and the highest ID.
 
-    They stand in the nearest field above, by the path from there; ids that are there stay.
+    The IDs are stored in the metadata of the nearest enclosing field, keyed by the path from that
+    field. Existing IDs do not change.
     """
     highest = max_column_id
     for _, known in walk(parse_schema(schema_string)):
@@ -102,7 +104,7 @@ def with_nested_ids(schema_string: str, *, max_column_id: int) -> tuple[str, int
 
 
 def _nested_paths(kind: Any, above: str) -> Iterator[str]:
-    """Of what lies in lists and maps of this type, down to the next struct."""
+    """The paths of elements, keys and values inside this type, down to the next struct."""
     if not isinstance(kind, dict):
         return
     parts = {"array": ("element",), "map": ("key", "value")}.get(kind.get("type", ""), ())
@@ -123,15 +125,15 @@ def _require_types(version: CompatVersion, metadata: Metadata) -> None:
                     allowed = isinstance(kind, DecimalType | StructType)
             if not allowed:
                 raise RefusedError(
-                    f"{FEATURES[version]} has no place for the column {'.'.join(path)}, "
-                    f"which is of type {field.type}",
+                    f"{FEATURES[version]} does not support the type {field.type} of the column "
+                    f"{'.'.join(path)}",
                     remedy="drop the column"
                     + (", or use icebergCompatV2 for lists and maps" if version == 1 else ""),
                 )
 
 
 def _kinds(kind: DeltaType) -> Iterator[DeltaType]:
-    """The type itself and those in its lists and maps; fields of structs are visited by `walk`."""
+    """The type and the types nested in its lists and maps; `walk` visits the fields of structs."""
     yield kind
     match kind:
         case ArrayType(element=element):
@@ -145,8 +147,8 @@ def _require_type_changes(name: str, metadata: Metadata) -> None:
     for change in type_changes(parse_schema(metadata.schema_string or "")):
         if not change.is_promotion:
             raise RefusedError(
-                f"the column {change.column} was widened from {change.before} to {change.after}, "
-                f"which {name} does not know",
-                remedy="drop the feature typeWidening first, for which Delta Spark writes "
-                "such files anew",
+                f"the type of the column {change.column} was widened from {change.before} to "
+                f"{change.after}, which {name} does not support",
+                remedy="drop the feature typeWidening first with Delta Spark, which rewrites the "
+                "affected files",
             )

@@ -1,8 +1,8 @@
-"""Which table properties exist, what their values may be, and which table feature each activates.
+"""Table properties: their names, their allowed values, and the table feature each activates.
 
-The names are those of Delta Spark and of the protocol's sections on features; no text of the
-protocol lists them. What is here is true of a property by itself: what setting it does to a table
-is a matter of `feature_enablement`.
+The names are those of Delta Spark and of the protocol's sections on features; the protocol has no
+list of all properties. The rules here hold for a property on every table.
+`delta_maintenance.protocol.changes.enable` decides the effects on one table.
 """
 
 from __future__ import annotations
@@ -32,47 +32,48 @@ IGNORE_DEFAULTS = "delta.ignoreProtocolDefaults"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropertyRule:
-    """What is true of one property on every table."""
+    """The rules of one property."""
 
     name: str
     parse: Callable[[str], Any]
-    """Raises `InvalidRequestError` for a text that is no value of the property."""
+    """Raises `InvalidRequestError` for an invalid value."""
     feature: str | None = None
     """The table feature that a value other than the neutral one activates."""
     neutral: str = "false"
-    """The value that is as good as none, whatever its case."""
-    kept_by: str | None = None
-    """Who alone writes the property, where users do not."""
+    """The value that means the same as no value; compared case-insensitively."""
+    managed_by: str | None = None
+    """The only writer of the property, if users cannot set it."""
     instead: str | None = None
-    """What to do instead of setting the property to anything but its neutral value."""
+    """The remedy for a request to set the property to a value other than the neutral one."""
 
     def activates(self, text: str | None) -> bool:
-        """Whether this value asks for the feature of the property."""
+        """Whether this value activates the feature of the property."""
         return self.feature is not None and text is not None and text.lower() != self.neutral
 
 
 def find_rule(name: str) -> PropertyRule | None:
-    """The rule of the property of that exact name; None for an unknown one."""
+    """The rule of the property with that exact name, or None for an unknown property."""
     return _BY_NAME.get(name)
 
 
 def require_settable(name: str, value: str) -> None:
-    """Refuses a property that users do not set, and a value that it cannot have.
+    """Refuses properties that users cannot set, and invalid values.
 
-    Properties without `delta.` are the users' own and free. `InvalidRequestError` for an unknown
-    name or a malformed value, `RefusedError` for a property that is kept by something else.
+    Properties without the prefix `delta.` belong to the users and are not checked. Raises
+    `InvalidRequestError` for an unknown name or an invalid value, and `RefusedError` for a property
+    that users cannot set.
     """
     if not _is_reserved(name):
         return
     if name.startswith(CONSTRAINT_PREFIX):
         raise RefusedError(
-            f"{name} is a constraint, which holds only if all rows were looked at",
-            remedy="use add-constraint, which looks at them",
+            f"{name} is a constraint, which is valid only after all rows are checked",
+            remedy="use add-constraint, which checks them",
         )
     rule = find_rule(name)
     if rule is None:
-        raise InvalidRequestError(f"there is no property {name}", remedy=_suggestion(name))
-    _require_users(rule)
+        raise InvalidRequestError(f"unknown property {name}", remedy=_suggestion(name))
+    _require_user_managed(rule)
     try:
         rule.parse(value)
     except InvalidRequestError as error:
@@ -82,17 +83,17 @@ def require_settable(name: str, value: str) -> None:
 
 
 def require_removable(name: str) -> None:
-    """Refuses to remove a property that is kept by something else than users.
+    """Raises `RefusedError` for a property that only its manager may remove.
 
-    An unknown property may go, for whoever added it can; and so may a constraint.
+    Unknown properties and constraints can be removed.
     """
     rule = find_rule(name)
     if rule is not None:
-        _require_users(rule)
+        _require_user_managed(rule)
 
 
-def steers_protocol(name: str) -> bool:
-    """Whether the key asks for a protocol and is never stored."""
+def controls_protocol(name: str) -> bool:
+    """Whether the property requests a protocol change and is never stored."""
     return name.startswith(FEATURE_PREFIX) or name in (
         READER_VERSION,
         WRITER_VERSION,
@@ -101,7 +102,7 @@ def steers_protocol(name: str) -> bool:
 
 
 def active_properties(protocol: Protocol, configuration: Mapping[str, str]) -> dict[str, str]:
-    """The properties that activate a feature, with their features ("Active Features")."""
+    """The properties that activate a feature, mapped to their features ("Active Features")."""
     return {
         rule.name: rule.feature
         for rule in RULES
@@ -112,32 +113,32 @@ def active_properties(protocol: Protocol, configuration: Mapping[str, str]) -> d
 
 
 def _is_reserved(name: str) -> bool:
-    # In any case: no engine looks at another spelling, so that it would only seem to be set.
+    # Case-insensitive: engines ignore other spellings, so setting one would have no effect.
     return name.lower().startswith("delta.")
 
 
-def _require_users(rule: PropertyRule) -> None:
-    if rule.kept_by is not None:
+def _require_user_managed(rule: PropertyRule) -> None:
+    if rule.managed_by is not None:
         raise RefusedError(
-            f"{rule.name} is kept by {rule.kept_by} and not set by hand",
-            remedy="leave it out",
+            f"{rule.name} is managed by {rule.managed_by} and cannot be set or removed directly",
+            remedy="omit it",
         )
 
 
 def _suggestion(name: str) -> str:
     if name == "delta.enableChangeDataCapture":
-        return "write delta.enableChangeDataFeed"
+        return "use delta.enableChangeDataFeed"
     by_case = {rule.name.lower(): rule.name for rule in RULES}
     close = get_close_matches(name.lower(), by_case, n=1, cutoff=0.8)
     if close:
-        return f"write {by_case[close[0]]}"
-    return "names with delta. are reserved; properties of your own take another prefix"
+        return f"use {by_case[close[0]]}"
+    return "names that start with delta. are reserved; use another prefix for your own properties"
 
 
 def _one_of(*values: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in values:
-            raise InvalidRequestError(f"{text!r} is none of {', '.join(values)}")
+            raise InvalidRequestError(f"{text!r} is not one of {', '.join(values)}")
         return text
 
     return parse
@@ -146,7 +147,7 @@ def _one_of(*values: str) -> Callable[[str], str]:
 def _matching(pattern: str, what: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if re.fullmatch(pattern, text, re.IGNORECASE) is None:
-            raise InvalidRequestError(f"{text!r} is no {what}")
+            raise InvalidRequestError(f"{text!r} is not a {what}")
         return text
 
     return parse
@@ -160,8 +161,8 @@ def _flag(name: str, **more: Any) -> PropertyRule:
     return PropertyRule(name=name, parse=parse_boolean, **more)
 
 
-_ICEBERG = "enable it with Delta Spark, which rewrites the files as Iceberg needs them"
-_TICK = "in-commit timestamps"
+_ICEBERG = "enable it with Delta Spark, which rewrites the files as Iceberg requires"
+_IN_COMMIT_TIMESTAMPS = "in-commit timestamps"
 
 RULES: tuple[PropertyRule, ...] = (
     # Retention and maintenance.
@@ -177,8 +178,8 @@ RULES: tuple[PropertyRule, ...] = (
     _known("delta.checkpointPolicy", feature="v2Checkpoint", neutral="classic"),
     _known("delta.checkpoint.writeStatsAsJson"),
     _known("delta.checkpoint.writeStatsAsStruct"),
-    _known("delta.requireCheckpointProtectionBeforeVersion", kept_by="drop-feature"),
-    # What writers do.
+    _known("delta.requireCheckpointProtectionBeforeVersion", managed_by="drop-feature"),
+    # Behaviour of writers.
     _known("delta.appendOnly", feature="appendOnly"),
     _known("delta.enableChangeDataFeed", feature="changeDataFeed"),
     _known("delta.enableDeletionVectors", feature="deletionVectors"),
@@ -196,11 +197,9 @@ RULES: tuple[PropertyRule, ...] = (
     ),
     PropertyRule(
         name="delta.parquet.format.version",
-        parse=_matching(r"1\.0\.0|2\.[0-9]+\.[0-9]+", "version of the Parquet format"),
+        parse=_matching(r"1\.0\.0|2\.[0-9]+\.[0-9]+", "Parquet format version"),
     ),
-    PropertyRule(
-        name="delta.targetFileSize", parse=_matching("[0-9]+ *([kmgt]?b?)?", "size of a file")
-    ),
+    PropertyRule(name="delta.targetFileSize", parse=_matching("[0-9]+ *([kmgt]?b?)?", "file size")),
     _flag("delta.tuneFileSizesForRewrites"),
     _flag("delta.autoOptimize"),
     _flag("delta.autoOptimize.autoCompact"),
@@ -215,16 +214,16 @@ RULES: tuple[PropertyRule, ...] = (
         feature="columnMapping",
         neutral="none",
     ),
-    _known("delta.columnMapping.maxColumnId", kept_by="column mapping"),
+    _known("delta.columnMapping.maxColumnId", managed_by="column mapping"),
     # In-commit timestamps.
     _known("delta.enableInCommitTimestamps", feature="inCommitTimestamp"),
-    _known("delta.inCommitTimestampEnablementVersion", kept_by=_TICK),
-    _known("delta.inCommitTimestampEnablementTimestamp", kept_by=_TICK),
+    _known("delta.inCommitTimestampEnablementVersion", managed_by=_IN_COMMIT_TIMESTAMPS),
+    _known("delta.inCommitTimestampEnablementTimestamp", managed_by=_IN_COMMIT_TIMESTAMPS),
     # Row tracking.
     _known("delta.enableRowTracking", feature="rowTracking"),
     _known("delta.rowTrackingSuspended"),
-    _known("delta.rowTracking.materializedRowIdColumnName", kept_by="row tracking"),
-    _known("delta.rowTracking.materializedRowCommitVersionColumnName", kept_by="row tracking"),
+    _known("delta.rowTracking.materializedRowIdColumnName", managed_by="row tracking"),
+    _known("delta.rowTracking.materializedRowCommitVersionColumnName", managed_by="row tracking"),
     # Iceberg.
     _known("delta.enableIcebergCompatV1", feature="icebergCompatV1"),
     _known("delta.enableIcebergCompatV2", feature="icebergCompatV2"),
@@ -233,6 +232,6 @@ RULES: tuple[PropertyRule, ...] = (
         name="delta.universalFormat.enabledFormats", parse=str, neutral="", instead=_ICEBERG
     ),
 )
-"""Every property that a table may have, but for constraints."""
+"""All known table properties except constraints."""
 
 _BY_NAME = {rule.name: rule for rule in RULES}

@@ -1,8 +1,8 @@
-"""What has to change in a table's small state before and after its files get row IDs.
+"""Protocol, property and domain changes before and after files get row IDs.
 
-Implements "Row Tracking" as far as protocol, properties and domain go: a table must support it
-before a file can be given row IDs, and may enable it once every file has them. Tables of the
-drafts of 2023 are converted by the first of the two.
+Implements "Row Tracking": a table must support the feature before a file can get row IDs, and may
+enable it when every file has them. `support_change` also converts tables that follow the drafts of
+row tracking of 2023.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _DRAFT_FEATURE = "rowIds"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTrackingSources:
-    """Everything in the small state of a snapshot that row tracking depends on."""
+    """The parts of a snapshot's state, other than files, that row tracking depends on."""
 
     protocol: Protocol
     metadata: Metadata
     domain: DomainMetadata | None
-    """`delta.rowTracking`."""
+    """The domain `delta.rowTracking`."""
     draft_high_water_mark: Json | None
-    """The last action `rowIdHighWaterMark` of a draft."""
+    """The last `rowIdHighWaterMark` action, which only a draft of 2023 has."""
 
     @property
     def state(self) -> RowTrackingState:
-        """What a writer owes to row tracking now."""
+        """What row tracking currently requires of writers."""
         return row_tracking_state(self.protocol, self.metadata.configuration)
 
     @property
     def high_water_mark(self) -> int:
-        """The highest mark of the domain and of a draft's action."""
+        """The higher one of the marks of the domain and of the draft's action."""
         marks = [row_tracking.high_water_mark(self.domain.configuration if self.domain else None)]
         if self.draft_high_water_mark is not None:
             draft = row_tracking.draft_high_water_mark(self.draft_high_water_mark)
@@ -51,7 +51,7 @@ class RowTrackingSources:
 
     @property
     def draft(self) -> str | None:
-        """What of a draft is still in force, as a noun phrase."""
+        """The part of a draft that is still in effect, as a noun phrase, or None."""
         if supports(self.protocol, _DRAFT_FEATURE):
             return "the table feature rowIds"
         if self.domain is not None:
@@ -61,51 +61,52 @@ class RowTrackingSources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupportChange:
-    """One commit after which every new file gets row IDs."""
+    """A commit after which every new file gets row IDs."""
 
     protocol: Protocol | None
-    """None where the table's will do."""
+    """The new protocol, or None if the current one is sufficient."""
     drops: tuple[str, ...]
-    """Draft features that the protocol loses."""
+    """Draft features that the new protocol no longer lists."""
     metadata: Metadata | None
-    """Without the properties in `unset`; None where there are none."""
+    """The metadata without the properties in `unset`, or None if `unset` is empty."""
     unset: tuple[str, ...]
-    """Properties that would contradict it."""
+    """Properties that would contradict support for row tracking."""
     high_water_mark: int | None
-    """To be written because a draft kept it elsewhere; None where the domain is as it should be."""
+    """Written to the domain if a draft stored it elsewhere; None if the domain is correct."""
 
 
 def support_change(
     sources: RowTrackingSources, *, convert_draft: bool, lift_suspension: bool
 ) -> SupportChange | None:
-    """What makes the table support row tracking; None where it does already.
+    """The change that makes the table support row tracking, or None if it already does.
 
-    `RefusedError` for a draft or a suspended table unless the argument says to change that, and for
-    one that is enabled and suspended at once.
+    Raises `RefusedError` for a draft unless `convert_draft`, for a suspended table unless
+    `lift_suspension`, and for a table where row tracking is both enabled and suspended.
     """
     if sources.state is RowTrackingState.CONTRADICTORY:
         raise RefusedError(
-            "row tracking is enabled and suspended at once, which forbids every write",
+            "row tracking is enabled and suspended at the same time, which forbids every write",
             remedy=f"set {row_tracking.SUSPENDED_PROPERTY} or {row_tracking.ENABLED_PROPERTY} to "
             "false with Delta Spark",
         )
     draft = sources.draft
     if draft is not None and not convert_draft:
         raise RefusedError(
-            f"the log holds {draft}, from a draft of row tracking of 2023",
-            remedy="ask for its conversion to today's row tracking",
+            f"the log contains {draft}, which belongs to a 2023 draft of row tracking",
+            remedy="request the conversion of the draft",
         )
     configuration = sources.metadata.configuration
     contradicting = [row_tracking.SUSPENDED_PROPERTY] if _is_true(configuration, _SUSPENDED) else []
     if contradicting and not lift_suspension:
         raise RefusedError(
-            "row tracking is suspended, so that no file may be given row IDs",
-            remedy="ask for the suspension to be lifted, if nobody is about to drop the feature",
+            "row tracking is suspended, so files cannot get row IDs",
+            remedy="request that the suspension is lifted, unless the feature is being dropped",
         )
     if sources.state is RowTrackingState.UNSUPPORTED and row_tracking.ENABLED_PROPERTY in (
         configuration
     ):
-        # It means nothing yet, and would be a lie from the moment the feature is there.
+        # Without the feature the property has no effect. With it, it would claim that all files
+        # have row IDs.
         contradicting.append(row_tracking.ENABLED_PROPERTY)
     protocol = _supporting(sources.protocol)
     if protocol == sources.protocol and not contradicting and draft is None:
@@ -120,14 +121,14 @@ def support_change(
 
 
 def enabled(metadata: Metadata, *, new_id: Callable[[], str]) -> Metadata:
-    """The metadata of a table whose rows keep their IDs.
+    """The metadata with row tracking enabled.
 
-    Names for the materialised columns that are there already stay; new ones differ from every
-    column of the table, whatever the case. `RefusedError` where the schema cannot be read.
+    Existing names of the materialised columns do not change. New names differ from all column names
+    of the table, compared case-insensitively. Raises `RefusedError` if the metadata has no schema.
     """
     if metadata.schema_string is None:
         raise RefusedError(
-            "the table has no schema, so that no column name is known to be free",
+            "the table has no schema, so names for the row tracking columns cannot be chosen",
             remedy="repair the metadata with the engine that wrote it",
         )
     configuration = {**metadata.configuration, row_tracking.ENABLED_PROPERTY: "true"}
@@ -146,7 +147,7 @@ _MATERIALISED = {
 
 
 def _supporting(protocol: Protocol) -> Protocol:
-    """The protocol with row tracking and all it has, drafts of it left out."""
+    """The protocol with row tracking and without its drafts; other features stay."""
     with_feature = upgraded_protocol(protocol, features=[row_tracking.FEATURE])
     return without_features(with_feature, [_DRAFT_FEATURE])
 
@@ -161,7 +162,7 @@ def _is_true(configuration: Mapping[str, str], name: str) -> bool:
 
 
 def _column_names(schema_string: str) -> frozenset[str]:
-    """Logical and physical names, in lower case."""
+    """The logical and physical column names, in lower case."""
     names = set()
     for column in parse_schema(schema_string).fields:
         physical = column.metadata.get("delta.columnMapping.physicalName")

@@ -1,8 +1,9 @@
-"""The protocol a table gets when it is asked to support more.
+"""The protocol of a table after features are added or versions are raised.
 
-Implements "Table Features for New and Existing Tables" and "Supported Features": a change only ever
-adds. What a legacy version implies counts as used, for no look at the log can prove that no version
-reachable by time travel used it, and is listed when a table goes over to listed features.
+Implements "Table Features for New and Existing Tables" and "Supported Features": an upgrade never
+removes a feature. A feature that a legacy version implies counts as used, because the log cannot
+prove that no version within time travel used it. It is listed when the table moves to feature
+lists.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ def upgraded_protocol(
     reader_version: int | None = None,
     writer_version: int | None = None,
 ) -> Protocol:
-    """The least protocol above `current` that supports `features` and what the versions imply.
+    """The minimal protocol above `current` that supports `features` and what the versions imply.
 
-    Least as Delta Spark has it: versions without lists where they imply exactly what is supported,
-    else writer version 7 and the least reader version; but no version ever falls, and where nothing
-    is missing `current` is returned as it stands. Reader version 3 and writer version 7 are reached
-    where they are asked for, even if no feature needs them.
+    Minimal as in Delta Spark: legacy versions without lists if they imply exactly the supported
+    features, otherwise writer version 7 and the lowest reader version. Versions never decrease. If
+    nothing is missing, the result is `current`. Reader version 3 and writer version 7 are set if
+    requested, even if no feature needs them.
 
-    `UnsupportedFeatureError` for a feature that this release cannot add to a table,
-    `InvalidRequestError` for versions that do not exist, `RefusedError` where a higher version
-    would turn on a listed feature that nobody had to obey so far.
+    Raises `UnsupportedFeatureError` for a feature that this release cannot add,
+    `InvalidRequestError` for a version that does not exist, and `RefusedError` if a higher version
+    would put a feature into effect that is listed but had no effect so far.
     """
     check_protocol(current)
     supported = supported_features(current)
@@ -58,20 +59,20 @@ def upgraded_protocol(
             return current
     legacy = None if lists else _legacy(names, current)
     upgraded = legacy or _listing(names, current, reader)
-    awakened = sorted(supported_features(upgraded) - names)
-    if awakened:
+    activated = sorted(supported_features(upgraded) - names)
+    if activated:
         raise RefusedError(
-            f"the protocol lists {awakened[0]} at reader version {current.min_reader_version}, "
-            "where it means nothing, and the change would give it a meaning",
+            f"the protocol lists {activated[0]} at reader version {current.min_reader_version}, "
+            "where it has no effect; the upgrade would put it into effect",
             remedy="repair the protocol with the engine that wrote it",
         )
     return upgraded
 
 
 def require_addable(name: str, current: Protocol) -> TableFeature:
-    """The feature of that exact name, if it can be added to a table or is there already.
+    """The feature of that exact name, if it can be added to a table or the table supports it.
 
-    Names of drafts and previews are read, never asked for.
+    Draft and preview names are understood in existing tables and cannot be requested.
     """
     feature = find_feature(name)
     if feature is None or name != feature.name:
@@ -80,36 +81,36 @@ def require_addable(name: str, current: Protocol) -> TableFeature:
     for needed in missing:
         reason = _reason_against(needed)
         if reason is not None:
-            what = name if needed == name else f"{name}, which needs {needed},"
+            subject = name if needed == name else f"{name}, which requires {needed},"
             raise UnsupportedFeatureError(
-                f"the table feature {what} cannot be added to an existing table: {reason}",
-                remedy=_REMEDIES.get(needed, "use the engine that offers it"),
+                f"the table feature {subject} cannot be added to an existing table: {reason}",
+                remedy=_REMEDIES.get(needed, "use an engine that supports it"),
             )
     return feature
 
 
 def added_features(before: Protocol, after: Protocol) -> tuple[str, ...]:
-    """What `after` supports and `before` does not, sorted."""
+    """The features that `after` supports and `before` does not, sorted."""
     return tuple(sorted(supported_features(after) - supported_features(before)))
 
 
 _NOT_ADDABLE = {
-    "clustering": "its columns have to be named with it",
-    "catalogManaged": "its catalog has to know of it",
-    "adaptiveMetadata-preview": "only new tables have it",
-    "liquid": "it was never described",
+    "clustering": "the clustering columns must be set in the same commit",
+    "catalogManaged": "the catalog must take part in the change",
+    "adaptiveMetadata-preview": "only new tables can have it",
+    "liquid": "it was never specified",
     "rowIds": "it is a draft of rowTracking",
     "inCommitTimestamp-preview": "it is a preview of inCommitTimestamp",
 }
 _REMEDIES = {
     "clustering": "use ALTER TABLE … CLUSTER BY in Delta Spark",
-    "rowIds": "ask for rowTracking",
-    "inCommitTimestamp-preview": "ask for inCommitTimestamp",
+    "rowIds": "use rowTracking",
+    "inCommitTimestamp-preview": "use inCommitTimestamp",
 }
 _NEEDED = (Operation.COMMIT, Operation.CHANGE_METADATA)
 _DRAFT_SPELLINGS = {"timestampNTZ": "timestampNtz", "columnInvariants": "invariants"}
-"""Spellings of draft texts, which Delta Spark takes for unknown features. Previews are none: where
-a released engine listed a preview, its readers know it under that name alone."""
+"""Names in draft texts, which Delta Spark treats as unknown features. Preview names are not in this
+table: released engines listed them, and their readers know no other name."""
 
 
 def _reason_against(name: str) -> str | None:
@@ -125,26 +126,26 @@ def _unknown(name: str, feature: TableFeature | None) -> UnsupportedFeatureError
     if feature is not None:
         return UnsupportedFeatureError(
             f"{name} is a draft or preview name of the table feature {feature.name}",
-            remedy=f"ask for {feature.name}",
+            remedy=f"use {feature.name}",
         )
     by_case = {known.name.lower(): known.name for known in FEATURES}
     close = get_close_matches(name.lower(), by_case, n=1)
     return UnsupportedFeatureError(
-        f"the table feature {name!r} is unknown",
-        remedy=f"write {by_case[close[0]]}" if close else "see docs/cli.md, upgrade-protocol",
+        f"unknown table feature {name!r}",
+        remedy=f"use {by_case[close[0]]}" if close else "see the reference of upgrade-protocol",
     )
 
 
 def _asked_versions(current: Protocol, reader: int | None, writer: int | None) -> Protocol:
-    for version, most, what in (
+    for version, most, kind in (
         (reader, MAX_READER_VERSION, "reader"),
         (writer, MAX_WRITER_VERSION, "writer"),
     ):
         if version is not None and not 1 <= version <= most:
             raise InvalidRequestError(
-                f"there is no {what} version {version}", remedy=f"give one from 1 to {most}"
+                f"{kind} version {version} does not exist", remedy=f"use a version from 1 to {most}"
             )
-    # What a version implies depends on the other one, which is the table's where none is asked.
+    # What a version implies depends on the other version, which defaults to the table's.
     legacy_reader = current.reader_features is None
     least_reader = reader or (current.min_reader_version if legacy_reader else 1)
     legacy_writer = current.writer_features is None
@@ -165,7 +166,7 @@ def _drafts(protocol: Protocol) -> set[str]:
 
 
 def _legacy(names: Collection[str], current: Protocol) -> Protocol | None:
-    """The least versions that imply exactly `names`, or None where lists are needed."""
+    """The lowest versions that imply exactly `names`, or None if feature lists are needed."""
     readers, writers = [current.min_reader_version], [current.min_writer_version]
     for name in names:
         feature = find_feature(name)
@@ -178,7 +179,7 @@ def _legacy(names: Collection[str], current: Protocol) -> Protocol | None:
 
 
 def _listing(names: Collection[str], current: Protocol, least_reader: int) -> Protocol:
-    """The least versions with lists that hold `names` and are no lower than `current`."""
+    """The lowest versions with lists that contain `names` and are not lower than `current`."""
     both = {name for name in names if _binds_readers(name)}
     needed = 3 if both - {"columnMapping"} else 2 if both else 1
     reader = max(least_reader, needed)
@@ -206,7 +207,7 @@ def _binds_readers(name: str) -> bool:
 def _listed(
     names: Iterable[str], before: Iterable[str] | None, spelling: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The list before, in its order and spelling, and behind it what of `names` is new."""
+    """The list `before`, in its order and spelling, followed by the new names, sorted."""
     kept = dict.fromkeys(_DRAFT_SPELLINGS.get(name, name) for name in before or ())
     known = {feature.name for name in kept if (feature := find_feature(name)) is not None}
     new = (spelling.get(name, name) for name in names if name not in known)

@@ -1,7 +1,7 @@
-"""What of a table's metadata uses a feature, and the same metadata with the feature off.
+"""Traces of table features in a table's metadata, and the metadata with the feature disabled.
 
-A trace is told as a noun phrase, None where there is none. What cannot be understood counts as one:
-it is no proof that the feature is off.
+A *trace* is a noun phrase that names what uses the feature, or None. Metadata that cannot be
+understood counts as a trace, because it does not prove that the feature is unused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MetadataChange = Callable[[Metadata], Metadata]
 
 
 def is_on(key: str) -> MetadataTrace:
-    """A property that is not false."""
+    """A trace if the property is not false."""
 
     def trace(metadata: Metadata) -> str | None:
         text = metadata.configuration.get(key) or "false"
@@ -37,12 +37,12 @@ def is_on(key: str) -> MetadataTrace:
 
 
 def is_set(key: str) -> MetadataTrace:
-    """A property that is there, whatever it says."""
+    """A trace if the property is present, whatever its value."""
     return lambda metadata: f"the property {key}" if key in metadata.configuration else None
 
 
 def first_of(*traces: MetadataTrace) -> MetadataTrace:
-    """The first of several traces."""
+    """The first trace that any of the functions finds."""
 
     def first(metadata: Metadata) -> str | None:
         return next((found for trace in traces if (found := trace(metadata)) is not None), None)
@@ -51,54 +51,54 @@ def first_of(*traces: MetadataTrace) -> MetadataTrace:
 
 
 def without_properties(*keys: str) -> MetadataChange:
-    """Takes properties away."""
+    """A change that removes properties."""
     return lambda metadata: _configured(metadata, dict.fromkeys(keys))
 
 
 def constraint(metadata: Metadata) -> str | None:
-    """A CHECK constraint."""
+    """A trace if the table has a CHECK constraint."""
     prefix = "delta.constraints."
     names = sorted(key for key in metadata.configuration if key.lower().startswith(prefix))
     return f"the constraint {names[0][len(prefix) :]}" if names else None
 
 
 def mapped_column(metadata: Metadata) -> str | None:
-    """A column mapping mode, or a column with a name or an id for data files."""
+    """A trace for a column mapping mode, or for a column with a physical name or an ID."""
     mode = metadata.configuration.get("delta.columnMapping.mode", "none")
     if mode != "none":
         return f"the column mapping mode {mode}"
-    return _column(metadata, _has_metadata("delta.columnMapping."), "has a name for data files")
+    return _column(metadata, _has_metadata("delta.columnMapping."), "has a physical name")
 
 
 def widened_column(metadata: Metadata) -> str | None:
-    """A column that had a narrower type, in which data files may still hold it."""
+    """A trace for a column whose type was widened; data files may still have the narrow type."""
     return _column(metadata, _has_metadata("delta.typeChanges"), "had another type")
 
 
 def geometry_column(metadata: Metadata) -> str | None:
-    """A column that holds geometries or geographies, at any level."""
-    return _column(metadata, _geometries, "holds geometries")
+    """A trace for a column with a geometry or geography type at any level."""
+    return _column(metadata, _geometries, "contains geometries")
 
 
 def v2_policy(metadata: Metadata) -> str | None:
-    """A checkpoint policy other than classic."""
+    """A trace for a checkpoint policy other than classic."""
     policy = metadata.configuration.get(_POLICY, "classic")
     return None if policy == "classic" else f"the checkpoint policy {policy}"
 
 
 def with_classic_policy(metadata: Metadata) -> Metadata:
-    """Asks for classic checkpoints, where V2 ones were asked for."""
+    """Sets the checkpoint policy to classic if it is another one."""
     if v2_policy(metadata) is None:
         return metadata
     return _configured(metadata, {_POLICY: "classic"})
 
 
 def row_ids(metadata: Metadata) -> str | None:
-    """Row tracking that is not suspended: new files get row IDs."""
+    """A trace unless row tracking is suspended, because new files then get row IDs."""
     enabled = is_on(row_tracking.ENABLED_PROPERTY)(metadata)
     suspended = metadata.configuration.get(row_tracking.SUSPENDED_PROPERTY) or "false"
     if enabled is None and suspended.lower() != "true":
-        return "row tracking, which gives row IDs to new files unless suspended,"
+        return "row tracking, which assigns row IDs to new files unless suspended,"
     return enabled
 
 
@@ -113,11 +113,11 @@ commit_times: MetadataTrace = first_of(
     is_set(in_commit_timestamps.ENABLEMENT_VERSION),
     is_set(in_commit_timestamps.ENABLEMENT_TIMESTAMP),
 )
-"""In-commit timestamps, or what is recorded of when they began."""
+"""A trace for in-commit timestamps, or for the record of when they were enabled."""
 
 
 def without_commit_times(metadata: Metadata) -> Metadata:
-    """Switches in-commit timestamps off and forgets when they began."""
+    """Disables in-commit timestamps and removes the record of when they were enabled."""
     off: dict[str, str | None] = {
         in_commit_timestamps.ENABLEMENT_VERSION: None,
         in_commit_timestamps.ENABLEMENT_TIMESTAMP: None,

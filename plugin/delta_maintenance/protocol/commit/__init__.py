@@ -1,1 +1,1 @@
-"""Commits: the actions to be written, their rules, their text and their conflicts."""
+"""Commits: the actions to write, their rules, their text and their conflicts."""

@@ -1,7 +1,8 @@
-"""A commit bound to a version and an instant: everything that depends on either is put in here.
+"""Building a commit for one version and one time.
 
-Implements "Commit Provenance Information", the writer's side of "In-Commit Timestamps" and of "Row
-Tracking". A commit that has to try another version is built again from its attempt, never patched.
+Implements "Commit Provenance Information" and the writer's part of "In-Commit Timestamps" and "Row
+Tracking". Everything that depends on the version or the time is added here. To try another version,
+a commit is built again from its attempt.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from delta_maintenance.protocol.row_tracking.assign import assign_row_ids
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
 
 OPERATION_ID = "operationId"
-"""The field of our `commitInfo` by which a second run of one task knows that the first is done."""
+"""The field of `commitInfo` by which a repeated task finds the commit of its first run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """What `commitInfo` tells of a commit beside what follows from the commit itself."""
+    """The contents of `commitInfo` that do not follow from the commit itself."""
 
     read_version: int
     engine_info: str
     txn_id: str
-    """Unique to this commit: it settles whose commit a file is."""
+    """Unique to this commit; proves that a commit file was written by it."""
     operation_id: str | None = None
-    """Unique to what was asked for, the same when it is asked again."""
+    """Identifies the task; the same for every run of the task."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     version_properties: tuple[str, ...] = ()
-    """Properties of the staged metadata whose value is the version of the commit itself."""
+    """Properties of the staged metadata whose value is the version of this commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,24 +50,24 @@ class BuiltCommit:
 
     version: int
     in_commit_timestamp: int | None
-    """Milliseconds since 1970-01-01 UTC; None where the table does not have them."""
+    """Milliseconds since 1970-01-01 UTC; None if the table does not have them."""
     commit_info: Mapping[str, Any]
     actions: StagedActions
 
 
 def build(attempt: Attempt, provenance: Provenance, *, now_ms: int) -> BuiltCommit:
-    """The commit of the attempt at its version and at this instant.
+    """The commit for the version of `attempt` at the time `now_ms`, in milliseconds since 1970.
 
-    `RefusedError` where row IDs cannot be given or would be lost, and where the time of the version
-    before is needed and gone.
+    Raises `RefusedError` if row IDs cannot be assigned or would be lost, or if the in-commit
+    timestamp of the previous version is needed and not available.
     """
     timestamp = _in_commit_timestamp(attempt, now_ms)
     actions = _stamped(attempt, provenance, timestamp, now_ms)
     state = row_tracking_state(attempt.protocol_after, attempt.metadata_after.configuration)
     if state is RowTrackingState.ENABLED and not attempt.preserves_row_ids:
         raise RefusedError(
-            "row tracking is enabled, and the rows that are moved would lose their row IDs",
-            remedy="write the materialized row ID columns with them",
+            "row tracking is enabled, and the moved rows would lose their row IDs",
+            remedy="write the materialized row ID columns to the new files",
         )
     if state in (RowTrackingState.SUPPORTED, RowTrackingState.ENABLED):
         actions = _with_row_ids(attempt, actions)
@@ -84,8 +85,8 @@ def _in_commit_timestamp(attempt: Attempt, now_ms: int) -> int | None:
         return None
     if attempt.previous_ms is None:
         raise RefusedError(
-            f"the commit of version {attempt.base_version} is gone, and with it the time that the "
-            "next one must exceed",
+            f"the commit of version {attempt.base_version} is missing, so its in-commit timestamp, "
+            "which the new one must exceed, is not known",
             remedy="restore that commit from a backup",
         )
     return in_commit_timestamps.next_timestamp(now_ms, attempt.previous_ms)
@@ -133,7 +134,7 @@ def _with_row_ids(attempt: Attempt, actions: StagedActions) -> StagedActions:
     asked = [d for d in actions.domains if d.domain == row_tracking.DOMAIN]
     if any(domain.removed for domain in asked):
         raise RefusedError(
-            "the high-water mark cannot go while row tracking gives out row IDs",
+            "the row ID high-water mark cannot be removed while row tracking assigns row IDs",
             remedy="suspend row tracking first",
         )
     wanted = max(
@@ -178,7 +179,7 @@ def _commit_info(
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    # Readers take both maps for maps of text; what is no text stands in them as its JSON.
+    # Readers expect both maps to have string values; other values are stored as JSON text.
     return {
         name: value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
         for name, value in values.items()

@@ -1,7 +1,7 @@
-"""Which changes of metadata by somebody else a commit under way can live with.
+"""Metadata changes of a concurrent commit that do not conflict with a commit in progress.
 
-The list is Delta Spark's: features that are enabled for commits to come. Everything else (a new
-column, another property, a property taken away) may have changed what the commit would have done.
+The list is that of Delta Spark: features that are enabled for future commits. Every other change
+(a new column, another property, a removed property) could have changed the commit in progress.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ _MAPPING_FIELDS = frozenset(
 
 
 def forbidden_change(mine: Metadata, theirs: Metadata, protocol: Protocol) -> str | None:
-    """What about `theirs` a commit that read `mine` cannot ignore, as a noun phrase, or None.
+    """The part of `theirs` that conflicts with a commit that read `mine`, as a noun phrase.
 
-    `protocol` is the one in force with `theirs`.
+    None if nothing does. `protocol` is the protocol of the version that has `theirs`.
     """
-    apart = replace(theirs, configuration=mine.configuration, schema_string=mine.schema_string)
-    if apart != mine:
+    other_fields = replace(
+        theirs, configuration=mine.configuration, schema_string=mine.schema_string
+    )
+    if other_fields != mine:
         return "its name, partitioning or format"
     removed = sorted(mine.configuration.keys() - theirs.configuration.keys())
     if removed:
-        return f"the property {removed[0]}, which is gone"
+        return f"the property {removed[0]}, which was removed"
     changed = {
         key: value
         for key, value in theirs.configuration.items()
@@ -61,7 +63,7 @@ def forbidden_change(mine: Metadata, theirs: Metadata, protocol: Protocol) -> st
 
 
 def enables_row_tracking(mine: Metadata, theirs: Metadata) -> bool:
-    """Whether `theirs` is the first to keep row IDs stable."""
+    """Whether `theirs` enables row tracking and `mine` does not."""
     key = row_tracking.ENABLED_PROPERTY
     return _is_true(theirs.configuration.get(key)) and not _is_true(mine.configuration.get(key))
 

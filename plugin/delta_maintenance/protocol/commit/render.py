@@ -1,7 +1,7 @@
-"""A commit as the text of its file: `commitInfo` first, one action with one key on each line.
+"""Rendering a commit as the text of its file.
 
-Implements the writing side of "Delta Log Entries". File actions are rendered column by column: a
-commit may hold tens of thousands of them.
+Implements the writer's part of "Delta Log Entries": one action with one key per line, `commitInfo`
+first. File actions are rendered column by column, because a commit can contain tens of thousands.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from delta_maintenance.protocol.actions.model import Json
 from delta_maintenance.protocol.commit.staged import StagedActions
 
 _ROWS = 1 << 14
-"""Rows rendered at a time: Arrow's texts of one array must stay below 2 GiB."""
+"""Rows rendered per step; the strings of one Arrow array must stay below 2 GiB."""
 
 
 def render_commit(commit_info: Json, actions: StagedActions) -> bytes:
-    """The bytes of the commit. Null fields are left out; maps keep their nulls."""
+    """The bytes of the commit file. Null fields are omitted; nulls in maps are kept."""
     lines = [_line("commitInfo", commit_info)]
     if actions.protocol is not None:
         lines.append(_line("protocol", actions.protocol.to_json()))
@@ -46,14 +46,14 @@ def _file_lines(action: str, batch: pa.Table) -> Iterator[bytes]:
         columns = [_one_array(column) for column in rows.columns]
         objects = _objects(rows.column_names, columns, rows.num_rows)
         texts = pc.binary_join_element_wise(f'{{"{action}":', objects, "}\n", "")
-        # The texts of one array lie one behind the other: together they are the lines.
+        # The strings of one array are adjacent in its data buffer, so the buffer holds the lines.
         offsets = np.frombuffer(texts.buffers()[1], np.int32)
         first, last = offsets[texts.offset], offsets[texts.offset + len(texts)]
         yield texts.buffers()[2].slice(int(first), int(last - first)).to_pybytes()
 
 
 def _objects(names: list[str], columns: list[pa.Array], rows: int) -> pa.Array:
-    # A null is an absent field: its pair is empty, comma included.
+    # A null is an omitted field: its pair is empty, including the comma.
     pairs = [
         pc.fill_null(pc.binary_join_element_wise(f",{_key(name)}:", _texts(column), ""), "")
         for name, column in zip(names, columns, strict=True)
@@ -67,7 +67,7 @@ def _key(name: str) -> str:
 
 
 def _texts(values: pa.Array) -> pa.Array:
-    """Each value as JSON, null where it is null."""
+    """Each value as JSON text; nulls stay null."""
     kind = values.type
     if pa.types.is_null(kind):
         return values.cast(pa.string())
@@ -76,7 +76,7 @@ def _texts(values: pa.Array) -> pa.Array:
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return values.cast(pa.string())
     if pa.types.is_struct(kind):
-        # By position: a name that starts with a dot would be taken for a path.
+        # By position: Arrow reads a name that starts with a dot as a path.
         children = [pc.struct_field(values, [at]) for at in range(kind.num_fields)]
         texts = _objects([child.name for child in kind], children, len(values))
     elif pa.types.is_map(kind):
@@ -92,7 +92,7 @@ def _texts(values: pa.Array) -> pa.Array:
 
 
 def _joined(opening: str, offsets: pa.Array, entries: pa.Array, closing: str) -> pa.Array:
-    # A copy: the offsets of a slice are a slice themselves, which from_arrays does not take.
+    # Copied, because `from_arrays` does not accept the sliced offsets of a sliced array.
     lists = pa.ListArray.from_arrays(pa.array(offsets.to_numpy().copy(), pa.int32()), entries)
     return pc.binary_join_element_wise(opening, pc.binary_join(lists, ","), closing, "")
 

@@ -1,9 +1,9 @@
-"""What one commit may hold, whoever stages it.
+"""Rules for the contents of one commit.
 
-Implements the writer's side of "Delta Log Entries", "Add File and Remove File", "Append-only
-Tables" and "Domain Metadata": rules that a commit can be held against by itself and by what its
-writer read. A commit of ours holds no `cdc`, for it changes no rows; where one removes files for
-good, the change data feed follows from the removes ("Add CDC File").
+Implements the writer's part of "Delta Log Entries", "Add File and Remove File", "Append-only
+Tables" and "Domain Metadata", as far as the commit and the files its writer read can violate them.
+Our commits contain no `cdc` actions: they change no rows, except for commits that remove whole
+files, and readers derive the change data of these from the removes ("Add CDC File").
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.protocol.statistics.stats import num_records
 
 UNDERSTOOD_DOMAINS = frozenset({row_tracking.DOMAIN, "delta.clustering"})
-"""The domains of the protocol that this release knows how to write or remove."""
+"""The domains of the protocol that this release can write and remove."""
 
 
 def check_commit(
     actions: StagedActions, *, protocol: Protocol, metadata: Metadata, reads: ReadSet, root: str
 ) -> None:
-    """`RefusedError`, naming the rule, where the actions must not be one commit.
+    """Raises `RefusedError` if the actions violate a rule; the message names the rule.
 
-    `protocol` and `metadata` are those in force after the commit, `root` is the table's address,
-    to tell whether two paths are one.
+    `protocol` and `metadata` are those of the new version. `root` is the address of the table,
+    needed to compare paths.
     """
     features = supported_features(protocol)
     if actions.protocol is not None:
@@ -51,13 +51,13 @@ def check_commit(
     if append_only and "appendOnly" in features and _changing(actions.removes):
         raise RefusedError(
             "the table is append-only, and the commit removes files with their rows",
-            remedy="set delta.appendOnly to false first, if the rows are to go",
+            remedy="set delta.appendOnly to false first to delete rows",
         )
     _check_deletion_vectors(actions, features)
     state = row_tracking.row_tracking_state(protocol, metadata.configuration)
     if state is row_tracking.RowTrackingState.CONTRADICTORY:
         raise RefusedError(
-            "row tracking is enabled and suspended at once, which forbids every write",
+            "row tracking is enabled and suspended at the same time, which forbids every write",
             remedy=f"set {row_tracking.SUSPENDED_PROPERTY} or "
             f"{row_tracking.ENABLED_PROPERTY} to false with Delta Spark",
         )
@@ -72,15 +72,17 @@ def _check_protocol(protocol: Protocol) -> None:
     missing = sorted(with_requirements(supported) - supported)
     if missing:
         raise RefusedError(
-            f"the new protocol needs {', '.join(missing)} for its other features",
-            remedy="add what is needed to the protocol as well",
+            f"features of the new protocol require {', '.join(missing)}",
+            remedy="add the required features to the protocol as well",
         )
 
 
 def _once(action: str, keys: Iterable[str]) -> None:
     for key, count in Counter(keys).items():
         if count > 1:
-            raise RefusedError(f"a commit holds at most one {action} for {key!r}, not {count}")
+            raise RefusedError(
+                f"a commit can contain at most one {action} action for {key!r}, not {count}"
+            )
 
 
 def _check_domains(actions: StagedActions, features: frozenset[str]) -> None:
@@ -93,7 +95,7 @@ def _check_domains(actions: StagedActions, features: frozenset[str]) -> None:
     for domain in actions.domains:
         if domain.domain.startswith("delta.") and domain.domain not in UNDERSTOOD_DOMAINS:
             raise RefusedError(
-                f"the domain {domain.domain!r} is of a feature that we do not write",
+                f"the domain {domain.domain!r} belongs to a feature that this release cannot write",
                 remedy="use the engine that wrote it",
             )
 
@@ -118,7 +120,10 @@ def _check_paths(actions: StagedActions, root: str) -> None:
             counts = pc.value_counts(found)
             twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
             path = _first(batch, pc.is_in(found, value_set=twice))
-            raise RefusedError(f"a commit holds at most one {action} per path", file=path)
+            raise RefusedError(
+                f"a commit can contain at most one {action} action per path",
+                file=path,
+            )
     added, removed = (logical_places(batch, root=root) for batch in (actions.adds, actions.removes))
     both = pc.is_in(added, value_set=removed)
     if pc.any(both).as_py():
@@ -130,20 +135,20 @@ def _check_paths(actions: StagedActions, root: str) -> None:
 def _check_reads(actions: StagedActions, reads: ReadSet, root: str) -> None:
     if reads.files is None or not actions.adds.num_rows:
         return
-    # A path that was read, added with another vector: the old pair must go in the same commit.
+    # An add that changes the deletion vector of a live file needs the remove of the old pair.
     before = logical_places(reads.files, root=root)
     again = pc.is_in(places(actions.adds, root=root), value_set=places(reads.files, root=root))
     same = pc.is_in(logical_places(actions.adds, root=root), value_set=before)
     swapped = actions.adds.filter(pc.and_not(again, same))
     if not swapped.num_rows:
         return
-    gone = actions.removes.filter(
+    removed = actions.removes.filter(
         pc.is_in(logical_places(actions.removes, root=root), value_set=before)
     )
-    kept = pc.invert(pc.is_in(places(swapped, root=root), value_set=places(gone, root=root)))
+    kept = pc.invert(pc.is_in(places(swapped, root=root), value_set=places(removed, root=root)))
     if pc.any(kept).as_py():
         raise RefusedError(
-            "an add gives a live path another deletion vector without the remove of the old one",
+            "an add changes the deletion vector of a live file without removing the old entry",
             file=_first(swapped, kept),
         )
 
@@ -155,7 +160,7 @@ def _check_data_change(actions: StagedActions, reads: ReadSet, root: str) -> Non
         for flag in pc.unique(batch["dataChange"]).to_pylist()
     }
     if len(flags) > 1:
-        raise RefusedError("the file actions of one commit must agree on dataChange")
+        raise RefusedError("the file actions of one commit must have the same dataChange")
     if not actions.only_re_adds:
         return
     live = None if reads.files is None else logical_places(reads.files, root=root)
@@ -163,8 +168,8 @@ def _check_data_change(actions: StagedActions, reads: ReadSet, root: str) -> Non
     unknown = pc.invert(pc.is_in(added, value_set=live if live is not None else added[:0]))
     if pc.any(unknown).as_py():
         raise RefusedError(
-            "an add without dataChange must repeat a file that was read as live, or stand beside "
-            "the removes of the files whose rows it holds",
+            "an add without dataChange must repeat a live file that was read, or be committed "
+            "together with the removes of the files whose rows it contains",
             file=_first(actions.adds, unknown),
         )
 
@@ -176,14 +181,14 @@ def _check_deletion_vectors(actions: StagedActions, features: frozenset[str]) ->
     present = pc.is_valid(vectors)
     if "deletionVectors" not in features:
         raise RefusedError(
-            "a file with a deletion vector needs the table feature deletionVectors",
+            "a file with a deletion vector requires the table feature deletionVectors",
             file=_first(actions.adds, present),
         )
     uncounted = pc.is_null(num_records(actions.adds["stats"]))
     lacking = pc.and_(present, uncounted)
     if pc.any(lacking).as_py():
         raise RefusedError(
-            "the statistics of a file with a deletion vector do not tell its number of rows",
+            "the statistics of a file with a deletion vector do not contain its number of rows",
             file=_first(actions.adds, lacking),
             remedy="take numRecords from the footer of the data file",
         )

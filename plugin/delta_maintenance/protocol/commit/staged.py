@@ -1,8 +1,8 @@
-"""What a commit of ours is to hold, before it is bound to a version.
+"""Staged actions: the contents of a commit before it is built for a version.
 
-File actions are columns (`file_actions`), everything else comes in ones. Nothing here depends on
-the version or the instant of the commit: row IDs, timestamps and the like are put in when the
-commit is built (`commit_build`), anew for every version that is tried.
+File actions are Arrow columns (`protocol.actions.file_columns`); other actions are objects. Nothing
+here depends on the version or the time of the commit. `protocol.commit.build` adds row IDs and
+timestamps, again for every version that is tried.
 """
 
 from __future__ import annotations
@@ -32,58 +32,58 @@ from delta_maintenance.protocol.ndjson.split import LineRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedActions:
-    """The actions of one commit but for `commitInfo`."""
+    """The actions of one commit except `commitInfo`."""
 
     protocol: Protocol | None = None
     metadata: Metadata | None = None
     txns: tuple[Txn, ...] = ()
     domains: tuple[DomainMetadata, ...] = ()
     adds: pa.Table = field(default_factory=lambda: empty(ADD_TYPES))
-    """Every column of `ADD_TYPES`, then unknown ones. A base row ID is that of a file committed
-    before; files without one get theirs when the commit is built."""
+    """All columns of `ADD_TYPES`, then unknown ones. A file with a base row ID was committed
+    before; other files get one when the commit is built."""
     removes: pa.Table = field(default_factory=lambda: empty(REMOVE_TYPES))
-    """Every column of `REMOVE_TYPES`, then unknown ones."""
+    """All columns of `REMOVE_TYPES`, then unknown ones."""
 
     @property
     def changes_data(self) -> bool:
-        """Whether any file action says that rows come or go."""
+        """Whether any file action has `dataChange`."""
         return any(
             pc.any(batch["dataChange"]).as_py() or False for batch in (self.adds, self.removes)
         )
 
     @property
     def only_re_adds(self) -> bool:
-        """Whether the file actions do nothing but repeat files that are live already."""
+        """Whether the file actions only add live files again."""
         return bool(self.adds.num_rows and not self.removes.num_rows and not self.changes_data)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing but `commitInfo` to commit."""
+        """Whether there is nothing to commit except `commitInfo`."""
         singles = (self.protocol, self.metadata, *self.txns, *self.domains)
         return not (self.adds.num_rows or self.removes.num_rows or any(singles))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSet:
-    """What a commit depends on, so that a change of it by somebody else is a conflict."""
+    """The files that a commit depends on; a concurrent change of them is a conflict."""
 
     whole_table: bool = False
     files: pa.Table | None = None
-    """Live logical files, by the columns `path` and, where any has one, `deletionVector`."""
+    """Live files, with the columns `path` and, if any file has one, `deletionVector`."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was read: the commit is right whatever others did."""
+        """Whether the commit depends on no file, so that no change of files conflicts with it."""
         return not self.whole_table and (self.files is None or not self.files.num_rows)
 
 
 def staged_adds(
     adds: pa.Table | Sequence[Json], *, partition_columns: Collection[str] = ()
 ) -> pa.Table:
-    """Adds as `StagedActions` wants them, from the columns of a snapshot's scan or from objects.
+    """Adds in the format of `StagedActions`, from the columns of a snapshot's scan or from objects.
 
-    `partition_columns` are physical names; their nulls are kept. `RefusedError` where the
-    statistics of a file stand in parsed columns only, which no commit can hold.
+    `partition_columns` are physical names; nulls in these columns are kept. Raises `RefusedError`
+    if the statistics of a file exist only as parsed columns, which a commit cannot contain.
     """
     if not isinstance(adds, pa.Table):
         adds = _from_json("add", adds, partition_columns)
@@ -92,8 +92,8 @@ def staged_adds(
         unsaid = pc.and_(pc.is_null(stats), pc.is_valid(adds["stats_parsed"]))
         if pc.any(unsaid).as_py():
             raise RefusedError(
-                "the statistics of a file to be added stand in stats_parsed only",
-                remedy="render them as JSON first, or they are lost",
+                "the statistics of a file to be added are only in stats_parsed",
+                remedy="render them as JSON first; otherwise they would be lost",
             )
     return _complete(adds, ADD_TYPES)
 
@@ -101,14 +101,14 @@ def staged_adds(
 def staged_removes(
     removes: pa.Table | Sequence[Json], *, partition_columns: Collection[str] = ()
 ) -> pa.Table:
-    """Removes as `StagedActions` wants them; a missing time is put in when the commit is built."""
+    """Removes in the format of `StagedActions`; `build` fills in missing deletion timestamps."""
     if not isinstance(removes, pa.Table):
         removes = _from_json("remove", removes, partition_columns)
     return _complete(removes, REMOVE_TYPES)
 
 
 def removes_of(adds: pa.Table, *, data_change: bool) -> pa.Table:
-    """The removes of live files, repeating everything that their adds say of them."""
+    """The removes of live files, with all fields that their adds and removes share."""
     adds = _complete(adds, ADD_TYPES)
     rows = adds.num_rows
     columns = {name: adds[name] for name in REMOVE_TYPES if name in ADD_TYPES}
@@ -118,14 +118,14 @@ def removes_of(adds: pa.Table, *, data_change: bool) -> pa.Table:
 
 
 def places(batch: pa.Table, *, root: str) -> pa.BinaryArray:
-    """Where each file is: equal for any two spellings of one path."""
+    """The location of each file; equal for all spellings of one path."""
     return locations(_one_array(batch["path"], pa.string()), root=root)
 
 
 def logical_places(batch: pa.Table, *, root: str) -> pa.BinaryArray:
-    """Like `places`, but equal only where the deletion vectors are the same too."""
+    """Like `places`, but equal only for files with the same deletion vector."""
     ids = _one_array(deletion_vector_ids(batch), pa.string())
-    # NUL is in no URI, so that no path can look like a vector with a path.
+    # NUL cannot occur in a URI, so a path cannot equal a combination of vector and path.
     return pc.binary_join_element_wise(
         pc.fill_null(ids, "").cast(pa.binary()), places(batch, root=root), b"\0"
     )

@@ -1,1 +1,1 @@
-"""Files of `_delta_log`: their names, their content and which actions of them survive."""
+"""Files of `_delta_log`: names, contents, and log replay."""

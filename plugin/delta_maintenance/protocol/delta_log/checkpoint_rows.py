@@ -1,7 +1,8 @@
-"""What a checkpoint holds: its rows and its columns.
+"""Rows and columns of checkpoints.
 
 Implements "Writer Requirements for Checkpoints", "Checkpoint Schema" and "V2 Spec" as pure
-functions from reconciled actions to Arrow. Which file the rows go to is the writer's business.
+functions from reconciled actions to Arrow. The checkpoint writer decides which file each row goes
+to.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ _SINGLE_TYPES: Mapping[str, Mapping[str, pa.DataType]] = {
     },
 }
 
-# `remove` in a checkpoint has neither ("Checkpoint Schema"); `add` has its statistics last.
+# `remove` in a checkpoint has neither field ("Checkpoint Schema"); in `add`, statistics come last.
 _NOT_IN_REMOVE = ("stats", "tags")
 
 
@@ -81,7 +82,7 @@ _TIGHT_BOUNDS = ("tightBounds",)
 
 
 class UnknownFieldsError(Exception):
-    """A batch has fields that the columns chosen so far do not hold; widen them and start over."""
+    """A batch has fields that the chosen columns lack; start again with the wider `layout`."""
 
     def __init__(self, layout: FileActionLayout) -> None:
         super().__init__("unknown fields")
@@ -90,35 +91,35 @@ class UnknownFieldsError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileActionLayout:
-    """The columns that the adds and removes of one checkpoint have."""
+    """The columns of adds and removes in one checkpoint."""
 
     stats_as_json: bool
     statistics_type: pa.StructType | None
-    """The type of `stats_parsed`, None where statistics are not written as structs."""
+    """The type of `stats_parsed`, or None if statistics are not written as structs."""
     source_type: pa.StructType | None = None
-    """The same type whether written or not: it tells instants from local times in the source."""
+    """The same type, also set if not written: it distinguishes timestamps with and without zone."""
     partition_types: Mapping[str, DeltaType] | None = None
-    """The types of `partitionValues_parsed` by physical name, None without that column."""
+    """The types of `partitionValues_parsed` by physical name, or None without that column."""
     zone: tzinfo | None = None
-    """For partition values of type timestamp that tell none."""
+    """The time zone of partition values of type timestamp that contain none."""
     columns: frozenset[str] = frozenset()
-    """Physical names of the table's columns; statistics of dropped ones may be lost."""
+    """Physical column names of the table. Statistics of other (dropped) columns may be lost."""
     unknown_add_fields: tuple[pa.Field, ...] = ()
     unknown_remove_fields: tuple[pa.Field, ...] = ()
     vector_type: pa.DataType = ADD_TYPES["deletionVector"]
 
     def adds(self, batch: pa.Table) -> pa.ChunkedArray:
-        """The rows of a batch of live files as the checkpoint's `add`.
+        """A batch of live files as rows of the checkpoint's column `add`.
 
-        `dataChange` is false throughout; a form of the statistics that the row lacks is computed
-        from the other. `UnknownFieldsError` where the batch has further fields, `RefusedError`
-        where a statistic would be lost.
+        `dataChange` is false in all rows. If a row lacks one of the two forms of statistics, it is
+        computed from the other one. Raises `UnknownFieldsError` if the batch has fields that the
+        layout lacks, and `RefusedError` if statistics would be lost.
         """
         self._require_fields(batch)
         return pa.chunked_array([self._adds(part) for part in batch.to_batches()], self.add_type)
 
     def removes(self, batch: pa.Table) -> pa.ChunkedArray:
-        """The rows of a batch of tombstones as the checkpoint's `remove`."""
+        """A batch of tombstones as rows of the checkpoint's column `remove`."""
         self._require_fields(batch, removes=True)
         return pa.chunked_array(
             [self._removes(part) for part in batch.to_batches()], self.remove_type
@@ -183,10 +184,10 @@ class FileActionLayout:
         return pa.struct([*fields, *self.unknown_remove_fields])
 
     def widened(self, adds: pa.Schema, removes: pa.Schema) -> FileActionLayout:
-        """The layout with room for every unknown field of batches of these columns.
+        """The layout extended by all unknown fields of batches with these columns.
 
-        `RefusedError` where a field has a type here that cannot be reconciled with the one there,
-        or one that Parquet has no room for.
+        Raises `RefusedError` if the type of a field conflicts with its type in the layout, or if
+        Parquet cannot store it.
         """
         vector_type = self.vector_type
         for schema in (adds, removes):
@@ -202,8 +203,8 @@ class FileActionLayout:
         )
 
     def _require_fields(self, batch: pa.Table, *, removes: bool = False) -> None:
-        none = pa.schema([])
-        wider = self.widened(*((none, batch.schema) if removes else (batch.schema, none)))
+        empty = pa.schema([])
+        wider = self.widened(*((empty, batch.schema) if removes else (batch.schema, empty)))
         if wider != self:
             raise UnknownFieldsError(wider)
 
@@ -214,7 +215,7 @@ class FileActionLayout:
         if not pc.any(needed).as_py():
             return stats
         rendered = render_statistics(parsed.filter(needed), self.source_type)
-        if lost := self._of_interest(rendered.lost):
+        if lost := self._relevant(rendered.lost):
             raise _loss(lost, "as JSON")
         return pc.replace_with_mask(stats, needed, rendered.values)
 
@@ -227,17 +228,17 @@ class FileActionLayout:
         if parsed is not None and parsed.null_count < len(parsed):
             aligned = align_statistics(parsed, wanted)
             lost = tuple(sorted({*lost, *aligned.lost}))
-            # What a writer typed itself is exact; the text may have been cut or rounded.
+            # Values that the writer stored as a struct are exact; JSON may be truncated or rounded.
             values = pc.if_else(pc.is_valid(aligned.values), aligned.values, values)
-        if not self.stats_as_json and (lost := self._of_interest(lost)):
+        if not self.stats_as_json and (lost := self._relevant(lost)):
             if lost == (_TIGHT_BOUNDS,) and wanted.get_field_index(*_TIGHT_BOUNDS) < 0:
-                # Files go on saying so after the feature deletionVectors was dropped.
+                # Files keep `tightBounds` after the feature deletionVectors is dropped.
                 wider = pa.struct([*wanted, pa.field(*_TIGHT_BOUNDS, pa.bool_())])
                 raise UnknownFieldsError(replace(self, statistics_type=wider, source_type=wider))
             raise _loss(lost, "as a struct alone")
         return values
 
-    def _of_interest(self, lost: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    def _relevant(self, lost: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
         per_column = ("minValues", "maxValues", "nullCount", "nullCounts")
         return tuple(
             path
@@ -263,10 +264,11 @@ class FileActionLayout:
 def unexpired(
     tombstones: pa.Table, *, deleted_after_ms: int | None, commit_times: Mapping[int, int]
 ) -> pa.Table:
-    """The tombstones to keep: those deleted after the instant, all of them where it is None.
+    """The tombstones deleted after the given time, in milliseconds since 1970; all if it is None.
 
-    One without a deletion timestamp is as old as its commit; where that is not known either, it has
-    come from an earlier checkpoint and counts as expired ("Action Reconciliation").
+    The age of a tombstone without a deletion timestamp is that of its commit. If that is unknown
+    too, the tombstone came from an earlier checkpoint and counts as expired ("Action
+    Reconciliation").
     """
     if deleted_after_ms is None or not tombstones.num_rows:
         return tombstones
@@ -275,9 +277,9 @@ def unexpired(
 
 
 def deletion_times(tombstones: pa.Table, *, commit_times: Mapping[int, int]) -> pa.ChunkedArray:
-    """When each file was removed, in milliseconds since 1970-01-01 UTC; null where unknown.
+    """The removal time of each file, in milliseconds since 1970-01-01 UTC; null if unknown.
 
-    By its tombstone, else by the time of the commit that it comes from.
+    Taken from the tombstone, or else from the commit that contains it.
     """
     times = (
         tombstones["deletionTimestamp"]
@@ -293,7 +295,7 @@ def deletion_times(tombstones: pa.Table, *, commit_times: Mapping[int, int]) -> 
 
 
 def kept_txns(txns: Iterable[Txn], *, updated_after_ms: int | None) -> list[Txn]:
-    """The transactions to keep: an old one goes only if it says itself when it was updated."""
+    """The transactions that have not expired; without `lastUpdated` they never expire."""
     return [
         txn
         for txn in txns
@@ -312,7 +314,8 @@ def single_actions(
     checkpoint_metadata: CheckpointMetadata | None = None,
     sidecars: Sequence[Sidecar] = (),
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Every action of a checkpoint that is not a file, by name; the first two only in V2."""
+    """The non-file actions of a checkpoint with their names; `checkpointMetadata` and `sidecar`
+    actions exist only in V2 checkpoints."""
     actions: list[tuple[str, dict[str, Any]]] = []
     if checkpoint_metadata is not None:
         actions.append(("checkpointMetadata", checkpoint_metadata.to_json()))
@@ -327,9 +330,9 @@ def single_actions(
 def single_action_table(
     actions: Sequence[tuple[str, Mapping[str, Any]]], *, version_2: bool
 ) -> pa.Table:
-    """The same as rows of a Parquet checkpoint: one column per kind, all but one null in a row.
+    """The actions as rows of a Parquet checkpoint: one column per action, all but one null per row.
 
-    `RefusedError` where unknown fields cannot be columns.
+    Raises `RefusedError` if unknown fields cannot be stored as columns.
     """
     names = [name for name in _SINGLE_TYPES if version_2 or name not in _VERSION_2_ONLY]
     columns = {}
@@ -338,7 +341,7 @@ def single_action_table(
         try:
             columns[name] = pa.array(values, _single_type(name, values))
         except (pa.ArrowException, OverflowError):
-            problem = f"a field of {name} has several types or numbers too large"
+            problem = f"a field of {name} has values of several types or too large numbers"
             raise _not_carried(problem) from None
     return pa.table(columns)
 
@@ -369,18 +372,18 @@ def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType | None) -> Any:
 
 
 def _carried(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    """An unknown field in its type of the checkpoint, and not a digit different."""
+    """The values of an unknown field in its checkpoint type, provided that no digit is lost."""
     try:
         values = _column(batch, field.name, field.type)
     except pa.ArrowInvalid:
         values = None
     if values is None or _may_be_rounded(values):
-        raise _not_carried(f"the field {field.name} holds numbers too large to be kept exactly")
+        raise _not_carried(f"the field {field.name} has numbers too large to be stored exactly")
     return values
 
 
 def _may_be_rounded(values: pa.Array) -> bool:
-    # Beside a fraction, and beyond 64 bits, JSON's whole numbers are read as floating point.
+    # JSON integers are read as floating point beside fractions, and beyond 64 bits.
     if pa.types.is_floating(values.type):
         return bool(pc.any(pc.greater_equal(pc.abs(values), 2.0**53)).as_py())
     if pa.types.is_struct(values.type):
@@ -432,13 +435,13 @@ def _merged_type(known: pa.DataType, found: pa.DataType) -> pa.DataType:
         schemas = [pa.schema([pa.field("field", kind)]) for kind in (known, found)]
         return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        problem = f"a field of the file actions is {known} here and {found} there"
+        problem = f"a field of the file actions has both the type {known} and the type {found}"
         raise _not_carried(problem) from None
 
 
 def _require_storable(field: pa.Field, action: str) -> None:
     if _has_empty_struct(field.type):
-        raise _not_carried(f"the field {field.name} of {action} holds an object without any field")
+        raise _not_carried(f"the field {field.name} of {action} contains an object without fields")
 
 
 def _has_empty_struct(kind: pa.DataType) -> bool:
@@ -451,8 +454,8 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
 
 def _not_carried(why: str) -> RefusedError:
     return RefusedError(
-        f"an unknown field cannot be carried over: {why}",
-        remedy="let the writer of that field checkpoint the table",
+        f"an unknown field cannot be copied to a checkpoint: {why}",
+        remedy="checkpoint the table with the engine that writes this field",
     )
 
 

@@ -1,10 +1,10 @@
-"""Reconciling a range of commits on its own, without the state that it builds on.
+"""Reconciling a range of commits without the state before it.
 
-Implements the content of "Log Compaction Files". What stands at the end of the range is kept,
-whatever its age: a remove still has to hide a file from before the range, a removed domain an older
-one, and whether a transaction has expired is for the reader of the state to say. Only what the
-protocol keeps out of such files is left out: `commitInfo`, change data files, and what only
-checkpoints hold.
+Implements the content of "Log Compaction Files". The newest action of each key is kept whatever its
+age: a remove must still hide a file from before the range, a removed domain must hide an older one,
+and readers of the state decide whether a transaction has expired. Omitted are only the actions that
+the protocol excludes from these files: `commitInfo`, change data files and actions that only
+checkpoints contain.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class RangeContent:
-    """What a range comes to: two ranges of equal content do the same to every state before them."""
+    """The effect of a range of commits. Ranges with equal content change any state equally."""
 
     adds: int = 0
     removes: int = 0
     keys: int = 0
-    """The sum of the hashes of all logical files, modulo 2^64, removes told apart from adds."""
+    """The sum of the hashes of all logical files, modulo 2^64; removes are weighted differently."""
     singles: dict[tuple[str, str], object] = field(default_factory=dict)
-    """The newest of every other action, without nulls, by its name and what tells it from others
-    of that name."""
+    """The newest value of each non-file action, without nulls, by its name and its key among
+    actions of that name."""
 
     def count(self, hashes: Hashes, is_remove: Bools) -> None:
-        """Takes in file actions, by the hashes of their keys."""
+        """Counts file actions, given the hashes of their keys."""
         removes = int(is_remove.sum())
         self.removes += removes
         self.adds += len(is_remove) - removes
@@ -47,7 +47,7 @@ class RangeContent:
         self.keys = (self.keys + int(total)) % 2**64
 
     def add(self, other: RangeContent) -> None:
-        """Takes in what another part of the same range comes to."""
+        """Adds the content of another part of the same range."""
         self.adds += other.adds
         self.removes += other.removes
         self.keys = (self.keys + other.keys) % 2**64
@@ -55,27 +55,27 @@ class RangeContent:
 
     @property
     def actions(self) -> int:
-        """How many lines that makes."""
+        """The number of lines."""
         return self.adds + self.removes + len(self.singles)
 
 
 class RangeReplay:
-    """Reconciles files of the log, fed from the newest to the oldest, into lines of text."""
+    """Reconciles files of the log, read from the newest to the oldest, into lines of text."""
 
     def __init__(self) -> None:
         self.content = RangeContent()
         self.superseded = 0
-        """File actions that did not stand."""
+        """The number of superseded file actions."""
         self.single_texts: dict[tuple[str, str], bytes] = {}
-        """The newest of every other action, as a line each."""
+        """The newest line of each non-file action."""
         self._replay = FileReplay()
 
-    def offer(self, batch: TextLines) -> FileActionLines:
-        """The file actions that stand, of files that are older than all before, newest first.
+    def surviving(self, batch: TextLines) -> FileActionLines:
+        """The file actions of a batch that no newer action supersedes.
 
-        `CorruptTableError` where a line cannot be read. `RefusedError` where a file holds two
-        actions for one key, so that nobody can tell which of them stands, or an action that would
-        be lost.
+        The batch contains files that are older than those of all earlier batches, newest first.
+        Raises `CorruptTableError` if a line cannot be read, and `RefusedError` if a file has two
+        actions with one key, so that their order is unknown, or an action that would be lost.
         """
         files = batch.files.names
         lines, singles = read_lines(batch)
@@ -86,19 +86,19 @@ class RangeReplay:
                     self.single_texts[key] = text
                     self.content.singles[key] = single_value(text)
         order = np.argsort(lines.source, kind="stable")
-        stands = np.zeros(len(order), bool)
+        survives = np.zeros(len(order), bool)
         hashes = lines.keys.hashes()
-        stands[self._replay.offer(lines.keys.array(), order=order, hashes=hashes)] = True
-        if not stands.all():
-            _require_single(lines, hashes, stands, files)
-            self.superseded += int((~stands).sum())
-        standing = lines.filter(stands)
-        self.content.count(hashes[stands], standing.is_remove)
-        return standing
+        survives[self._replay.surviving(lines.keys.array(), order=order, hashes=hashes)] = True
+        if not survives.all():
+            _require_unique(lines, hashes, survives, files)
+            self.superseded += int((~survives).sum())
+        kept = lines.filter(survives)
+        self.content.count(hashes[survives], kept.is_remove)
+        return kept
 
 
 def content_of(text: TextLines) -> RangeContent:
-    """What reconciled lines come to."""
+    """The content of reconciled lines."""
     content = RangeContent()
     lines, singles = read_lines(text)
     content.count(lines.keys.hashes(), lines.is_remove)
@@ -107,28 +107,26 @@ def content_of(text: TextLines) -> RangeContent:
 
 
 def single_value(line: bytes) -> object:
-    """What the line of any other action says, for `RangeContent.singles`."""
+    """The value of a non-file action's line, as in `RangeContent.singles`."""
     return _without_nulls(parse_line(line))
 
 
 def _require_carried(name: str, found: SingleLines) -> None:
     actions = found.actions
     if actions.repeated:
-        raise _refused(name, f"the file holds two actions for {min(actions.repeated)}")
+        raise _refused(name, f"the file contains two actions for {min(actions.repeated)}")
     lost = sorted(actions.unknown)
     if actions.draft_high_water_mark is not None:
         lost.append("rowIdHighWaterMark")
     if lost:
-        raise _refused(
-            name, f"a log compaction would lose {', '.join(lost)}, which no reader knows"
-        )
+        raise _refused(name, f"a log compaction would lose the unknown actions {', '.join(lost)}")
 
 
-def _require_single(
-    lines: FileActionLines, hashes: Hashes, stands: np.ndarray, files: Sequence[str]
+def _require_unique(
+    lines: FileActionLines, hashes: Hashes, survives: np.ndarray, files: Sequence[str]
 ) -> None:
-    """Refuses a file in which a logical file occurs twice; the newest of several files wins."""
-    superseded = np.sort(hashes[~stands])
+    """Refuses a file that has two actions for one logical file; between files the newest wins."""
+    superseded = np.sort(hashes[~survives])
     at = np.searchsorted(superseded[:-1], hashes)
     suspects = np.flatnonzero(superseded[at] == hashes)
     sources, keys = lines.source[suspects], hashes[suspects]
@@ -138,7 +136,7 @@ def _require_single(
     if len(repeats):
         row = int(suspects[order[repeats[0]]])
         path = lines.keys.array()[row].as_py().rpartition("\0")[2]
-        raise _refused(files[int(lines.source[row])], f"the file holds two actions for {path}")
+        raise _refused(files[int(lines.source[row])], f"the file contains two actions for {path}")
 
 
 def _without_nulls(value: object) -> object:
@@ -149,5 +147,5 @@ def _without_nulls(value: object) -> object:
 
 def _refused(name: str, problem: str) -> RefusedError:
     return RefusedError(
-        problem, file=name, remedy="let these commits be: readers read them as they are"
+        problem, file=name, remedy="do not compact this range; readers read its commits instead"
     )

@@ -1,9 +1,9 @@
-"""Which logical files were live at which version: the whole log of a table in a few columns.
+"""The live files of every version of a log, in a few columns.
 
-Implements "Action Reconciliation" forwards, for every version at once. Each file action is one row,
-sorted by logical file and version, so that the action before it says what it changed. From that
-follow the totals of every version, the files of any version, and the commits that break the rules
-of "Add File and Remove File".
+Implements "Action Reconciliation" for all versions at once. Each file action is one row; rows are
+sorted by logical file and version, so the previous row of a file shows what an action changed. From
+the rows follow the totals of every version, the files of any version, and the commits that violate
+the rules of "Add File and Remove File".
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 ABSENT = -1
-"""In place of a null, in columns that hold no negative numbers."""
+"""Replaces nulls in columns without negative numbers."""
 
 COMPARED_FIELDS = ("size", "modificationTime", "baseRowId", "defaultRowCommitVersion")
-"""Fields of an add that a checkpoint repeats as numbers."""
+"""Numeric fields of `add` that a checkpoint repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileActions:
-    """Some adds and removes, of one version each row."""
+    """Adds and removes, with the version of each row."""
 
     adds: pa.Table
     removes: pa.Table
     version: int | None = None
-    """Of all rows; None where a column tells (`COMMIT_VERSION`)."""
+    """The version of all rows, or None if the column `COMMIT_VERSION` contains it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What the live files add up to, one number for each version from `first` on."""
+    """The sums over the live files, with one number for each version from `first`."""
 
     first: int
     num_files: Ints
@@ -53,29 +53,29 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleBreach:
-    """File actions of one commit that break a rule, as many as there are of one kind."""
+class RuleViolation:
+    """The file actions of one commit that violate one rule."""
 
     rule: str
     """`repeated-file`, `added-and-removed`, `remove-of-absent-file` or `two-live-vectors`."""
     version: int
     path: str
-    """The first of them."""
+    """The path of the first of them."""
     count: int
 
 
 class FileHistory:
-    """The file actions of a log from one version to another.
+    """The file actions of a log between two versions.
 
-    `base` is a checkpoint, or None for a log from its beginning; `tail` are the actions of the
-    commits after it. Fields that are numbers are kept, everything else is not.
+    `base` is the content of a checkpoint, or None for a complete log; `tail` contains the actions
+    of later commits. Only numeric fields are kept.
     """
 
     def __init__(
         self, base: FileActions | None, tail: Sequence[FileActions], *, first: int, last: int
     ) -> None:
         self.first = first
-        """The base's version, or 0."""
+        """The version of the base, or 0."""
         self.last = last
         self._base_version = first if base is not None else ABSENT
         parts = [part for part in (base, *tail) if part is not None]
@@ -90,10 +90,10 @@ class FileHistory:
         self.keys: pa.StringArray = (
             encoded.chunk(0).dictionary if encoded.num_chunks else pa.array([], pa.string())
         )
-        """Every logical file (`logical_file_keys`), each once; its position is its code."""
+        """Every logical file (`logical_file_keys`) once; its position is its code."""
         versions = _concat(_versions(batch, version) for batch, version, _ in batches)
         is_add = _concat(np.full(batch.num_rows, flag) for batch, _, flag in batches)
-        # The add stands of an add and a remove in one commit: keeping a file loses nothing.
+        # If one commit adds and removes a file, the add wins, because keeping a file is safe.
         order = np.lexsort((is_add, versions, codes))
         self._codes, self._versions = codes[order], versions[order]
         self._is_add = is_add[order].astype(bool)
@@ -106,20 +106,22 @@ class FileHistory:
         self._paths = _take_paths([batch["path"] for batch, _, _ in batches], order[first_rows])
 
     def codes_of(self, keys: pa.ChunkedArray) -> Ints:
-        """The code of each logical file, `ABSENT` where the log never had it."""
+        """The code of each logical file, `ABSENT` for files that the log never had."""
         found = pc.fill_null(pc.index_in(keys, value_set=self.keys), ABSENT)
         return _concat(chunk.to_numpy().astype(np.int64) for chunk in found.chunks)
 
     def path(self, code: int) -> str:
-        """The path of a logical file, as in the log."""
+        """The path of a logical file as written in the log."""
         return str(self._paths[code].as_py())
 
-    def standing(self, version: int) -> tuple[Ints, Bools]:
-        """For each code the row of the action that stands at a version, `ABSENT` for none, and
-        whether the file is live."""
+    def active_rows(self, version: int) -> tuple[Ints, Bools]:
+        """For each code the row of its newest action at a version, and whether the file is live.
+
+        The row is `ABSENT` if the file has no action up to that version.
+        """
         rows = np.full(len(self.keys), ABSENT, np.int64)
         known = np.flatnonzero(self._versions <= version)
-        # Rows of one file ascend by version: of several assignments the last one stays.
+        # Rows of one file are sorted by version, and the last assignment wins.
         rows[self._codes[known]] = known
         live = np.zeros(len(rows), bool)
         present = rows >= 0
@@ -127,11 +129,11 @@ class FileHistory:
         return rows, live
 
     def field(self, name: str, rows: Ints) -> Ints:
-        """A field of `COMPARED_FIELDS` of some actions, `ABSENT` for null."""
+        """A field of `COMPARED_FIELDS` for the given rows, `ABSENT` for null."""
         return self._fields[name][rows]
 
     def cardinality(self, rows: Ints) -> Ints:
-        """The rows that the deletion vectors of some actions mark, `ABSENT` without a vector."""
+        """The rows marked by the deletion vectors of the given rows, `ABSENT` without a vector."""
         return self._deleted[rows]
 
     def totals(self) -> Totals:
@@ -147,8 +149,8 @@ class FileHistory:
             num_deleted_rows=self._accumulated(deleted),
         )
 
-    def breaches(self, *, root: str) -> Iterator[RuleBreach]:
-        """What the commits did that no commit may do, paths compared whatever their spelling."""
+    def violations(self, *, root: str) -> Iterator[RuleViolation]:
+        """The rule violations of all commits; different spellings of a path count as one path."""
         committed = self._versions > self._base_version
         places = _places(self._paths, root)
         for flag in (True, False):
@@ -160,7 +162,7 @@ class FileHistory:
         yield from self._grouped("added-and-removed", np.flatnonzero(both) + 1)
         absent = committed & ~self._is_add & ~self._was_live
         yield from self._grouped("remove-of-absent-file", np.flatnonzero(absent))
-        # Two spellings of a path are told apart here, for they need no vectors to be two.
+        # Compared as written: two spellings of one path are two keys without deletion vectors.
         written = _encoded(self._paths)
         yield from self._grouped("two-live-vectors", self._second_vectors(written))
 
@@ -172,7 +174,7 @@ class FileHistory:
         return before
 
     def _accumulated(self, weights: Ints) -> Ints:
-        """The sum of a weight over the live files of every version."""
+        """The sum of a weight over the live files, for every version."""
         before = np.zeros_like(weights)
         before[1:] = weights[:-1]
         change = weights * self._is_add - before * self._was_live
@@ -181,7 +183,7 @@ class FileHistory:
         return np.cumsum(totals)
 
     def _repeats(self, places: Ints, rows: Ints) -> Bools:
-        """Which of the rows are not the first of their place in their commit."""
+        """Marks the rows that are not the first with their path in their commit."""
         if not len(rows):
             return np.zeros(0, bool)
         of_rows = places[self._codes[rows]]
@@ -192,13 +194,13 @@ class FileHistory:
         return repeats
 
     def _second_vectors(self, paths: Ints) -> Ints:
-        """The actions after which one path is live more than once."""
+        """The rows of actions after which a path is live more than once."""
         keys_per_path = np.bincount(paths, minlength=1)
         rows = np.flatnonzero(keys_per_path[paths[self._codes]] > 1)
         if not len(rows):
             return rows
         change = self._is_add[rows].astype(np.int64) - self._was_live[rows]
-        # Within a commit removes come first, for its actions have no order.
+        # Removes are applied first, because actions of one commit have no order.
         order = np.lexsort((change, self._versions[rows], paths[self._codes[rows]]))
         rows, change = rows[order], change[order]
         of_rows = paths[self._codes[rows]]
@@ -207,13 +209,13 @@ class FileHistory:
         offsets = np.repeat(running[starts] - change[starts], np.diff(np.append(starts, len(rows))))
         return np.sort(rows[(running - offsets > 1) & (change > 0)])
 
-    def _grouped(self, rule: str, rows: Ints) -> Iterator[RuleBreach]:
+    def _grouped(self, rule: str, rows: Ints) -> Iterator[RuleViolation]:
         versions, first, counts = np.unique(
             self._versions[rows], return_index=True, return_counts=True
         )
         for version, at, count in zip(versions.tolist(), first, counts.tolist(), strict=True):
             path = self.path(int(self._codes[rows[at]]))
-            yield RuleBreach(rule=rule, version=version, path=path, count=count)
+            yield RuleViolation(rule=rule, version=version, path=path, count=count)
 
 
 def numbers(batch: pa.Table, name: str) -> Ints:
@@ -258,7 +260,7 @@ def _versions(batch: pa.Table, version: int | None) -> Ints:
 
 
 def _first_rows(codes: Ints, count: int) -> Ints:
-    """Where each code occurs first among ascending ones."""
+    """The first position of each code in a sorted array."""
     return np.searchsorted(codes, np.arange(count))
 
 
@@ -269,7 +271,7 @@ def _take_paths(columns: Sequence[pa.ChunkedArray], rows: Ints) -> pa.Array:
 
 
 def _places(paths: pa.StringArray, root: str) -> Ints:
-    """A number for each path, the same for two spellings of one place."""
+    """A number for each path, equal for all spellings of one location."""
     return _encoded(locations(paths, root=root))
 
 

@@ -1,8 +1,8 @@
-"""Names in `_delta_log`: the one parser of all of them, and the names that we write.
+"""Names of files in `_delta_log`: the only parser, and the names that this library writes.
 
-Implements "Delta Log Entries", "Checkpoints", "Log Compaction Files", "Version Checksum File" and
-"Last Checkpoint File" as far as they rule names. All names are relative to `_delta_log` and not
-URI-encoded. What has no rule is `LogFileKind.UNKNOWN`: reads ignore it and nothing deletes it.
+Implements the rules for names in "Delta Log Entries", "Checkpoints", "Log Compaction Files",
+"Version Checksum File" and "Last Checkpoint File". Names are relative to `_delta_log` and not
+URI-encoded. All other names are `LogFileKind.UNKNOWN`; they are ignored and never deleted.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SIDECAR_DIRECTORY = "_sidecars"
 STAGED_COMMIT_DIRECTORY = "_staged_commits"
 
 MAX_VERSION = 2**63 - 1
-"""Versions are signed 64-bit numbers, although their 20 digits could say more."""
+"""Versions are signed 64-bit numbers, although 20 digits could represent more."""
 
 
 class LogFileKind(Enum):
-    """What a file of the log directory is."""
+    """The kind of a file in the log directory."""
 
     COMMIT = auto()
     CLASSIC_CHECKPOINT = auto()
@@ -35,40 +35,40 @@ class LogFileKind(Enum):
     UUID_CHECKPOINT = auto()
     COMPACTION = auto()
     CHECKSUM = auto()
-    """`N.crc`, the state of a version in short."""
+    """`N.crc`, the version checksum."""
     LAST_CHECKPOINT = auto()
     LAST_VACUUM_INFO = auto()
     SIDECAR = auto()
     STAGED_COMMIT = auto()
     HADOOP_CHECKSUM = auto()
-    """`.<name>.crc`, kept by Hadoop's local file system beside every file it writes."""
+    """`.<name>.crc`, written by Hadoop's local file system next to each of its files."""
     TEMPORARY = auto()
     UNKNOWN = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """One name, taken apart. Fields that the kind does not have are None."""
+    """A parsed file name. Fields that the kind does not have are None."""
 
     name: str
     """Relative to `_delta_log`."""
     kind: LogFileKind
     version: int | None = None
-    """Of a compaction: the first version of its range."""
+    """For a log compaction, the first version of its range."""
     end_version: int | None = None
-    """The last version of a compaction's range, inclusive."""
+    """The last version of a log compaction's range, inclusive."""
     part: int | None = None
-    """Counted from 1."""
+    """Starts at 1."""
     parts: int | None = None
     uuid: str | None = None
-    """36 characters, in the case that the name has."""
+    """36 characters, in upper or lower case as in the name."""
     encoding: Encoding | None = None
 
 
 def parse_log_file_name(name: str) -> LogFile:
-    """Tells what the file `name` (relative to `_delta_log`) is. Never raises."""
+    """The kind and parts of the file `name`, relative to `_delta_log`. Never raises."""
     for kind, encoding, pattern in _PATTERNS:
-        match = _form(pattern).fullmatch(name)
+        match = _compiled(pattern).fullmatch(name)
         if match is None:
             continue
         groups = match.groupdict()
@@ -82,14 +82,16 @@ def parse_log_file_name(name: str) -> LogFile:
             uuid=groups.get("uuid"),
             encoding=encoding,
         )
-        return file if _is_sound(file) else LogFile(name=name, kind=LogFileKind.UNKNOWN)
+        return file if _is_valid(file) else LogFile(name=name, kind=LogFileKind.UNKNOWN)
     return LogFile(name=name, kind=LogFileKind.UNKNOWN)
 
 
 def version_prefix(version: int) -> str:
-    """The 20 digits with which every file of `version` starts: where a sorted listing begins."""
+    """The 20 digits with which all file names of a version start; a start for sorted listings."""
     if not 0 <= version <= MAX_VERSION:
-        raise InvalidRequestError(f"{version} is no table version", remedy="give 0 or more")
+        raise InvalidRequestError(
+            f"{version} is not a table version", remedy="use a number from 0 to 2^63 - 1"
+        )
     return f"{version:020d}"
 
 
@@ -104,7 +106,7 @@ def classic_checkpoint_name(version: int) -> str:
 
 
 def multipart_checkpoint_name(version: int, part: int, parts: int) -> str:
-    """`N.checkpoint.o.p.parquet`; a checkpoint of one part is a classic one, so `parts` > 1."""
+    """`N.checkpoint.o.p.parquet`. `parts` must be at least 2; one part is a classic checkpoint."""
     if parts < 2:
         raise InvalidRequestError("a multi-part checkpoint has at least two parts")
     return f"{version_prefix(version)}.checkpoint.{_part_of(part, parts)}.parquet"
@@ -116,9 +118,9 @@ def uuid_checkpoint_name(version: int, uuid: str, encoding: Encoding) -> str:
 
 
 def compaction_name(start: int, end: int) -> str:
-    """`x.y.compacted.json` for the commits `start` to `end`, both included; `end` > `start`."""
+    """`x.y.compacted.json` for the commits from `start` to `end`, inclusive; `end` > `start`."""
     if end <= start:
-        raise InvalidRequestError(f"no log compaction can cover versions {start} to {end}")
+        raise InvalidRequestError(f"a log compaction cannot cover the versions {start} to {end}")
     return f"{version_prefix(start)}.{version_prefix(end)}.compacted.json"
 
 
@@ -128,7 +130,7 @@ def checksum_name(version: int) -> str:
 
 
 def sidecar_name(version: int, part: int, parts: int, uuid: str) -> str:
-    """A bare name for `_sidecars`, telling the checkpoint for which the sidecar was written."""
+    """The name of a sidecar within `_sidecars`; it names the checkpoint it is written for."""
     return (
         f"{version_prefix(version)}.checkpoint.{_part_of(part, parts)}"
         f".{_checked_uuid(uuid)}.parquet"
@@ -136,7 +138,7 @@ def sidecar_name(version: int, part: int, parts: int, uuid: str) -> str:
 
 
 def hadoop_checksum_name(name: str) -> str:
-    """Where Hadoop's local file system keeps the checksum of the file `name`."""
+    """The name of the file in which Hadoop's local file system stores the checksum of `name`."""
     directory, slash, bare = name.rpartition("/")
     return f"{directory}{slash}.{bare}.crc"
 
@@ -145,7 +147,7 @@ _VERSION = r"(?P<version>[0-9]{20})"
 _PART = r"(?P<part>[0-9]{10})\.(?P<parts>[0-9]{10})"
 _UUID_FORM = r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 _UUID = rf"(?P<uuid>{_UUID_FORM})"
-# `_sidecars` and `_staged_commits` are the only folders whose files the protocol knows.
+# The protocol defines files only in these two folders.
 _FOLDER = rf"(?:(?:{SIDECAR_DIRECTORY}|{STAGED_COMMIT_DIRECTORY})/)?"
 
 _PATTERNS: tuple[tuple[LogFileKind, Encoding | None, str], ...] = (
@@ -172,7 +174,7 @@ _PATTERNS: tuple[tuple[LogFileKind, Encoding | None, str], ...] = (
         "parquet",
         rf"{SIDECAR_DIRECTORY}/{_VERSION}\.checkpoint\.{_PART}\.{_UUID}\.parquet",
     ),
-    # The protocol leaves a sidecar's name to its writer; the manifest alone gives it meaning.
+    # The protocol does not prescribe names of sidecars; only the manifest refers to them.
     (LogFileKind.SIDECAR, "parquet", rf"{SIDECAR_DIRECTORY}/[^./][^/]*\.parquet"),
     (LogFileKind.HADOOP_CHECKSUM, None, rf"{_FOLDER}\.[^/]+\.crc"),
     (LogFileKind.TEMPORARY, None, rf"{_FOLDER}\.[^/]+\.tmp"),
@@ -182,8 +184,8 @@ _PATTERNS: tuple[tuple[LogFileKind, Encoding | None, str], ...] = (
 
 
 @cache
-def _form(pattern: str) -> re.Pattern[str]:
-    # Compiled once its turn comes: most logs hold commits and little else.
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # Compiled on first use: most logs contain little else than commits.
     return re.compile(pattern)
 
 
@@ -191,7 +193,7 @@ def _number(digits: str | None) -> int | None:
     return None if digits is None else int(digits)
 
 
-def _is_sound(file: LogFile) -> bool:
+def _is_valid(file: LogFile) -> bool:
     if file.version is not None and file.version > MAX_VERSION:
         return False
     if file.end_version is not None and file.version is not None:
@@ -209,5 +211,5 @@ def _part_of(part: int, parts: int) -> str:
 
 def _checked_uuid(uuid: str) -> str:
     if re.fullmatch(_UUID_FORM, uuid) is None:
-        raise InvalidRequestError(f"{uuid!r} is no UUID")
+        raise InvalidRequestError(f"{uuid!r} is not a UUID")
     return uuid

@@ -1,9 +1,9 @@
-"""The `_last_checkpoint` hint: where a reader may start looking for the newest checkpoint.
+"""The `_last_checkpoint` hint, which helps readers to find the newest checkpoint.
 
-Implements the sections "Last Checkpoint File", "Last Checkpoint File Schema" and "JSON checksum"
-of the protocol. The file is never evidence: a hint that is missing, damaged or stale costs one
-listing and changes no result, so reading answers None instead of raising. The `v2Checkpoint` object
-is in no protocol text; it has the shape that Delta Spark reads and writes.
+Implements "Last Checkpoint File", "Last Checkpoint File Schema" and "JSON checksum". The file
+proves nothing: a missing, damaged or outdated hint costs one listing and never changes a result, so
+`parse_hint` returns None instead of raising. The object `v2Checkpoint` is not part of the protocol;
+its fields are those that Delta Spark reads and writes.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from urllib.parse import quote
 from delta_maintenance.protocol.actions.model import Json, Sidecar
 
 MAX_SCHEMA_CHARACTERS = 20_000
-"""A checkpoint schema whose JSON is longer than this is left out of the hint."""
+"""A checkpoint schema with longer JSON is omitted from the hint."""
 
 MAX_EMBEDDED_ACTIONS = 30
-"""A list of embedded actions longer than this is left out of the hint."""
+"""A longer list of embedded actions is omitted from the hint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastCheckpointHint:
-    """What a reader takes from the hint.
+    """The parsed contents of the hint.
 
-    Only `version`, `parts` and `v2_path` lead anywhere. The rest is advisory: writers disagree
-    about its meaning, and it is None wherever it is no plain number.
+    Only `version`, `parts` and `v2_path` locate a checkpoint. The other fields are advisory:
+    writers disagree about their meaning. They are None if they are not plain numbers.
     """
 
     version: int
     parts: int | None = None
-    """The number of files of a multi-part checkpoint; None for any other kind."""
+    """The number of files of a multi-part checkpoint, None for other kinds."""
     v2_path: str | None = None
-    """The bare file name of a V2 checkpoint's manifest."""
+    """The file name of a V2 checkpoint's manifest, without a folder."""
     size: int | None = None
     size_in_bytes: int | None = None
     num_of_add_files: int | None = None
@@ -45,34 +45,34 @@ class LastCheckpointHint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class V2CheckpointHint:
-    """The `v2Checkpoint` object of a hint that is to be written."""
+    """The `v2Checkpoint` object of a hint to be written."""
 
     path: str
-    """The bare file name of the manifest."""
+    """The file name of the manifest, without a folder."""
     size_in_bytes: int
     modification_time: int
     """Milliseconds since 1970-01-01 UTC."""
     non_file_actions: tuple[Json, ...] | None = None
     """The manifest's actions other than files and sidecars, each as `{"protocol": {…}}`."""
     sidecar_files: tuple[Sidecar, ...] | None = None
-    """Every sidecar of the manifest; None says nothing about them."""
+    """All sidecars of the manifest, or None to omit them."""
 
 
 def parse_hint(data: bytes) -> LastCheckpointHint | None:
-    """The hint in `data`, the bytes of `_last_checkpoint`.
+    """The hint in `data`, the bytes of `_last_checkpoint`, or None if it is invalid.
 
-    None where anything about it is wrong: no JSON object, a key twice, a version that is missing, a
-    part count or a manifest name that cannot be, or a checksum that neither order of sorting gives.
+    Invalid are: data that is not a JSON object, duplicate keys, a missing version, an impossible
+    part count or manifest name, and a checksum that is wrong under both sort orders.
     """
     try:
         value = json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_object_without_duplicates,
-            # A number is its own canonical form, and a float would lose trailing zeros.
+            # Kept as text: the checksum uses the number as written, with trailing zeros.
             parse_float=Decimal,
             parse_constant=_refuse_constant,
         )
-        if not isinstance(value, dict) or not _checksum_holds(value):
+        if not isinstance(value, dict) or not _checksum_matches(value):
             return None
     except (ValueError, RecursionError):
         return None
@@ -82,7 +82,7 @@ def parse_hint(data: bytes) -> LastCheckpointHint | None:
     v2_path = None
     if v2 is not None:
         v2_path = v2.get("path") if isinstance(v2, dict) else None
-        # A manifest has no parts, and it stands in the log directory itself.
+        # A V2 checkpoint has no parts, and its manifest is in the log directory itself.
         if parts is not None or not isinstance(v2_path, str) or not v2_path or "/" in v2_path:
             return None
     return LastCheckpointHint(
@@ -105,13 +105,13 @@ def render_hint(
     v2_checkpoint: V2CheckpointHint | None = None,
     checkpoint_schema: Json | None = None,
 ) -> bytes:
-    """The bytes of `_last_checkpoint`, one line, in the order of fields that Delta Spark writes.
+    """The bytes of `_last_checkpoint`: one line, with the fields in the order of Delta Spark.
 
-    `size` counts all rows of the checkpoint, those of sidecars included; `size_in_bytes` all its
-    files. The schema and the embedded actions are left out where they are too long. The checksum is
-    left out where the two orders of sorting in use disagree about it.
+    `size` is the number of rows of the checkpoint, including sidecars; `size_in_bytes` is the size
+    of all its files. A long schema and long lists of embedded actions are omitted. The checksum is
+    omitted if it differs between the two sort orders in use.
     """
-    # Old readers look at the first three fields only, so these come first.
+    # Old readers only read the first three fields.
     hint: dict[str, Any] = {"version": version, "size": size}
     if parts is not None:
         hint["parts"] = parts
@@ -129,9 +129,9 @@ def render_hint(
 def canonical_form(value: Json, *, sort_whole_pairs: bool) -> str:
     """The text whose MD5 is the checksum of the JSON object `value`.
 
-    The protocol sorts the pairs by their paths. Delta Spark sorts the assembled `path=value` texts
-    (`sort_whole_pairs`). The two differ only for arrays of more than ten scalars, since `=` comes
-    after the digits.
+    The protocol sorts the pairs by their paths. Delta Spark sorts the texts `path=value`
+    (`sort_whole_pairs`). The orders differ only for arrays of more than ten scalars, because `=`
+    sorts after digits.
     """
     pairs = [
         pair
@@ -145,7 +145,7 @@ def canonical_form(value: Json, *, sort_whole_pairs: bool) -> str:
 
 def checksum(value: Json, *, sort_whole_pairs: bool) -> str:
     """The MD5 of the canonical form, as 32 lower-case hexadecimal digits."""
-    # Loads OpenSSL, which few tables need: most hints carry no checksum.
+    # Imported here because it loads OpenSSL, and most hints have no checksum.
     import hashlib
 
     form = canonical_form(value, sort_whole_pairs=sort_whole_pairs)
@@ -178,7 +178,7 @@ def _both_orders_agree(value: Json) -> bool:
     return by_path == by_pair
 
 
-def _checksum_holds(value: Json) -> bool:
+def _checksum_matches(value: Json) -> bool:
     found = value.get("checksum")
     return found is None or any(
         found == checksum(value, sort_whole_pairs=order) for order in (False, True)
@@ -192,8 +192,8 @@ def _v2_checkpoint_json(hint: V2CheckpointHint) -> dict[str, Any]:
         "modificationTime": hint.modification_time,
     }
     actions = hint.non_file_actions
-    # The protocol action may list more than ten features, which would cost the hint its checksum;
-    # these actions only save a reader one small file.
+    # A `protocol` action may list more than ten features, so that no checksum could be written.
+    # The embedded actions only save readers one small request.
     if (
         actions is not None
         and len(actions) <= MAX_EMBEDDED_ACTIONS
@@ -213,12 +213,12 @@ def _dump(value: Json) -> str:
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        raise ValueError("a key occurs twice")
+        raise ValueError("duplicate key")
     return value
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _is_long(value: Any) -> TypeGuard[int]:

@@ -1,8 +1,8 @@
-"""Action reconciliation: which actions of a log still stand ("Action Reconciliation").
+"""Log replay: the actions of a log that are in effect ("Action Reconciliation").
 
-Both halves read the log from its newest action to its oldest. What is met first stands; everything
-older with the same key is superseded. So every row that is let through is final at once and can be
-written on, and the only memory that grows is the set of keys already met.
+Both classes read the log from the newest action to the oldest. The first action of a key survives,
+and older actions of the key are superseded. Each result is therefore final and can be passed on at
+once; memory grows only with the set of known keys.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
 
 Positions = npt.NDArray[np.int64]
 
-_FIRST_MARKS, _MOST_MARKS = 1 << 20, 1 << 24
-_SHORT = 1 << 11
-"""Keys in a chunk that is worth copying to have fewer of them."""
+_INITIAL_BITMAP_SIZE, _MAX_BITMAP_SIZE = 1 << 20, 1 << 24
+_SHORT_CHUNK = 1 << 11
+"""Number of keys up to which a chunk is copied to merge it with the next one."""
 
 
 @dataclass(slots=True)
 class StateReplay:
-    """The newest of every action that is not a file, fed from the newest commit to the oldest."""
+    """The newest non-file actions, read from the newest commit to the oldest."""
 
     protocol: Protocol | None = None
     metadata: Metadata | None = None
     txns: dict[str, Txn] = field(default_factory=dict)
     domains: dict[str, DomainMetadata] = field(default_factory=dict)
-    """Removed ones too: they suppress older ones."""
+    """Includes removed domains, because they hide older ones."""
     draft_high_water_mark: dict[str, Any] | None = None
-    """The last `rowIdHighWaterMark` action of the drafts of 2023, which no release wrote."""
+    """The last `rowIdHighWaterMark` action of the drafts of 2023, which no release writes."""
 
-    def offer(
+    def add(
         self,
         *,
         protocol: Protocol | None = None,
@@ -48,7 +48,7 @@ class StateReplay:
         domains: Iterable[DomainMetadata] = (),
         draft_high_water_mark: dict[str, Any] | None = None,
     ) -> None:
-        """Takes in the actions of one commit, compaction or checkpoint, older than all before."""
+        """Adds the actions of a commit, compaction or checkpoint older than all added before."""
         self.protocol = self.protocol or protocol
         self.metadata = self.metadata or metadata
         for txn in txns:
@@ -58,32 +58,32 @@ class StateReplay:
         self.draft_high_water_mark = self.draft_high_water_mark or draft_high_water_mark
 
     def present_domains(self) -> dict[str, DomainMetadata]:
-        """The domains that are not removed."""
+        """The domains that were not removed."""
         return {name: domain for name, domain in self.domains.items() if not domain.removed}
 
 
 class FileReplay:
-    """Lets through the file actions that still stand, batch by batch, newest first.
+    """Selects the surviving file actions, batch by batch from the newest to the oldest.
 
-    The full key decides; its hash only narrows the search. Two keys with one hash are possible, if
-    hardly ever met: from the first such pair on, this replay compares keys alone.
+    Hashes narrow the search, and the full keys decide. Two different keys can have the same hash,
+    although that is very unlikely. After the first such collision only full keys are compared.
     """
 
     def __init__(self, *, hash_keys: Callable[[pa.StringArray], Hashes] = hash_texts) -> None:
         self._hash_keys = hash_keys
         self._levels: list[tuple[Hashes, Positions]] = []
-        # Says of most new keys at once that they are new: one byte for each end of a hash.
-        self._marks = np.zeros(_FIRST_MARKS, np.bool_)
+        # A bitmap over hashes: recognises most new keys without a search in the levels.
+        self._bitmap = np.zeros(_INITIAL_BITMAP_SIZE, np.bool_)
         self._keys: list[pa.StringArray] = []
         self._starts: list[int] = []
         self._count = 0
         self._exact: set[bytes] | None = None
 
     def __len__(self) -> int:
-        """How many keys have been remembered."""
+        """The number of known keys."""
         return sum(len(hashes) for hashes, _ in self._levels) + len(self._exact or ())
 
-    def offer(
+    def surviving(
         self,
         keys: pa.StringArray,
         *,
@@ -91,16 +91,16 @@ class FileReplay:
         hashes: Hashes | None = None,
         remember: bool = True,
     ) -> Positions:
-        """The positions, in no particular order, of the rows of a batch that stand.
+        """The positions of the rows of a batch that no newer action supersedes, in any order.
 
-        `order` lists the rows from the newest to the oldest. `hashes` are those of the keys, where
-        they are at hand. `remember=False` for the last batch of a log, whose keys nothing older
-        will ask for.
+        `order` lists the rows from the newest to the oldest. `hashes` are the hashes of the keys,
+        if the caller has them. `remember=False` saves the memory for the keys of the last batch,
+        because no older batch follows.
         """
         if len(keys) == 0:
             return np.empty(0, np.int64)
         if self._exact is not None:
-            return self._offer_exactly(keys, order, remember)
+            return self._surviving_exact(keys, order, remember)
         newest_first = order
         hashes = (self._hash_keys(keys) if hashes is None else hashes)[order]
         by_hash = np.argsort(hashes, kind="stable")
@@ -111,21 +111,21 @@ class FileReplay:
             if not _same_texts(keys, order[repeats], keys, first[repeats]):
                 return self._switch_to_exact(keys, newest_first, remember)
             order, ordered = order[~repeats], ordered[~repeats]
-        perhaps = np.flatnonzero(self._marks[ordered % len(self._marks)])
-        standing = np.ones(len(order), bool)
-        hits, remembered = [perhaps[:0]], [perhaps[:0]]
+        candidates = np.flatnonzero(self._bitmap[ordered % len(self._bitmap)])
+        survives = np.ones(len(order), bool)
+        hits, remembered = [candidates[:0]], [candidates[:0]]
         for level_hashes, level_positions in self._levels:
-            at = np.searchsorted(level_hashes, ordered[perhaps])
+            at = np.searchsorted(level_hashes, ordered[candidates])
             at[at == len(level_hashes)] = 0
-            found = level_hashes[at] == ordered[perhaps]
-            hits.append(perhaps[found])
+            found = level_hashes[at] == ordered[candidates]
+            hits.append(candidates[found])
             remembered.append(level_positions[at[found]])
         hit = np.concatenate(hits)
         if len(hit):
             if not self._same_as_remembered(keys, order[hit], np.concatenate(remembered)):
                 return self._switch_to_exact(keys, newest_first, remember)
-            standing[hit] = False
-        order, ordered = order[standing], ordered[standing]
+            survives[hit] = False
+        order, ordered = order[survives], ordered[survives]
         if remember:
             self._remember(keys, order, ordered)
         return order
@@ -133,32 +133,32 @@ class FileReplay:
     def _remember(self, keys: pa.StringArray, order: Positions, hashes: Hashes) -> None:
         if not len(order):
             return
-        # A batch of which most rows stand is kept as it is: copying texts costs more than room.
+        # If most rows survive, the batch is kept as it is: copying texts costs more than memory.
         if 2 * len(order) >= len(keys):
             positions = self._count + order
         else:
             keys, positions = keys.take(integers(order)), self._count + np.arange(len(order))
-        # Sorted runs that double in size: each key is merged a logarithmic number of times.
+        # Sorted runs of doubling size, so that each key is merged a logarithmic number of times.
         level = (hashes, positions)
         start = self._count
         self._count += len(keys)
-        while self._keys and len(self._keys[-1]) <= min(2 * len(keys), _SHORT):
+        while self._keys and len(self._keys[-1]) <= min(2 * len(keys), _SHORT_CHUNK):
             keys, start = pa.concat_arrays([self._keys.pop(), keys]), self._starts.pop()
         self._keys.append(keys)
         self._starts.append(start)
-        self._mark(hashes)
+        self._add_to_bitmap(hashes)
         while self._levels and len(self._levels[-1][0]) <= 2 * len(level[0]):
             level = _merge(self._levels.pop(), level)
         self._levels.append(level)
 
-    def _mark(self, hashes: Hashes) -> None:
-        marked = [hashes]
-        # Few keys want little room; where the marks fill up, they say less and less.
-        if 8 * self._count > len(self._marks) < _MOST_MARKS:
-            self._marks = np.zeros(_MOST_MARKS, np.bool_)
-            marked += [of_level for of_level, _ in self._levels]
-        for each in marked:
-            self._marks[each % len(self._marks)] = True
+    def _add_to_bitmap(self, hashes: Hashes) -> None:
+        added = [hashes]
+        # Grows once: the fuller the bitmap, the fewer new keys it recognises.
+        if 8 * self._count > len(self._bitmap) < _MAX_BITMAP_SIZE:
+            self._bitmap = np.zeros(_MAX_BITMAP_SIZE, np.bool_)
+            added += [level_hashes for level_hashes, _ in self._levels]
+        for each in added:
+            self._bitmap[each % len(self._bitmap)] = True
 
     def _same_as_remembered(
         self, keys: pa.StringArray, rows: Positions, remembered: Positions
@@ -181,9 +181,9 @@ class FileReplay:
         kept = texts.take(pa.array(np.concatenate([np.empty(0, np.int64), *remembered])))
         self._exact = set(kept.to_pylist())
         self._levels, self._keys, self._starts = [], [], []
-        return self._offer_exactly(keys, order, remember)
+        return self._surviving_exact(keys, order, remember)
 
-    def _offer_exactly(self, keys: pa.StringArray, order: Positions, remember: bool) -> Positions:
+    def _surviving_exact(self, keys: pa.StringArray, order: Positions, remember: bool) -> Positions:
         assert self._exact is not None
         texts = keys.cast(pa.binary()).to_pylist()
         new: dict[bytes, int] = {}

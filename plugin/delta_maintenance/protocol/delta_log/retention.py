@@ -1,7 +1,7 @@
-"""Which files of a log may go when its history is cut off at a checkpoint.
+"""Which files of a log may be deleted when history before a checkpoint is deleted.
 
-Implements "Metadata Cleanup" as far as it is about names and times. Instants are in milliseconds
-since 1970-01-01 UTC throughout.
+Implements the parts of "Metadata Cleanup" that concern names and times. All times are in
+milliseconds since 1970-01-01 UTC.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _UP_TO = frozenset({LogFileKind.COMPACTION, LogFileKind.STAGED_COMMIT})
 
 
 def midnight_before(now: datetime, age: timedelta) -> datetime | None:
-    """The last midnight, UTC, that is at least `age` ago; None where the calendar has none.
+    """The last midnight UTC that is at least `age` ago, or None before the first calendar year.
 
-    Truncating to the day keeps what two runs of one day decide the same.
+    Truncating to the day makes all runs of one day decide the same.
     """
     minute = minute_before(now, age)
     return None if minute is None else minute.replace(hour=0, minute=0)
 
 
 def minute_before(now: datetime, age: timedelta) -> datetime | None:
-    """The last full minute that is at least `age` ago; None where the calendar has none."""
+    """The last full minute that is at least `age` ago, or None before the first calendar year."""
     try:
         instant = now.astimezone(UTC) - age
     except OverflowError:
@@ -47,10 +47,11 @@ def minute_before(now: datetime, age: timedelta) -> datetime | None:
 
 
 def commit_times(modified_ms: Mapping[int, int], *, now_ms: int) -> dict[int, int]:
-    """The age that protects each commit, by version: its file's time, increasing with the version.
+    """The time that decides the age of each commit, by version.
 
-    A file no newer than the one before it counts as one millisecond newer, as Delta Spark has it.
-    A time that no store can mean counts as now, and keeps the commit and all that follow.
+    It is the modification time of the file, made strictly increasing as in Delta Spark: a file that
+    is not newer than the one before counts as one millisecond newer. An impossible time counts as
+    now, which keeps the commit and all later ones.
     """
     times: dict[int, int] = {}
     previous: int | None = None
@@ -62,27 +63,27 @@ def commit_times(modified_ms: Mapping[int, int], *, now_ms: int) -> dict[int, in
 
 
 def newest_not_after(times: Mapping[int, int], instant_ms: int) -> int | None:
-    """The newest version whose time is not after the instant; times increase with versions."""
+    """The newest version whose time is not after `instant_ms`; times increase with versions."""
     versions = sorted(times)
     position = bisect_right(versions, instant_ms, key=lambda version: times[version])
     return versions[position - 1] if position else None
 
 
-def is_outdated(file: LogFile, cut_off: int) -> bool:
-    """Whether a file is of no use once the oldest version is that of the checkpoint `cut_off`.
+def is_expired(file: LogFile, boundary: int) -> bool:
+    """Whether a file is not needed if the checkpoint of version `boundary` is the oldest version.
 
-    The commit of that version stays with its checkpoint. A log compaction that starts at or before
-    it stands for commits that readers no longer replay.
+    The commit of that version is kept with its checkpoint. Log compactions that start at or before
+    it are not needed, because readers no longer replay the commits that they replace.
     """
     if file.version is None:
         return False
     if file.kind in _UP_TO:
-        return file.version <= cut_off
-    return file.kind in _BELOW and file.version < cut_off
+        return file.version <= boundary
+    return file.kind in _BELOW and file.version < boundary
 
 
-def accompanied(file: LogFile) -> LogFile | None:
-    """The file whose checksum Hadoop keeps in a file of this name."""
+def checksummed_file(file: LogFile) -> LogFile | None:
+    """The file that a Hadoop checksum file belongs to, or None for other files."""
     if file.kind is not LogFileKind.HADOOP_CHECKSUM:
         return None
     directory, slash, name = file.name.rpartition("/")

@@ -1,9 +1,9 @@
-"""The version checksum file: the state of one version in short, to be compared with the log.
+"""The version checksum file, which summarises the state of one version.
 
 Implements "Version Checksum File Schema", "File Size Histogram Schema", "Deleted Record Counts
-Histogram Schema" and "State Validation". A checksum proves nothing about the log: where the two
-differ, the log is the table. All fields are read as optional, since older writers left most of them
-out; what is absent is not compared.
+Histogram Schema" and "State Validation". A checksum proves nothing: if it differs from the log, the
+log is right. All fields are optional, because older writers omitted most of them; absent fields are
+not compared.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ USUAL_BOUNDARIES: tuple[int, ...] = (
     *range(2304 * _MIB, 4097 * _MIB, 256 * _MIB),
     *((8192 * _MIB) << power for power in range(6)),
 )
-"""Where the bins of Delta Spark's file size histograms start, in bytes."""
+"""Lower bounds of the bins in Delta Spark's file size histograms, in bytes."""
 
 _DELETED_BOUNDARIES = (0, 1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000, 2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSizeHistogram:
-    """How many live files there are of which size."""
+    """The number and the bytes of live files by size."""
 
     boundaries: tuple[int, ...]
-    """Bytes at which the bins start; each ends where the next starts, the last one never."""
+    """Lower bounds of the bins in bytes. Each bin ends where the next one starts."""
     file_counts: tuple[int, ...]
     total_bytes: tuple[int, ...]
 
@@ -55,12 +55,12 @@ class FileSizeHistogram:
         rising = all(one < two for one, two in pairwise(self.boundaries))
         if len(lengths) != 1 or self.boundaries[:1] != (0,) or not rising:
             raise CorruptTableError(
-                "the bins of a file size histogram do not rise from 0, or are not all counted"
+                "the bins of a file size histogram do not rise from 0 or lack counts"
             )
 
     @classmethod
     def of(cls, sizes: Counts, boundaries: tuple[int, ...] = USUAL_BOUNDARIES) -> FileSizeHistogram:
-        """Of the sizes of all live files, in bytes."""
+        """The histogram of the sizes of all live files, in bytes."""
         counts = np.zeros(len(boundaries), np.int64)
         totals = np.zeros(len(boundaries), np.int64)
         bins = np.searchsorted(np.array(boundaries, np.int64), sizes, side="right") - 1
@@ -72,9 +72,9 @@ class FileSizeHistogram:
             total_bytes=tuple(totals.tolist()),
         )
 
-    def changed(self, *, gone: Counts, come: Counts) -> FileSizeHistogram:
-        """The histogram after files of some sizes went and others came."""
-        minus, plus = (FileSizeHistogram.of(sizes, self.boundaries) for sizes in (gone, come))
+    def changed(self, *, removed: Counts, added: Counts) -> FileSizeHistogram:
+        """The histogram after files with these sizes, in bytes, were removed and added."""
+        minus, plus = (FileSizeHistogram.of(sizes, self.boundaries) for sizes in (removed, added))
         return FileSizeHistogram(
             boundaries=self.boundaries,
             file_counts=_changed(self.file_counts, minus.file_counts, plus.file_counts),
@@ -83,7 +83,7 @@ class FileSizeHistogram:
 
 
 def deleted_record_counts(cardinalities: Counts) -> tuple[int, ...]:
-    """The ten bins of files by how many of their rows deletion vectors mark, 0 without a vector."""
+    """The number of files in the ten bins of rows marked by their deletion vectors."""
     counts = np.zeros(len(_DELETED_BOUNDARIES), np.int64)
     np.add.at(counts, np.searchsorted(_DELETED_BOUNDARIES, cardinalities, side="right") - 1, 1)
     return tuple(counts.tolist())
@@ -91,12 +91,12 @@ def deleted_record_counts(cardinalities: Counts) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionChecksum:
-    """What a checksum file says, or what the log comes to; None is what is not said."""
+    """The values of a checksum file, or those computed from the log; None for absent values."""
 
     txn_id: str | None = None
-    """That of the commit, from its `commitInfo`."""
+    """The transaction ID in the `commitInfo` of the commit."""
     table_size: int | None = None
-    """Bytes of all live files."""
+    """The size of all live files in bytes."""
     num_files: int | None = None
     num_deleted_records: int | None = None
     num_deletion_vectors: int | None = None
@@ -106,7 +106,7 @@ class VersionChecksum:
     """Milliseconds since 1970-01-01 UTC."""
     txns: tuple[Txn, ...] | None = None
     domains: tuple[DomainMetadata, ...] | None = None
-    """Removed ones left out."""
+    """Without removed domains."""
     metadata: Metadata | None = None
     protocol: Protocol | None = None
     file_sizes: FileSizeHistogram | None = None
@@ -114,26 +114,27 @@ class VersionChecksum:
     all_files: tuple[Json, ...] | None = None
     """The objects of all live `add` actions."""
     extra: Json = field(default_factory=dict)
-    """Fields that no text of the protocol knows."""
+    """Fields that the protocol does not define."""
 
 
 def parse_checksum(data: bytes) -> VersionChecksum:
-    """What a checksum file says. `CorruptTableError` where it is not one JSON object of its kind.
+    """The contents of a checksum file.
 
-    Reads the histogram under the name that older writers gave it, too.
+    Also reads the histogram under its name in older files. Raises `CorruptTableError` if the file
+    is not a JSON object with fields of the right types.
     """
     try:
         value = json.loads(data.decode())
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise CorruptTableError("the checksum file is no JSON object")
+        raise CorruptTableError("the checksum file is not a JSON object")
     sizes = value.get("fileSizeHistogram") or value.get("histogramOpt")
     deleted = _part(value, "deletedRecordCountsHistogramOpt", Mapping)
     metadata, protocol = (_part(value, name, Mapping) for name in ("metadata", "protocol"))
     files = _part(value, "allFiles", list)
     if files is not None and not all(isinstance(file, Mapping) for file in files):
-        raise CorruptTableError("the checksum's allFiles holds something that is no object")
+        raise CorruptTableError("allFiles of the checksum file contains a value that is no object")
     return VersionChecksum(
         txn_id=_part(value, "txnId", str),
         table_size=_count(value, "tableSizeBytes"),
@@ -155,7 +156,7 @@ def parse_checksum(data: bytes) -> VersionChecksum:
 
 
 def render_checksum(checksum: VersionChecksum) -> bytes:
-    """The bytes of the file: one line, in the order of fields that Delta Spark writes."""
+    """The bytes of the file: one line, with the fields in the order of Delta Spark."""
     sizes, deleted = checksum.file_sizes, checksum.deleted_record_counts
     fields: dict[str, Any] = {
         "txnId": checksum.txn_id,
@@ -182,25 +183,29 @@ def render_checksum(checksum: VersionChecksum) -> bytes:
         else {"deletedRecordCounts": deleted},
         "allFiles": checksum.all_files,
     }
-    said = {name: value for name, value in fields.items() if value is not None}
-    said |= checksum.extra
-    text = json.dumps(said, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    present = {name: value for name, value in fields.items() if value is not None}
+    present |= checksum.extra
+    text = json.dumps(present, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode() + b"\n"
 
 
 def differences(stated: VersionChecksum, computed: VersionChecksum) -> Iterator[str]:
-    """What a checksum says otherwise than the log, one clause each.
+    """The differences between a checksum and the log, one clause each.
 
-    What either of the two does not say is passed over, `txn_id`, `all_files` and `extra` always.
+    Values that one side lacks are not compared, and neither are `txn_id`, `all_files` and `extra`.
     """
     for name, label in _COMPARED.items():
-        said, found = getattr(stated, name), getattr(computed, name)
-        if said is not None and found is not None and said != found:
-            yield f"{label} is {said} where the log comes to {found}"
+        in_file, in_log = getattr(stated, name), getattr(computed, name)
+        if in_file is not None and in_log is not None and in_file != in_log:
+            yield f"{label} is {in_file}, but {in_log} in the log"
     for name, label in _COMPARED_WHOLE.items():
-        said, found = getattr(stated, name), getattr(computed, name)
-        if said is not None and found is not None and _comparable(said) != _comparable(found):
-            yield f"{label} is not that of the log"
+        in_file, in_log = getattr(stated, name), getattr(computed, name)
+        if (
+            in_file is not None
+            and in_log is not None
+            and _comparable(in_file) != _comparable(in_log)
+        ):
+            yield f"{label} differs from the log"
 
 
 _COMPARED = {
@@ -232,7 +237,7 @@ _NAMES = frozenset(
 
 
 def _comparable(value: Any) -> object:
-    """Without an order where the protocol gives none, and without what only some writers repeat."""
+    """The value without order where the protocol defines none."""
     if isinstance(value, Protocol):
         features = (value.reader_features, value.writer_features)
         lists = [None if names is None else frozenset(names) for names in features]
@@ -263,7 +268,9 @@ def _actions(
     if items is None:
         return None
     if not all(isinstance(item, Mapping) for item in items):
-        raise CorruptTableError(f"the checksum's {name} holds something that is no object")
+        raise CorruptTableError(
+            f"{name} of the checksum file contains a value that is not an object"
+        )
     return tuple(parse(item) for item in items)
 
 
@@ -271,7 +278,7 @@ def _histogram(value: Any) -> FileSizeHistogram | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise CorruptTableError("the checksum's file size histogram is no object")
+        raise CorruptTableError("the file size histogram of the checksum file is not an object")
     return FileSizeHistogram(
         boundaries=_counts(value, "sortedBinBoundaries"),
         file_counts=_counts(value, "fileCounts"),
@@ -283,7 +290,8 @@ def _deleted_bins(value: Json) -> tuple[int, ...]:
     counts = _counts(value, "deletedRecordCounts")
     if len(counts) != len(_DELETED_BOUNDARIES):
         raise CorruptTableError(
-            f"deletedRecordCounts has {len(counts)} bins instead of {len(_DELETED_BOUNDARIES)}"
+            f"deletedRecordCounts of the checksum file has {len(counts)} bins instead of "
+            f"{len(_DELETED_BOUNDARIES)}"
         )
     return counts
 
@@ -291,21 +299,21 @@ def _deleted_bins(value: Json) -> tuple[int, ...]:
 def _counts(value: Json, name: str) -> tuple[int, ...]:
     items = value.get(name)
     if not isinstance(items, list) or not all(_is_long(item) for item in items):
-        raise CorruptTableError(f"the checksum's {name} is no list of numbers")
+        raise CorruptTableError(f"{name} of the checksum file is not a list of numbers")
     return tuple(items)
 
 
 def _count(value: Json, name: str) -> int | None:
     number = value.get(name)
     if number is not None and not _is_long(number):
-        raise CorruptTableError(f"the checksum's {name} is no number: {number!r}")
+        raise CorruptTableError(f"{name} of the checksum file is not a number: {number!r}")
     return number
 
 
 def _part(value: Json, name: str, kind: type[Any]) -> Any:
     part = value.get(name)
     if part is not None and not isinstance(part, kind):
-        raise CorruptTableError(f"the checksum's {name} has another form: {part!r}")
+        raise CorruptTableError(f"{name} of the checksum file has the wrong type: {part!r}")
     return part
 
 

@@ -1,4 +1,4 @@
-"""The time that a commit carries in itself ("In-Commit Timestamps")."""
+"""In-commit timestamps: rules for the timestamps stored in commits ("In-Commit Timestamps")."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 
 
 def is_active(protocol: Protocol, configuration: Mapping[str, str]) -> bool:
-    """Whether every commit must carry its time."""
+    """Whether every commit must contain a timestamp."""
     enabled = configuration.get(ENABLED_PROPERTY) or "false"
     return enabled.lower() == "true" and supports(protocol, FEATURE)
 
 
 def next_timestamp(now_ms: int, previous_ms: int) -> int:
-    """The time of a commit attempted at `now_ms`, always later than the commit before it."""
+    """The timestamp of a commit made at `now_ms`, always later than that of the previous commit."""
     return max(now_ms, previous_ms + 1)
 
 
 def with_enablement(
     metadata: Metadata, before: Metadata, *, newly_active: bool, version: int, timestamp_ms: int
 ) -> Metadata:
-    """The metadata of a commit that leaves in-commit timestamps active, with their provenance.
+    """The metadata of a commit with in-commit timestamps, including the enablement properties.
 
-    Where they were active `before`, what was recorded then stays for good. Where the commit itself
-    activates them, it records its own version and time; in version 0 there is nothing to tell.
+    If the timestamps were active `before`, the recorded version and time do not change. If the
+    commit activates them, it records its own version and time, except at version 0.
     """
     record: Mapping[str, str]
     if newly_active:

@@ -1,8 +1,8 @@
-"""Table properties: the part of `metaData.configuration` that steers maintenance, typed.
+"""Typed table properties: the entries of `metaData.configuration` that affect maintenance.
 
-No text of the protocol describes the properties of retention and policy; names, defaults and the
-syntax of intervals are those that all engines share. One default follows the protocol instead
-("Checkpoints"): statistics as a struct are only written where the table asks for them.
+The protocol does not define properties for retention and policy. Their names, defaults and interval
+syntax are those that all engines share, with one exception, which follows the protocol
+("Checkpoints"): statistics are written as structs only if the table requests it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ CheckpointPolicy = Literal["classic", "v2"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableProperties:
-    """What the table is configured to; None where a property is unset and has no default.
+    """The properties of a table; None for a property that is unset and has no default.
 
-    A property only says what is wished. Whether the feature behind it is supported is a question
-    to the protocol.
+    A property states a request. Whether the table supports the feature behind it depends on its
+    protocol.
     """
 
     append_only: bool = False
     checkpoint_interval: int = 10
-    """Commits from one checkpoint to the next."""
+    """Number of commits between checkpoints."""
     checkpoint_policy: CheckpointPolicy = "classic"
     write_stats_as_json: bool = True
     write_stats_as_struct: bool = False
@@ -37,10 +37,10 @@ class TableProperties:
     deleted_file_retention: timedelta = timedelta(days=7)
     set_transaction_retention: timedelta | None = None
     drop_feature_retention: timedelta = timedelta(hours=24)
-    """How long history stays before a feature may go together with it."""
+    """The age of the history that is truncated when a feature is dropped."""
     require_checkpoint_protection_before_version: int = 0
     column_mapping_mode: str | None = None
-    """As it stands; `schema.column_mapping_mode` tells what it comes to."""
+    """As written; `schema.types.column_mapping_mode` returns the mode that is in effect."""
     column_mapping_max_column_id: int | None = None
     enable_change_data_feed: bool = False
     enable_deletion_vectors: bool = False
@@ -54,26 +54,26 @@ class TableProperties:
     enable_row_tracking: bool = False
     row_tracking_suspended: bool = False
     materialized_row_id_column: str | None = None
-    """Physical name of the hidden column that keeps the ids of moved rows."""
+    """Physical name of the hidden column with the IDs of moved rows."""
     materialized_row_commit_version_column: str | None = None
     enable_type_widening: bool = False
     data_skipping_num_indexed_columns: int = 32
-    """-1 means all."""
+    """-1 means all columns."""
     data_skipping_stats_columns: str | None = None
-    """Comma-separated names; overrules the number of indexed columns."""
+    """Comma-separated names; takes precedence over the number of indexed columns."""
     parquet_compression_codec: str | None = None
     parquet_format_version: str | None = None
     problems: tuple[str, ...] = ()
-    """One clause for each value that could not be read and left its default in force. Good enough
-    for reading; whoever deletes must refuse."""
+    """One clause for each invalid value, whose default is used instead. Readers can ignore the
+    problems; operations that delete files must refuse."""
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, str]) -> TableProperties:
-        """Reads what is known in `configuration` and ignores the rest. Keys are case-sensitive."""
+        """Parses the known properties of a configuration. Keys are case-sensitive."""
         values: dict[str, Any] = {}
         problems = []
         for field, (key, parse) in _PROPERTIES.items():
-            # Configurations from Parquet may hold null values, which are as good as absent.
+            # Configurations in Parquet checkpoints can contain nulls, which count as absent.
             text = configuration.get(key)
             if text is not None:
                 try:
@@ -84,11 +84,11 @@ class TableProperties:
 
 
 def parse_interval(text: str) -> timedelta:
-    """The length of a calendar interval such as `interval 30 days` or `7 days 12 hours`.
+    """The duration of an interval such as `interval 30 days` or `7 days 12 hours`.
 
-    The word `interval` may be missing, case does not matter. Units go from weeks to microseconds;
-    only seconds take a fraction. `InvalidRequestError` for anything else: months and years, which
-    have no fixed length, and a total below zero.
+    The word `interval` is optional, and case is ignored. Units range from weeks to microseconds;
+    only seconds can have a fraction. Raises `InvalidRequestError` for all other text, including
+    months and years, which have no fixed length, and negative durations.
     """
     words = _INTERVAL.fullmatch(" ".join(text.lower().split()))
     if words is None:
@@ -118,7 +118,7 @@ _UNITS = {
     "millisecond": timedelta(milliseconds=1),
     "microsecond": timedelta(microseconds=1),
 }
-# Eighteen digits fit every length that a timedelta can hold and keep `int` cheap.
+# 18 digits cover all durations that a timedelta can represent, and keep `int` cheap.
 _TERM = re.compile(
     rf"([+-]?) ?(?=[0-9.]*[0-9])([0-9]{{0,18}})(\.[0-9]{{0,9}})? ({'|'.join(_UNITS)})s?\b"
 )
@@ -127,33 +127,33 @@ _INTERVAL = re.compile(rf"(?:interval )?(?P<terms>{_TERM.pattern}(?: {_TERM.patt
 
 def _invalid_interval(text: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{text!r} is no interval of fixed, non-negative length",
-        remedy="write it like 'interval 7 days', in weeks to microseconds",
+        f"{text!r} is not an interval with a fixed, non-negative length",
+        remedy="use a value such as 'interval 7 days', with units from weeks to microseconds",
     )
 
 
 def parse_boolean(text: str) -> bool:
-    """`true` or `false` in any case; `InvalidRequestError` for anything else."""
+    """Parses `true` or `false` in any case; raises `InvalidRequestError` for other text."""
     try:
         return {"true": True, "false": False}[text.lower()]
     except KeyError:
-        raise InvalidRequestError(f"{text!r} is neither true nor false") from None
+        raise InvalidRequestError(f"{text!r} is not true or false") from None
 
 
 def integer_parser(*, least: int) -> Callable[[str], int]:
-    """Reads 64-bit integers of at least `least`; `InvalidRequestError` for anything else."""
+    """A parser of 64-bit integers of at least `least`; it raises `InvalidRequestError`."""
 
     def parse(text: str) -> int:
         if re.fullmatch(r"[+-]?[0-9]{1,19}", text) and least <= int(text) < 2**63:
             return int(text)
-        raise InvalidRequestError(f"{text!r} is no whole number from {least} on")
+        raise InvalidRequestError(f"{text!r} is not an integer of at least {least}")
 
     return parse
 
 
 def _policy(text: str) -> str:
     if text not in ("classic", "v2"):
-        raise InvalidRequestError(f"{text!r} is neither classic nor v2")
+        raise InvalidRequestError(f"{text!r} is not classic or v2")
     return text
 
 
@@ -207,7 +207,7 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "parquet_compression_codec": ("delta.parquet.compression.codec", str),
     "parquet_format_version": ("delta.parquet.format.version", str),
 }
-"""For each field the key in the configuration and how its text is read."""
+"""The key and the parser of each field."""
 
 PARSERS: Mapping[str, Callable[[str], Any]] = {key: parse for key, parse in _PROPERTIES.values()}
-"""How the text of each property that `TableProperties` knows is read, by its key."""
+"""The parser of each property that `TableProperties` contains, by the key of the property."""

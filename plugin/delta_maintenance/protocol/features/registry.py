@@ -1,9 +1,9 @@
-"""Table features: what a protocol asks for, and what this release does about each feature.
+"""Table features: the requirements of a protocol, and the support of this release.
 
-Implements "Protocol Evolution" and "Table Features". `FEATURES` is the union of the newest text,
-its RFCs and the names that released engines wrote, for the appendix of valid names is incomplete.
-A feature is *supported* by a table when its protocol lists or implies it; whether it is *active*
-is a question of table properties and is not asked here.
+Implements "Protocol Evolution" and "Table Features". `FEATURES` is the union of the newest protocol
+text, its RFCs and the names that released engines wrote, because the protocol's appendix of valid
+names is incomplete. A table *supports* a feature if its protocol lists or implies it. Whether the
+feature is *active* depends on table properties and is not decided here.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MAX_WRITER_VERSION = 7
 
 
 class Operation(Enum):
-    """What may be done to a table, as far as features tell operations apart."""
+    """The kinds of operation that the support of features distinguishes."""
 
     READ = "read"
-    """Find out the state that the log describes; data files are not opened."""
+    """Read the state in the log; data files are not opened."""
     CHECKPOINT = "checkpoint"
     COMPACT_LOG = "compact-log"
     CLEAN_LOG = "clean-log"
@@ -33,44 +33,44 @@ class Operation(Enum):
     CHANGE_METADATA = "change-metadata"
     """Commit other table properties or another protocol."""
     REWRITE_DATA = "rewrite-data"
-    """Write data files with rows of existing ones."""
+    """Write data files that contain rows of existing ones."""
 
 
 class FeatureKind(Enum):
-    """Whom a feature binds."""
+    """The clients that must support a feature."""
 
     READER_WRITER = "reader-writer"
-    """Belongs in both lists of the protocol."""
+    """Readers and writers; listed in both lists of the protocol."""
     WRITER = "writer"
-    """Belongs in `writerFeatures` only and never hinders reading."""
+    """Writers; listed only in `writerFeatures`, and never prevents reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFeature:
-    """One feature and our support of it."""
+    """A table feature and its support in this release."""
 
     name: str
     kind: FeatureKind
     operations: frozenset[Operation]
-    """What this release may do on a table that supports the feature."""
+    """The operations that this release supports on a table with the feature."""
     legacy_reader_version: int | None = None
-    """The least reader version that implies the feature together with the writer version."""
+    """The lowest reader version that, with the writer version, implies the feature."""
     legacy_writer_version: int | None = None
-    """The least writer version below 7 that implies the feature."""
+    """The lowest writer version below 7 that implies the feature."""
     requires: tuple[str, ...] = ()
-    """Features that must be supported with it; direct ones only."""
+    """Features that must be supported as well; only direct requirements."""
     aliases: tuple[str, ...] = ()
-    """Names of drafts and previews with the same meaning: read, never written."""
+    """Draft and preview names with the same meaning; read but never written."""
     note: str = ""
-    """Why operations are missing, in a few words for a message."""
+    """The reason why operations are not supported, as a short clause for messages."""
 
 
 def supported_features(protocol: Protocol) -> frozenset[str]:
-    """The features that the table supports, those implied by legacy versions included.
+    """The features that the table supports, including those that legacy versions imply.
 
-    Aliases appear under their final names and unknown names as they stand. A name counts from
-    either list, since real tables leave out one of them. Column mapping needs reader version 2
-    whatever is listed.
+    Aliases are returned as final names and unknown names unchanged. A name in only one of the two
+    lists counts, because some real tables omit the other. Column mapping requires reader version 2
+    even if it is listed.
     """
     supported = set()
     for name in _listed(protocol) | _implied(protocol):
@@ -83,33 +83,30 @@ def supported_features(protocol: Protocol) -> frozenset[str]:
 
 
 def supports(protocol: Protocol, feature: str) -> bool:
-    """Whether the table supports `feature`, given by its final name."""
+    """Whether the table supports `feature`, a final name."""
     return feature in supported_features(protocol)
 
 
 def find_feature(name: str) -> TableFeature | None:
-    """The feature that a protocol means by `name`, final or alias; None where it is unknown.
-
-    Names are case-sensitive.
-    """
+    """The feature with that final name or alias, or None if it is unknown. Case-sensitive."""
     return _BY_NAME.get(name)
 
 
 def with_requirements(features: Iterable[str]) -> frozenset[str]:
-    """`features` and everything they need, directly or through one another."""
-    closed: set[str] = set()
-    waiting = list(features)
-    while waiting:
-        name = waiting.pop()
-        if name not in closed:
-            closed.add(name)
+    """`features` and all features that they require, directly or indirectly."""
+    found: set[str] = set()
+    pending = list(features)
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
             feature = find_feature(name)
-            waiting.extend(feature.requires if feature is not None else ())
-    return frozenset(closed)
+            pending.extend(feature.requires if feature is not None else ())
+    return frozenset(found)
 
 
 def without_features(protocol: Protocol, names: Collection[str]) -> Protocol:
-    """The protocol with `names`, given as final ones, off its lists. Its versions stay."""
+    """The protocol without the features `names` (final names) in its lists; versions stay."""
 
     def kept(listed: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if listed is None:
@@ -125,10 +122,10 @@ def without_features(protocol: Protocol, names: Collection[str]) -> Protocol:
 
 
 def misplaced_features(protocol: Protocol) -> frozenset[str]:
-    """Listed names that stand in the wrong lists: legal to read, yet a finding.
+    """Names that the protocol lists in the wrong list; readable, but reported as a finding.
 
-    A feature of readers and writers belongs in both lists, one of writers only in `writerFeatures`.
-    Column mapping at reader version 2 has no reader list to stand in.
+    Features for readers and writers belong in both lists, features for writers only in
+    `writerFeatures`. At reader version 2 there is no reader list for column mapping.
     """
     readers, writers = set(protocol.reader_features or ()), set(protocol.writer_features or ())
     misplaced = {name for name in readers if name not in writers or _kind(name) is _WRITER}
@@ -144,17 +141,17 @@ def misplaced_features(protocol: Protocol) -> frozenset[str]:
 
 
 def check_protocol(protocol: Protocol) -> None:
-    """`CorruptTableError` where versions and lists contradict each other ("Protocol Evolution").
+    """Raises `CorruptTableError` if versions and feature lists contradict ("Protocol Evolution").
 
-    A list exists if and only if its version is 3 or 7, and reader version 3 needs writer version 7.
-    Versions beyond those are legal, though `require_supported` refuses them.
+    A list exists if and only if its version is 3 or 7, and reader version 3 requires writer
+    version 7. Higher versions are valid here; `require_supported` refuses them.
     """
     reader, writer = protocol.min_reader_version, protocol.min_writer_version
     if reader < 1 or writer < 1:
-        raise CorruptTableError(f"protocol versions start at 1, not {_pair(protocol)}")
+        raise CorruptTableError(f"the protocol has the versions {_pair(protocol)}; they start at 1")
     if reader >= MAX_READER_VERSION and writer < MAX_WRITER_VERSION:
         raise CorruptTableError(
-            f"reader version {reader} needs writer version {MAX_WRITER_VERSION}, not {writer}"
+            f"reader version {reader} requires writer version {MAX_WRITER_VERSION}, not {writer}"
         )
     for version, listing, key, listed in (
         (reader, MAX_READER_VERSION, "readerFeatures", protocol.reader_features),
@@ -173,13 +170,14 @@ def require_supported(
     table: str | None = None,
     version: int | None = None,
 ) -> None:
-    """Refuses `operation` unless this release fully supports it under `protocol`.
+    """Raises unless this release fully supports `operation` under `protocol`.
 
-    Reading needs every reader feature and no writer feature. Everything else needs both, for an
-    unknown writer feature may have put into the log what a checkpoint would lose.
+    Reading requires support for all reader features. Every other operation requires support for the
+    writer features as well: an unknown writer feature may have written something to the log that a
+    checkpoint would lose.
 
-    Raises `CorruptTableError` for a protocol that contradicts itself and `UnsupportedFeatureError`,
-    which names everything that is missing, for one that asks too much.
+    Raises `CorruptTableError` for a contradictory protocol and `UnsupportedFeatureError`, with all
+    missing features, for an unsupported one.
     """
     try:
         check_protocol(protocol)
@@ -199,7 +197,7 @@ _NOTHING: frozenset[Operation] = frozenset()
 _BOTH = FeatureKind.READER_WRITER
 _WRITER = FeatureKind.WRITER
 
-_ICEBERG_NOTE = "rewriting it or changing its properties needs rules for Iceberg"
+_ICEBERG_NOTE = "rewriting data and changing properties need rules for Iceberg"
 
 FEATURES: tuple[TableFeature, ...] = (
     TableFeature(name="appendOnly", kind=_WRITER, operations=_EVERYTHING, legacy_writer_version=2),
@@ -225,7 +223,7 @@ FEATURES: tuple[TableFeature, ...] = (
         operations=_NO_REWRITE,
         legacy_reader_version=2,
         legacy_writer_version=5,
-        note="new data files need its names and ids",
+        note="new data files need physical names and column IDs",
     ),
     TableFeature(
         name="identityColumns", kind=_WRITER, operations=_EVERYTHING, legacy_writer_version=6
@@ -235,7 +233,7 @@ FEATURES: tuple[TableFeature, ...] = (
         name="deletionVectors",
         kind=_BOTH,
         operations=_NO_REWRITE,
-        note="deleted rows must not come back",
+        note="deleted rows must stay deleted",
     ),
     TableFeature(name="domainMetadata", kind=_WRITER, operations=_EVERYTHING),
     TableFeature(
@@ -243,7 +241,7 @@ FEATURES: tuple[TableFeature, ...] = (
         kind=_WRITER,
         operations=_NO_REWRITE,
         requires=("domainMetadata",),
-        note="moved rows must keep their ids",
+        note="moved rows must keep their row IDs",
     ),
     TableFeature(
         name="timestampNtz", kind=_BOTH, operations=_EVERYTHING, aliases=("timestampNTZ",)
@@ -263,7 +261,7 @@ FEATURES: tuple[TableFeature, ...] = (
         kind=_BOTH,
         operations=_NO_REWRITE,
         aliases=("typeWidening-preview",),
-        note="old data files need widening",
+        note="values in old data files must be widened",
     ),
     TableFeature(
         name="variantType",
@@ -285,14 +283,14 @@ FEATURES: tuple[TableFeature, ...] = (
         kind=_WRITER,
         operations=_NO_REWRITE,
         requires=("columnMapping",),
-        note="new data files need the form that Iceberg reads",
+        note="new data files must be readable by Iceberg",
     ),
     TableFeature(
         name="icebergCompatV2",
         kind=_WRITER,
         operations=_NO_REWRITE,
         requires=("columnMapping",),
-        note="new data files need the form that Iceberg reads",
+        note="new data files must be readable by Iceberg",
     ),
     TableFeature(
         name="catalogManaged",
@@ -300,15 +298,15 @@ FEATURES: tuple[TableFeature, ...] = (
         operations=_PUBLISHED_LOG,
         requires=("inCommitTimestamp", "vacuumProtocolCheck"),
         aliases=("catalogOwned-preview",),
-        note="its commits and its upkeep belong to a catalog",
+        note="a catalog manages its commits and maintenance",
     ),
-    # From here on: what no text of the protocol, or only an RFC, describes.
+    # Features without a description, or described only by an RFC.
     TableFeature(name="checkpointProtection", kind=_WRITER, operations=_EVERYTHING),
     TableFeature(
         name="materializePartitionColumns",
         kind=_WRITER,
         operations=_NO_REWRITE,
-        note="new data files need the partition columns",
+        note="new data files must contain the partition columns",
     ),
     TableFeature(
         name="geospatial",
@@ -323,7 +321,7 @@ FEATURES: tuple[TableFeature, ...] = (
         operations=_NO_REWRITE,
         requires=("domainMetadata",),
         aliases=("collations-preview",),
-        note="new data files need statistics by collation",
+        note="new data files need statistics per collation",
     ),
     TableFeature(
         name="icebergCompatV3",
@@ -352,26 +350,26 @@ FEATURES: tuple[TableFeature, ...] = (
         operations=_READ_ONLY,
         requires=("inCommitTimestamp", "vacuumProtocolCheck"),
         aliases=("managedCommit-preview", "managed-commit-dev"),
-        note="its newest commits may be known to a coordinator only",
+        note="a coordinator may have newer commits than the log",
     ),
     TableFeature(
         name="inCommitTimestamp-preview",
         kind=_WRITER,
         operations=_READ_ONLY,
-        note="a preview with other property names",
+        note="a preview with different property names",
     ),
     TableFeature(
         name="liquid",
         kind=_WRITER,
         operations=_READ_ONLY,
-        note="an ancestor of clustering that was never described",
+        note="a predecessor of clustering without a specification",
     ),
     TableFeature(
         name="rowIds",
         kind=_WRITER,
         operations=_READ_ONLY,
         aliases=("delta.rowIds",),
-        note="the draft of row tracking of 2023, to be migrated to rowTracking first",
+        note="a 2023 draft of row tracking; migrate to rowTracking first",
     ),
     TableFeature(
         name="columnMappingUsageTracking",
@@ -384,13 +382,13 @@ FEATURES: tuple[TableFeature, ...] = (
         name="redirectWriterOnly-preview",
         kind=_WRITER,
         operations=_READ_ONLY,
-        note="writers must go to another table",
+        note="writers must write to another table",
     ),
     TableFeature(
         name="redirectReaderWriter-preview",
         kind=_BOTH,
         operations=_NOTHING,
-        note="its contents are in another table",
+        note="the contents are in another table",
     ),
     TableFeature(name="timestampNanos", kind=_BOTH, operations=_NOTHING, note="a proposal"),
     TableFeature(
@@ -408,7 +406,7 @@ FEATURES: tuple[TableFeature, ...] = (
         note="the state of the table is not in the log",
     ),
 )
-"""Every feature this release knows. Dropping support is one word in one row."""
+"""All features that this release knows. Support can be removed by changing one value in a row."""
 
 _BY_NAME = {name: feature for feature in FEATURES for name in (feature.name, *feature.aliases)}
 
@@ -417,16 +415,16 @@ def _require_versions(protocol: Protocol, operation: Operation) -> None:
     missing = []
     if protocol.min_reader_version > MAX_READER_VERSION:
         missing.append(
-            f"reader version {protocol.min_reader_version} (known: 1 to {MAX_READER_VERSION})"
+            f"reader version {protocol.min_reader_version} (supported: 1 to {MAX_READER_VERSION})"
         )
     if operation is not Operation.READ and protocol.min_writer_version > MAX_WRITER_VERSION:
         missing.append(
-            f"writer version {protocol.min_writer_version} (known: 1 to {MAX_WRITER_VERSION})"
+            f"writer version {protocol.min_writer_version} (supported: 1 to {MAX_WRITER_VERSION})"
         )
     if missing:
         raise UnsupportedFeatureError(
-            f"{operation.value} needs {' and '.join(missing)}",
-            remedy="use an engine or a newer release that knows this protocol",
+            f"{operation.value} is not supported with {' and '.join(missing)}",
+            remedy="use an engine or a newer release that supports this protocol",
         )
 
 
@@ -445,14 +443,14 @@ def _require_features(protocol: Protocol, operation: Operation) -> None:
         raise UnsupportedFeatureError(
             f"{operation.value} is not supported with {_plural('table feature', missing)} "
             f"{', '.join(missing)}",
-            remedy="use an engine or a newer release that supports it on such a table",
+            remedy="use an engine or a newer release that supports this operation on such tables",
         )
     if operation is Operation.READ:
         return
     unwritable = sorted(set(protocol.reader_features or ()) - set(protocol.writer_features or ()))
     if unwritable:
         raise UnsupportedFeatureError(
-            f"{operation.value} is not supported while readerFeatures lists "
+            f"{operation.value} is not supported because readerFeatures lists "
             f"{', '.join(unwritable)} and writerFeatures does not",
             remedy="repair the protocol of the table first",
         )

@@ -1,1 +1,1 @@
-"""Commit files as text: lines of JSON to Arrow columns."""
+"""The text of commit files: newline-delimited JSON to Arrow columns."""

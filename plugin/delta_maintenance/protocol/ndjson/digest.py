@@ -1,8 +1,8 @@
-"""What a commit is about, told from the first bytes of its file.
+"""Summarising a commit from the first bytes of its file.
 
-For those who wait for commits: they want to know whether rows came or went, not which. "Commit
-Provenance Information" is free-form, so that no name of an operation is relied on where the actions
-themselves tell.
+For watchers of commits, which need to know whether rows changed, but not which ones. The contents
+of `commitInfo` are free-form ("Commit Provenance Information"), so the actions decide where
+possible, not the name of the operation.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 
-HEAD_BYTES = 64 << 10
-"""As much of a commit as nearly always tells: writers put the other actions before the files."""
+PREFIX_BYTES = 64 << 10
+"""Enough of a commit in nearly all cases, because writers put non-file actions before the files."""
 
 ENGINE = "delta-maintenance/"
-"""How `engineInfo` begins in the commits of this library."""
+"""The prefix of `engineInfo` in the commits of this library."""
 
 MAINTENANCE = frozenset(
     {
@@ -30,38 +30,39 @@ MAINTENANCE = frozenset(
         "ROW TRACKING UNBACKFILL",
     }
 )
-"""Operations that move or forget files and leave the rows alone, whatever their actions say."""
+"""Operations that add and remove files without changing rows, whatever their actions contain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitDigest:
-    """One commit in short."""
+    """A summary of one commit."""
 
     version: int
     operation: str | None = None
-    """The name of the operation; None where the writer left none, or where it was not read."""
+    """The name of the operation, or None if it was not recorded or not read."""
     engine: str | None = None
     changes_data: bool | None = None
-    """Whether a file came or went with its rows; None where what was read does not tell."""
+    """Whether any file action has `dataChange`, or None if that is unknown."""
     changes_protocol: bool = False
-    """Whether a `protocol` action was read."""
+    """Whether the part that was read contains a `protocol` action."""
     configuration: Mapping[str, str] | None = None
-    """The table properties of a `metaData` action; None where none was read."""
+    """The table properties of a `metaData` action, or None if none was read."""
     whole: bool
-    """Whether all of the commit was read."""
+    """Whether the complete commit was read."""
 
     @property
     def is_maintenance(self) -> bool | None:
-        """Whether the rows of the table are the same as before; None where that is not known."""
+        """Whether the rows of the table are unchanged, or None if that is unknown."""
         if self.operation in MAINTENANCE or (self.engine or "").startswith(ENGINE):
             return True
         return None if self.changes_data is None else not self.changes_data
 
 
 def digest_commit(data: bytes, *, version: int, name: str, whole: bool) -> CommitDigest:
-    """The digest of a commit's text, of which `data` is all or, without `whole`, the beginning.
+    """The digest of a commit.
 
-    `name` is that of the file, for messages. `CorruptTableError` for what is no text of a commit.
+    `data` is the complete text of the commit or, without `whole`, its beginning. `name` is the file
+    name for messages. Raises `CorruptTableError` if the text is not that of a commit.
     """
     if not whole:
         data = data[: data.rfind(b"\n") + 1]
@@ -84,5 +85,5 @@ def digest_commit(data: bytes, *, version: int, name: str, whole: bool) -> Commi
     )
 
 
-# Quotes inside of text have a backslash before them: this is a key.
+# In a JSON string these quotes would be escaped, so a match is a key.
 _CHANGES_DATA = re.compile(rb'"dataChange"\s*:\s*true')

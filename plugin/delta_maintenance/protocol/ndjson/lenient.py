@@ -1,4 +1,4 @@
-"""Lines of file actions that are not as the protocol has them, brought into its form.
+"""Normalising file action lines that deviate from the protocol's form.
 
 Whole numbers with a fraction of nought, statistics as objects, nulls spelt out: what can only mean
 one thing is taken for it, and everything else is corrupt.

@@ -1,8 +1,8 @@
-"""Files of the log cut into lines, and which of these lines are file actions in the plain form.
+"""Buffers with files of the log, split into lines, and detection of lines in the plain form.
 
-Nearly all lines of file actions are written in one plain form, which a regular expression
-recognises from end to end several times faster than JSON can be parsed. What is done here takes
-Arrow and NumPy long, and lets other threads of Python on meanwhile.
+Nearly all lines of file actions are written in one plain form. A regular expression recognises it
+several times faster than JSON can be parsed. The time is spent in Arrow and NumPy, which release
+the GIL.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class LogTexts:
-    """Files of the log, or some whole lines of them, one behind the other."""
+class BufferedFiles:
+    """Files of the log, or complete lines of them, concatenated in one buffer."""
 
     names: tuple[str, ...]
-    """Relative to the table root, for messages."""
+    """Paths relative to the table root, for messages."""
     sizes: tuple[int, ...]
-    """Bytes of each, its last newline among them."""
+    """The size of each file in bytes, including the last newline."""
     data: bytes | memoryview
-    """All of them, and the `PADDING` behind."""
+    """The files, followed by `PADDING`."""
 
     @staticmethod
-    def of(*files: tuple[str, bytes]) -> LogTexts:
-        """Files by name. A newline that is missing at the end of one is added."""
-        room = Room(sum(len(text) + 1 for _, text in files))
+    def of(*files: tuple[str, bytes]) -> BufferedFiles:
+        """A buffer with the given files. A missing newline at the end of a file is added."""
+        buffer = LogBuffer(sum(len(text) + 1 for _, text in files))
         for name, text in files:
-            room.add(name, text)
-        return room.texts()
+            buffer.add(name, text)
+        return buffer.files()
 
     def text(self, index: int) -> bytes:
-        """One of the files."""
+        """The text of one file."""
         start = sum(self.sizes[:index])
         return bytes(self.data[start : start + self.sizes[index]])
 
 
-class Room:
-    """Room for files of the log, to be filled again and again.
+class LogBuffer:
+    """A reusable buffer for files of the log.
 
-    The system takes longer to find fresh room than a file takes to be copied.
+    Copying a file into memory that is already mapped is faster than allocating new memory.
     """
 
     def __init__(self, size: int) -> None:
@@ -57,15 +57,16 @@ class Room:
         self.clear()
 
     def clear(self) -> None:
-        """Makes room; whoever still has the texts finds others in their place."""
+        """Removes all files. Contents returned by `files` earlier are overwritten from now on."""
         self._names: list[str] = []
         self._sizes: list[int] = []
         self._end = 0
 
     def add(self, name: str, text: bytes) -> bool:
-        """Takes in a file, with the newline that is missing at its end.
+        """Adds a file, with a newline if it lacks one at the end.
 
-        False where there is no room beside those that are here; a first one gets what it needs.
+        Returns False if the file does not fit besides the present ones. The buffer grows for a
+        first file that does not fit.
         """
         start, end = self._end, self._end + len(text)
         missing = not text.endswith(b"\n")
@@ -82,53 +83,54 @@ class Room:
         self._sizes.append(self._end - start)
         return True
 
-    def texts(self) -> LogTexts:
-        """The files that are here."""
+    def files(self) -> BufferedFiles:
+        """The files in the buffer; valid until `clear`."""
         end = self._end + len(PADDING)
         self._data[self._end : end] = PADDING
-        return LogTexts(tuple(self._names), tuple(self._sizes), memoryview(self._data)[:end])
+        return BufferedFiles(tuple(self._names), tuple(self._sizes), memoryview(self._data)[:end])
 
 
 @dataclass(frozen=True, slots=True)
 class TextLines:
-    """The lines of some files of the log."""
+    """The lines of files of the log."""
 
-    files: LogTexts
+    files: BufferedFiles
     texts: pa.LargeStringArray
-    """Every line with its newline; not a copy."""
+    """Every line with its newline, without a copy."""
     ends: Ints
-    """Behind the newline of each."""
+    """The offset after the newline of each line."""
     source: Ints
-    """Which of the files each comes from, counted from 0."""
+    """The index of the file that each line comes from."""
     plain: Ints | None
-    """Which are file actions in the plain form, ascending. None: all that begin like one."""
+    """The indexes of file actions in the plain form, ascending. None means all lines that start
+    like a file action."""
 
     @property
     def starts(self) -> Ints:
-        """Where each line begins."""
+        """The offset of each line."""
         return np.append(0, self.ends)[:-1]
 
 
-def cut(files: LogTexts) -> TextLines:
-    """The lines, of which all that begin like file actions are known to be in the plain form."""
+def split_plain_lines(files: BufferedFiles) -> TextLines:
+    """The lines of files whose file actions are known to be all in the plain form."""
     ends = line_ends(files.data)
     source = np.searchsorted(np.cumsum(files.sizes), ends)
     return TextLines(files, texts_of(files.data, np.append(0, ends)), ends, source, None)
 
 
-def recognise(files: LogTexts) -> TextLines:
-    """The lines, each looked at from end to end.
+def split_lines(files: BufferedFiles) -> TextLines:
+    """The lines of any files, with the file actions in the plain form detected.
 
-    `CorruptTableError` names the file and the line that is not UTF-8.
+    Raises `CorruptTableError`, with the file and the line, for text that is not UTF-8.
     """
-    lines = cut(files)
+    lines = split_plain_lines(files)
     _require_utf8(lines.texts, files)
     plain = np.flatnonzero(to_bools(pc.match_substring_regex(lines.texts, PLAIN)))
     return TextLines(files, lines.texts, lines.ends, lines.source, plain)
 
 
 def line_ends(data: bytes | memoryview) -> Ints:
-    """Behind each newline."""
+    """The offset after each newline."""
     text = np.frombuffer(data, np.uint8)
     ends = [
         np.flatnonzero(text[start : start + _CACHED_BYTES] == ord("\n")) + (start + 1)
@@ -138,7 +140,7 @@ def line_ends(data: bytes | memoryview) -> Ints:
 
 
 def texts_of(data: bytes | memoryview, offsets: Ints) -> pa.LargeStringArray:
-    """Adjacent pieces of a text, by where each begins and where the last one ends; not a copy."""
+    """Adjacent pieces of a text, given their offsets and the end of the last one; not a copy."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
 
@@ -154,15 +156,15 @@ _FIELDS = {
     "stats|clusteringProvider": rf"(?:{_TEXT}|null)",
 }
 _FIELD = "|".join(f'"(?:{names})":{value}' for names, value in _FIELDS.items())
-# The path first and without escapes, then known fields but for deletion vectors: such a line is one
-# JSON object with one action in it, and its path is its logical file.
+# The path first and without escapes, then known fields except deletion vectors. Such a line is one
+# JSON object with one action, and its path is the key of its logical file.
 PLAIN = r'^\{"(?:add|remove|cdc)":\{"path":"[^"\\\x00-\x1f]+"' rf"(?:,(?:{_FIELD}))*\}}\}}\n$"
 
 _CACHED_BYTES = 256 << 10
-"""Looked at in one go: what is found out of them fits into the processor's cache, too."""
+"""Bytes searched per step, so that input and result fit into the processor's cache."""
 
 
-def _require_utf8(texts: pa.LargeStringArray, files: LogTexts) -> None:
+def _require_utf8(texts: pa.LargeStringArray, files: BufferedFiles) -> None:
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:

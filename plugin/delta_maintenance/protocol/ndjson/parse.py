@@ -1,4 +1,4 @@
-"""Lines of file actions, parsed as columns.
+"""Parsing lines of file actions into columns.
 
 The lines go through Arrow's JSON reader with the fields of the protocol spelt out. Whatever that
 reader turns down (an unknown field, a number where text belongs, damage) is looked at again, field

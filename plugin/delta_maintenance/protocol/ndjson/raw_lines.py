@@ -1,8 +1,8 @@
-"""Lines of file actions that stay text: only the logical file of each is found out.
+"""File action lines that stay text; only their logical files are parsed.
 
-Whoever moves actions from one file of the log to another (log compaction) need not take them apart
-and put them together again: a line that is carried as it stands loses no field and no digit of one,
-whoever wrote it. Nearly all are in the plain form (`log_texts`); the rest are parsed.
+Log compaction moves actions from one file of the log to another. Copying the line preserves every
+field and every digit, whoever wrote it. Nearly all lines are in the plain form of
+`protocol.ndjson.line_buffers`; the others are parsed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,13 @@ import pyarrow.compute as pc
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
 from delta_maintenance.protocol.columns.arrays import integers, to_bools
 from delta_maintenance.protocol.columns.key_hash import Hashes, hash_between
-from delta_maintenance.protocol.ndjson.line_buffers import LogTexts, TextLines, line_ends, texts_of
-from delta_maintenance.protocol.ndjson.line_prefixes import PADDING, read_heads
+from delta_maintenance.protocol.ndjson.line_buffers import (
+    BufferedFiles,
+    TextLines,
+    line_ends,
+    texts_of,
+)
+from delta_maintenance.protocol.ndjson.line_prefixes import PADDING, read_prefixes
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import (
     FILE_ACTIONS,
@@ -39,24 +44,24 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class FileActionLines:
-    """Adds and removes as they stand in the log, one a line."""
+    """Lines of adds and removes as written in the log."""
 
     data: bytes | memoryview
-    """The lines, each with its newline at the end; others may be among them."""
+    """The lines, each with its newline; it may contain other lines as well."""
     starts: Ints
-    """Where each of the lines that are meant begins, ascending."""
+    """The offsets of the lines, ascending."""
     ends: Ints
-    """Behind the newline of each."""
+    """The offset after the newline of each line."""
     keys: Keys
-    """The logical file of each (`logical_file_keys`)."""
+    """The key of each logical file (`logical_file_keys`)."""
     is_remove: Bools
     source: Ints
-    """Which of the given files each comes from, counted from 0."""
+    """The index of the file that each line comes from."""
     plain: bool
-    """All of them were written in the plain form."""
+    """Whether all lines are in the plain form."""
 
     def filter(self, mask: Bools) -> FileActionLines:
-        """Some of the lines, in the same order."""
+        """The selected lines, in the same order."""
         if mask.all():
             return self
         return FileActionLines(
@@ -70,17 +75,16 @@ class FileActionLines:
         )
 
     def texts(self) -> Iterator[bytes]:
-        """The lines, one behind the other, some at a time, with `dataChange` false: they repeat
-        earlier commits.
+        """The concatenated lines in blocks, with `dataChange` set to false.
 
-        Where another field of a line might be meant it stays true; whoever wants the state of a
-        table does not ask for it.
+        The lines repeat earlier commits, so they do not change data. In rare lines where the key
+        is ambiguous, `dataChange` stays true; readers of the table state do not use it.
         """
         if not len(self.starts):
             return
         data = memoryview(self.data)
-        # Adjacent lines are copied together, but for where a text ends.
-        written = np.cumsum(self.ends - self.starts) // _TEXT_BYTES
+        # Adjacent lines are copied together, up to the end of a block.
+        written = np.cumsum(self.ends - self.starts) // _BLOCK_BYTES
         last_of_text = np.append(written[1:] != written[:-1], True)
         last_of_run = last_of_text | np.append(self.starts[1:] != self.ends[:-1], True)
         first_of_run = np.append(True, last_of_run[:-1])
@@ -94,38 +98,38 @@ class FileActionLines:
         for first, last in pairwise([0, *bounds]):
             text = b"".join(runs[first:last])
             if self.plain:
-                # Inside of a text its quotes would be escaped.
+                # A quote within a JSON string would be escaped.
                 text = text.replace(b'"dataChange":true', b'"dataChange":false')
             yield text
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Keys of logical files that lie in a text."""
+    """Keys of logical files, as ranges of a text."""
 
     data: bytes | memoryview
-    """No key has one of its last eight bytes."""
+    """The text. No key extends into its last eight bytes."""
     starts: Ints
     """Ascending."""
     ends: Ints
 
     @classmethod
     def of(cls, keys: pa.StringArray) -> Self:
-        """Copies of keys."""
+        """Keys copied from an array."""
         offsets, data = _buffers(keys.cast(pa.large_string()))
         return cls(data + PADDING, offsets[:-1], offsets[1:])
 
     def filter(self, mask: Bools) -> Keys:
-        """Some of the keys, in the same order."""
+        """The selected keys, in the same order."""
         return Keys(self.data, self.starts[mask], self.ends[mask])
 
     def hashes(self) -> Hashes:
-        """Those of `key_hash`."""
+        """The hashes of the keys, as in `protocol.columns.key_hash`."""
         return hash_between(self.data, self.starts, self.ends)
 
     def array(self) -> pa.StringArray:
-        """Copies of the keys."""
-        # An array of all keys and of what lies between them, of which every other one is taken.
+        """The keys, copied to an array."""
+        # An array of the keys and the texts between them, of which every second one is taken.
         offsets = np.column_stack([self.starts, self.ends]).ravel()
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
         count = max(len(offsets) - 1, 0)
@@ -135,47 +139,47 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class SingleLines:
-    """What a file of the log holds besides file actions."""
+    """The non-file actions of one file of the log."""
 
     actions: SingleActions
-    """Parsed, `commitInfo` left out."""
+    """Parsed, without `commitInfo`."""
     texts: tuple[tuple[tuple[str, str], bytes], ...]
-    """Each action that is part of a state as a line of text, under its name and, where there may be
-    several, its application id or domain."""
+    """Each action that is part of the state as a line of text. Its key is the name of the action
+    and, where a state can have several of them, the application ID or the domain."""
 
 
 def read_lines(lines: TextLines) -> tuple[FileActionLines, list[SingleLines]]:
-    """What the lines say, those of change data files and `commitInfo` left out.
+    """The file actions of all lines and the non-file actions of each file.
 
-    File actions come in no particular order, other actions by file. `CorruptTableError` names the
-    file and the line that nobody could read.
+    Change data files and `commitInfo` are omitted. The file actions are in no particular order.
+    Raises `CorruptTableError`, with the file and the line, for a line that cannot be read.
     """
     files, starts, source = lines.files, lines.starts, lines.source
     if lines.plain is None:
-        heads = read_heads(files.data, starts)
-        rows = heads.rows
+        prefixes = read_prefixes(files.data, starts)
+        rows = prefixes.rows
     else:
         rows = lines.plain
-        heads = read_heads(files.data, starts[rows])
+        prefixes = read_prefixes(files.data, starts[rows])
     is_other = np.ones(len(starts), bool)
     is_other[rows] = False
     singles: list[SingleLines] = []
     odd: list[int] = []
     plain_lines = np.bincount(source[rows], minlength=len(files.names)).tolist()
     for index, others in enumerate(_other_lines(lines, is_other)):
-        # One without any line is for `split` to complain of.
+        # `split` reports files without any line.
         found = _singles(files.names[index], others) if others or plain_lines[index] else None
         if found is None:
             odd.append(index)
         singles.append(found or SingleLines(SingleActions(), ()))
-    meant = ~heads.is_cdc & ~np.isin(source[rows], odd)
-    rows = rows[meant]
+    selected = ~prefixes.is_cdc & ~np.isin(source[rows], odd)
+    rows = rows[selected]
     regular = FileActionLines(
         files.data,
         starts[rows],
         lines.ends[rows],
-        Keys(files.data, heads.path_starts[meant], heads.path_ends[meant]),
-        heads.is_remove[meant],
+        Keys(files.data, prefixes.path_starts[selected], prefixes.path_ends[selected]),
+        prefixes.is_remove[selected],
         source[rows],
         plain=True,
     )
@@ -184,12 +188,12 @@ def read_lines(lines: TextLines) -> tuple[FileActionLines, list[SingleLines]]:
     parsed, beside = _parsed_lines(files, odd)
     for index, found in zip(odd, beside, strict=True):
         singles[index] = found
-    return _beside(regular, parsed), singles
+    return _concatenated(regular, parsed), singles
 
 
-_TEXT_BYTES = 64 << 10
-"""Roughly, of what is written in one go: it is still in the cache, and its room is used again."""
-_FILE_MARKS = (b'{"add":{', b'{"remove":{', b'{"cdc":{')
+_BLOCK_BYTES = 64 << 10
+"""Approximate size of written blocks; small enough for the processor's cache."""
+_FILE_PREFIXES = (b'{"add":{', b'{"remove":{', b'{"cdc":{')
 _ACTION_KEY = r'"(?:add|remove|cdc)"\s*:\s*\{'
 _PARSED_FIELDS = {action: ("path", "deletionVector", "dataChange") for action in ("add", "remove")}
 _KEYED = {"txn": "appId", "domainMetadata": "domain"}
@@ -197,7 +201,7 @@ _STATE = ("protocol", "metaData", *_KEYED)
 
 
 def _other_lines(lines: TextLines, mask: Bools) -> list[list[tuple[int, bytes]]]:
-    """By file the lines of a mask that are not blank, each with its number in its file."""
+    """For each file its selected lines that are not blank, with their line numbers."""
     count = len(lines.files.names)
     others: list[list[tuple[int, bytes]]] = [[] for _ in range(count)]
     first_row = np.searchsorted(lines.source, np.arange(count)).tolist()
@@ -210,13 +214,13 @@ def _other_lines(lines: TextLines, mask: Bools) -> list[list[tuple[int, bytes]]]
 
 
 def _singles(name: str, lines: Sequence[tuple[int, bytes]]) -> SingleLines | None:
-    """The single actions of a file; None where file actions are among them."""
-    if any(line.startswith(_FILE_MARKS) for _, line in lines):
+    """The non-file actions of a file, or None if file actions are among its lines."""
+    if any(line.startswith(_FILE_PREFIXES) for _, line in lines):
         return None
     actions, beside = parse_other_lines(CommitText(name, (), (), tuple(lines), None))
     if beside:
         return None
-    # Most commits hold nothing but their `commitInfo`.
+    # Most commits contain no non-file action except `commitInfo`.
     some = actions.protocol or actions.metadata or actions.txns or actions.domains
     return SingleLines(actions, _single_texts(lines) if some else ())
 
@@ -232,7 +236,7 @@ def _single_texts(
 
 
 def _one_by_one(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[str, Any, bytes]]:
-    """Every action with a line of its own; one that has it already is not written anew."""
+    """Every action with a line of its own; lines with one action are not changed."""
     for _, line in lines:
         present = {name: value for name, value in parse_line(line).items() if value is not None}
         for name, value in present.items():
@@ -245,9 +249,9 @@ def _rendered(name: str, value: object) -> bytes:
 
 
 def _parsed_lines(
-    files: LogTexts, numbers: Sequence[int]
+    files: BufferedFiles, numbers: Sequence[int]
 ) -> tuple[FileActionLines, list[SingleLines]]:
-    """The lines of files of which some are not plain, by way of the parser of file actions."""
+    """The lines of files that contain lines in another form, read by the file action parser."""
     sources, singles = [], []
     for number in numbers:
         text = split(files.names[number], files.text(number))
@@ -266,7 +270,8 @@ def _parsed_lines(
     keys = [chunk for table in tables for chunk in logical_file_keys(table).chunks]
     changes = [chunk for table in tables for chunk in table["dataChange"].chunks]
     texts = _without_data_change(
-        _alone(texts, is_remove), pa.concat_arrays([pa.array([], pa.bool_()), *changes])
+        _single_action_lines(texts, is_remove),
+        pa.concat_arrays([pa.array([], pa.bool_()), *changes]),
     )
     offsets, data = _buffers(texts)
     lines = FileActionLines(
@@ -282,7 +287,7 @@ def _parsed_lines(
 
 
 def _buffers(texts: pa.LargeStringArray) -> tuple[Ints, bytes]:
-    """Where each text begins and where the last one ends, in a copy of all of them."""
+    """The offsets of all texts and the end of the last one, and a copy of their bytes."""
     _, offsets, data = texts.buffers()
     if data is None:
         return np.zeros(1, np.int64), b""
@@ -291,8 +296,8 @@ def _buffers(texts: pa.LargeStringArray) -> tuple[Ints, bytes]:
     return found - first, data.slice(first, last - first).to_pybytes()
 
 
-def _alone(texts: pa.LargeStringArray, is_remove: Bools) -> pa.LargeStringArray:
-    """The lines without whatever other actions stand on them; hardly any writer does so."""
+def _single_action_lines(texts: pa.LargeStringArray, is_remove: Bools) -> pa.LargeStringArray:
+    """The lines without any other actions on them, which hardly any writer produces."""
     crowded = pc.greater(pc.count_substring_regex(texts, _ACTION_KEY), 1)
     if not pc.any(crowded).as_py():
         return texts
@@ -309,13 +314,13 @@ def _one_action(line: str, name: str) -> str:
 def _without_data_change(
     texts: pa.LargeStringArray, data_change: pa.BooleanArray
 ) -> pa.LargeStringArray:
-    # Where the key stands once, and the line does change data, it is the key that says so.
+    # If the key occurs once, and the action has `dataChange`, the match is the key of the action.
     once = pc.equal(pc.count_substring_regex(texts, r'"dataChange"\s*:'), 1)
     changed = pc.replace_substring_regex(texts, r'"dataChange"\s*:\s*true', '"dataChange":false')
     return pc.if_else(pc.and_(once, pc.fill_null(data_change, False)), changed, texts)
 
 
-def _beside(plain: FileActionLines, parsed: FileActionLines) -> FileActionLines:
+def _concatenated(plain: FileActionLines, parsed: FileActionLines) -> FileActionLines:
     data = b"".join([*plain.texts(), parsed.data])
     ends = line_ends(data)
     return FileActionLines(

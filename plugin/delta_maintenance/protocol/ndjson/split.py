@@ -1,4 +1,4 @@
-"""The text of a commit or of a log compaction, taken apart line by line.
+"""Splitting the text of a commit or of a log compaction into lines.
 
 Implements "Delta Log Entries": newline-delimited JSON, one action a line. Blank lines, blanks
 around the JSON and several actions on one line are met in real logs and read; anything else is

@@ -1,4 +1,4 @@
-"""What a long commit says beside files, without holding the rest of its text.
+"""Reading the non-file actions of a long commit without holding the rest of its text.
 
 A commit that fills a table names every one of its files. Whoever asks for no more than its other
 actions takes it apart piece by piece.

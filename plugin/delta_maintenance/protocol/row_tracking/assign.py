@@ -1,4 +1,4 @@
-"""Row IDs for the files of a commit ("Writer Requirements for Row Tracking")."""
+"""Assigning row IDs to the files of a commit ("Writer Requirements for Row Tracking")."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _MAX_ROW_ID = 2**63 - 1
 
 
 def assign_row_ids(adds: pa.Table, *, high_water_mark: int, version: int) -> tuple[pa.Table, int]:
-    """The adds with a base row ID and a commit version each, and the new high-water mark.
+    """The adds with base row IDs and row commit versions, and the new high-water mark.
 
-    A file that has a base row ID was committed before and keeps it. Every other one gets a range
-    above the mark, as long as its physical rows, deleted ones included. `RefusedError` where the
-    statistics of such a file do not tell their number, or where 64 bits are not enough.
+    A file with a base row ID was committed before and keeps it. Other files get ranges above the
+    mark, one ID for each physical row, including deleted rows. Raises `RefusedError` if the
+    statistics of such a file do not contain its number of rows, or if the IDs exceed 64 bits.
     """
     fresh = pc.is_null(adds["baseRowId"]).to_numpy()
     ids, mark = adds["baseRowId"], high_water_mark
@@ -27,13 +27,16 @@ def assign_row_ids(adds: pa.Table, *, high_water_mark: int, version: int) -> tup
         if counts.null_count:
             path = new["path"].filter(pc.is_null(counts))[0].as_py()
             raise RefusedError(
-                "the statistics of a file without row IDs do not tell its number of rows",
+                "the statistics of a file without row IDs do not contain its number of rows",
                 file=path,
                 remedy="take numRecords from the footer of the data file",
             )
         rows = counts.to_numpy()
         if mark + sum(rows.tolist()) > _MAX_ROW_ID:
-            raise RefusedError("the row IDs of the table would not fit into 64 bits")
+            raise RefusedError(
+                "the new row IDs would exceed 64 bits",
+                remedy="check the high-water mark of the table with fsck",
+            )
         ends = mark + np.cumsum(rows)
         filled = ids.to_numpy() if not ids.null_count else pc.fill_null(ids, 0).to_numpy()
         filled = filled.copy()

@@ -1,8 +1,8 @@
-"""The columns of a row ID backfill: which files lack row tracking, and how they are added again.
+"""Row ID backfill: files without row IDs, and the columns for adding them again.
 
-Implements "Row IDs" and "Writer Requirements for Row Tracking" for files that were there before
-row tracking was: they are committed anew, unchanged but for `baseRowId` and
-`defaultRowCommitVersion`. Counts of rows are physical, rows deleted by a vector included.
+Implements "Row IDs" and "Writer Requirements for Row Tracking" for files that are older than the
+feature: they are committed again with `baseRowId` and `defaultRowCommitVersion` and are otherwise
+unchanged. Row counts are physical, including rows that a deletion vector marks.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from delta_maintenance.protocol.statistics.stats import num_records
 
 
 def lacks_row_ids(adds: pa.Table) -> pa.ChunkedArray:
-    """For each add, whether it lacks its base row ID or its commit version."""
+    """For each add, whether its base row ID or its row commit version is missing."""
     missing = [pc.is_null(_column(adds, name)) for name in ("baseRowId", "defaultRowCommitVersion")]
     return pc.or_(*missing)
 
 
 def row_counts(adds: pa.Table) -> pa.Int64Array:
-    """`numRecords` of each add, from either form of its statistics; null where neither tells."""
+    """`numRecords` of each add, from JSON or struct statistics; null if neither contains it."""
     counts = num_records(_column(adds, "stats"))
     if "stats_parsed" not in adds.column_names or not counts.null_count:
         return counts
@@ -35,45 +35,45 @@ def row_counts(adds: pa.Table) -> pa.Int64Array:
 
 
 def with_row_counts(stats: pa.StringArray, counts: pa.Int64Array) -> pa.StringArray:
-    """The JSON statistics with `numRecords` put in wherever `counts` is not null.
+    """The JSON statistics with `numRecords` inserted where `counts` is not null.
 
-    Meant for rows that lack it. Whatever else the statistics say stays as it is; text that is no
-    JSON object, or holds something else for `numRecords`, is replaced.
+    Intended for rows that lack it; other members stay unchanged. Text that is not a JSON object, or
+    that has another value for `numRecords`, is replaced.
     """
     members = pc.replace_substring_regex(stats, r"^\s*\{\s*", "")
     opening = pc.binary_join_element_wise('{"numRecords":', counts.cast(pa.string()), "")
     separator = pc.if_else(pc.equal(members, "}"), pa.scalar(""), pa.scalar(","))
     spliced = pc.binary_join_element_wise(opening, separator, members, "")
-    # Reading it back tells whether the text was an object, and one without another such member:
-    # of two, the last counts.
-    sound = pc.equal(num_records(spliced), counts)
+    # Parsing the result shows whether the text was an object, and without another `numRecords`:
+    # of two equal keys the last one counts.
+    valid = pc.equal(num_records(spliced), counts)
     alone = pc.binary_join_element_wise(opening, "}", "")
-    filled = pc.if_else(pc.fill_null(sound, False), spliced, alone)
+    filled = pc.if_else(pc.fill_null(valid, False), spliced, alone)
     return pc.if_else(pc.is_valid(counts), filled, stats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowIdFindings:
-    """What the row IDs of a snapshot's files come to."""
+    """The state of row IDs in the files of a snapshot."""
 
     files: int
-    """Live ones."""
+    """Number of live files."""
     lacking: int
-    """Live files without a base row ID or without a commit version."""
+    """Live files without a base row ID or without a row commit version."""
     uncounted: int
-    """Of the lacking ones, those whose statistics do not tell their number of rows."""
+    """Lacking files whose statistics do not contain the number of rows."""
     rows: int
-    """Of the lacking ones, as far as they are counted."""
+    """Rows of the lacking files, as far as their number is known."""
     highest: int
-    """The highest row ID of any file, tombstones included; `NO_ROW_ID` without any."""
+    """The highest row ID of any file, including tombstones; `NO_ROW_ID` if there is none."""
     shared: int | None
-    """A row ID that belongs to two live files."""
+    """A row ID that two live files have, or None."""
 
 
 class RowIdAudit:
-    """Collects the files of a snapshot batch by batch, then says what their row IDs come to.
+    """Computes `RowIdFindings` from batches of a snapshot's files.
 
-    Keeps 16 bytes for each live file that has row IDs.
+    Uses 16 bytes of memory for each live file that has row IDs.
     """
 
     def __init__(self) -> None:
@@ -82,10 +82,10 @@ class RowIdAudit:
         self._files = self._lacking = self._uncounted = self._rows = 0
         self._highest = row_tracking.NO_ROW_ID
 
-    def offer(self, adds: pa.Table, tombstones: pa.Table) -> None:
-        """Takes in the live files and the tombstones of one batch.
+    def add(self, adds: pa.Table, tombstones: pa.Table) -> None:
+        """Adds the live files and the tombstones of one batch.
 
-        `CorruptTableError` where an ID is beyond 64 bits.
+        Raises `CorruptTableError` if a row ID exceeds 64 bits.
         """
         self._files += adds.num_rows
         without = adds.filter(lacks_row_ids(adds))
@@ -93,11 +93,11 @@ class RowIdAudit:
         self._lacking += without.num_rows
         self._uncounted += counts.null_count
         self._rows += pc.sum(counts).as_py() or 0
-        self._offer_ids(adds, live=True)
-        self._offer_ids(tombstones, live=False)
+        self._add_ids(adds, live=True)
+        self._add_ids(tombstones, live=False)
 
     def findings(self) -> RowIdFindings:
-        """What has been found in everything offered so far."""
+        """The findings for all batches added so far."""
         return RowIdFindings(
             files=self._files,
             lacking=self._lacking,
@@ -107,7 +107,7 @@ class RowIdAudit:
             shared=self._shared(),
         )
 
-    def _offer_ids(self, files: pa.Table, *, live: bool) -> None:
+    def _add_ids(self, files: pa.Table, *, live: bool) -> None:
         known = files.filter(pc.is_valid(_column(files, "baseRowId")))
         if not known.num_rows:
             return
@@ -124,7 +124,7 @@ class RowIdAudit:
             return None
         starts, ends = np.concatenate(self._starts), np.concatenate(self._ends)
         order = np.argsort(starts, kind="stable")
-        # A file without rows has no IDs, wherever it starts.
+        # A file without rows has no row IDs, whatever its base row ID.
         order = order[ends[order] > starts[order]]
         starts, furthest = starts[order], np.maximum.accumulate(ends[order])
         shared = starts[1:][starts[1:] < furthest[:-1]]

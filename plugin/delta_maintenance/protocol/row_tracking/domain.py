@@ -1,7 +1,7 @@
-"""Row tracking as the log states it: whether it is on, and the highest row ID ever assigned.
+"""Row tracking in the log: its state, and the high-water mark of row IDs.
 
-Implements the reading side of "Row Tracking" and "Writer Requirements for Row Tracking" of the
-protocol, with the drafts of 2023, in which the mark was an action of its own.
+Implements the reading part of "Row Tracking" and "Writer Requirements for Row Tracking", including
+the drafts of 2023, which stored the mark in an action of its own.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ NO_ROW_ID = -1
 
 
 class RowTrackingState(Enum):
-    """What a writer owes to row tracking on a table."""
+    """What row tracking requires of writers of a table."""
 
     UNSUPPORTED = "unsupported"
-    """The protocol does not list the feature, so the properties mean nothing."""
+    """The protocol does not list the feature, and the properties have no effect."""
     SUPPORTED = "supported"
     """New files get row IDs; rewritten rows may get new ones."""
     ENABLED = "enabled"
@@ -40,13 +40,13 @@ class RowTrackingState(Enum):
     SUSPENDED = "suspended"
     """New files get no row IDs."""
     CONTRADICTORY = "contradictory"
-    """Enabled and suspended at once, which is illegal: every write is refused."""
+    """Both enabled and suspended, which is invalid; every write is refused."""
 
 
 def row_tracking_state(protocol: Protocol, configuration: Mapping[str, str]) -> RowTrackingState:
-    """The state that the protocol and the table's properties give.
+    """The state according to the protocol and the table properties.
 
-    `CorruptTableError` where one of the two properties is neither true nor false.
+    Raises `CorruptTableError` if one of the two properties is neither true nor false.
     """
     if not supports(protocol, FEATURE):
         return RowTrackingState.UNSUPPORTED
@@ -62,8 +62,8 @@ def row_tracking_state(protocol: Protocol, configuration: Mapping[str, str]) -> 
 def high_water_mark(domain_configuration: str | None) -> int:
     """The mark in the configuration of the domain `delta.rowTracking`.
 
-    `NO_ROW_ID` for None, which stands for a table without the domain. `CorruptTableError` where the
-    text holds no mark: to go on from 0 would assign row IDs twice.
+    None stands for a table without the domain and returns `NO_ROW_ID`. Raises `CorruptTableError`
+    if the text contains no mark, because starting at 0 would assign row IDs twice.
     """
     if domain_configuration is None:
         return NO_ROW_ID
@@ -71,41 +71,42 @@ def high_water_mark(domain_configuration: str | None) -> int:
         value = json.loads(domain_configuration)
     except (ValueError, RecursionError):
         value = None
-    # The protocol of early 2024 names the key `highWaterMark`.
+    # The key is `highWaterMark` in the protocol of early 2024.
     mark = _mark(value, "rowIdHighWaterMark", "highWaterMark") if isinstance(value, dict) else None
     if mark is None:
-        raise CorruptTableError(f"the domain {DOMAIN} holds no high-water mark of row IDs")
+        raise CorruptTableError(f"the domain {DOMAIN} contains no high-water mark of row IDs")
     return mark
 
 
 def draft_high_water_mark(action: Json) -> int | None:
-    """The mark in an action `rowIdHighWaterMark` of the drafts of 2023.
+    """The mark in a `rowIdHighWaterMark` action of the drafts of 2023.
 
-    The spring's action has `highWaterMark` and `preservedRowIds`, the summer's only the former;
-    early Databricks checkpoints have `value`. None where every field is null, as such columns are.
+    The first draft has `highWaterMark` and `preservedRowIds`, the second one only `highWaterMark`;
+    early Databricks checkpoints have `value`. None if all fields are null, as in checkpoint columns
+    without such an action.
     """
     return _mark(action, "highWaterMark", "value")
 
 
 def render_domain_configuration(mark: int) -> str:
-    """The configuration of the domain `delta.rowTracking`, with the one key of the protocol."""
+    """The configuration of the domain `delta.rowTracking`, with the key of the protocol."""
     return json.dumps({"rowIdHighWaterMark": mark}, separators=(",", ":"))
 
 
 def highest_assigned_row_id(
     base_row_id: pa.Array | pa.ChunkedArray, num_records: pa.Array | pa.ChunkedArray
 ) -> int:
-    """The highest default row ID of these files, `NO_ROW_ID` where none has a base row ID.
+    """The highest default row ID of these files, `NO_ROW_ID` if none has a base row ID.
 
-    One element per file in both, int64; `num_records` counts physical rows, deleted ones included.
-    A file without a row count counts as one row, so the answer is then a lower bound.
-    `CorruptTableError` where an ID is beyond 64 bits.
+    Both arguments are int64 and have one element per file; `num_records` counts physical rows,
+    including deleted ones. A file without a row count counts as one row, so the result is then a
+    lower bound. Raises `CorruptTableError` if an ID exceeds 64 bits.
     """
     last_row = pc.subtract(pc.fill_null(num_records, 1), 1)
     try:
         highest = pc.max(pc.add_checked(base_row_id, last_row)).as_py()
     except pa.ArrowInvalid:
-        raise CorruptTableError("the row IDs of a file are beyond 64 bits") from None
+        raise CorruptTableError("a row ID of a file exceeds 64 bits") from None
     return NO_ROW_ID if highest is None else int(highest)
 
 
@@ -113,11 +114,11 @@ def _mark(value: Json, *keys: str) -> int | None:
     found = next((value[key] for key in keys if value.get(key) is not None), None)
     if found is None:
         return None
-    # Map-valued domains hold every value as text.
+    # Domains with a map as configuration store every value as text.
     if isinstance(found, str) and re.fullmatch(r"-?[0-9]{1,19}", found):
         found = int(found)
     if not _is_mark(found):
-        raise CorruptTableError(f"the high-water mark of row IDs is no row ID: {found!r}")
+        raise CorruptTableError(f"the high-water mark of row IDs is not a row ID: {found!r}")
     return int(found)
 
 

@@ -1,6 +1,6 @@
-"""The columns by which a table is clustered, as its domain names them ("Clustered Table").
+"""The clustering columns of a table, read from its domain ("Clustered Table").
 
-The domain is carried as the text that it is; nothing here writes one.
+This library never writes the domain, and copies its configuration unchanged.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ DOMAIN = "delta.clustering"
 
 
 def clustering_columns(domains: Mapping[str, str]) -> tuple[tuple[str, ...], ...] | None:
-    """Each column by its physical names, from the outermost struct on.
+    """The physical names of each clustering column, from the outermost struct inwards.
 
-    Empty where the table is not clustered, or by no column for now; None where the domain cannot be
-    understood. The protocol has a column as a text, writers as a list of names, and some as an
-    object with that list.
+    Empty if the table is not clustered or has no clustering columns at present; None if the domain
+    cannot be understood. The protocol describes a column as a string; engines write a list of
+    names, or an object with such a list.
     """
     try:
         value = json.loads(domains.get(DOMAIN) or "{}")

@@ -1,7 +1,7 @@
-"""Turning column mapping on for a table that has files already ("Column Mapping").
+"""Enabling column mapping on a table that already has files ("Column Mapping").
 
-Its columns are stored under their own names, so these become the physical names. Every field of a
-struct, at every level, gets an id; elements, keys and values of lists and maps are no fields.
+The files store the columns under their logical names, which become the physical names. Every struct
+field at every level gets a column ID; list elements, map keys and map values are not fields.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 
 def mapped_by_name(schema_string: str, *, max_column_id: int = 0) -> tuple[str, int]:
-    """The schema with an id and a physical name for every field, and the highest id ever given.
+    """The schema with an ID and a physical name for every field, and the highest ID.
 
-    Ids go up from `max_column_id` and from those that the schema holds, in the order of the fields,
-    parents first, as Delta Spark gives them. An id that a field has stays with it.
+    New IDs start above `max_column_id` and all IDs in the schema, and are assigned in the order of
+    the fields, parents first, as in Delta Spark. Existing IDs do not change.
 
-    `RefusedError` where the schema holds ids twice or physical names other than the names under
-    which its columns are stored.
+    Raises `RefusedError` if the schema contains duplicate IDs, or physical names that differ from
+    the names under which the columns are stored.
     """
     ids = []
     for path, field in walk(parse_schema(schema_string)):
@@ -31,17 +31,17 @@ def mapped_by_name(schema_string: str, *, max_column_id: int = 0) -> tuple[str, 
         if name != field.name:
             raise RefusedError(
                 f"the column {'.'.join(path)} has the physical name {name!r} from an earlier "
-                "mapping, but is stored under its own name",
-                remedy="remove what is left of column mapping from the schema with Delta Spark",
+                "column mapping, but is stored under its logical name",
+                remedy="remove the column mapping metadata from the schema with Delta Spark",
             )
         if COLUMN_ID in field.metadata:
             ids.append(field.metadata[COLUMN_ID])
     unusable = [found for found in ids if not isinstance(found, int) or ids.count(found) > 1]
     if unusable:
         raise RefusedError(
-            f"the schema has the column id {unusable[0]!r} from an earlier mapping, which is no id "
-            "or is there twice",
-            remedy="remove what is left of column mapping from the schema with Delta Spark",
+            f"the schema has the column id {unusable[0]!r} from an earlier column mapping, which "
+            "is invalid or not unique",
+            remedy="remove the column mapping metadata from the schema with Delta Spark",
         )
     highest = max([max_column_id, *ids])
 

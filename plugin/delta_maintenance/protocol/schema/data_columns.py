@@ -1,4 +1,4 @@
-"""The columns of a data file as columns of the table: found, named and typed by its schema.
+"""The columns of a data file as columns of the table: found, named and typed by the schema.
 
 Implements what "Column Mapping", "Type Widening" and "Partition Columns" ask of a reader of Parquet
 files. A column that a file lacks is null. What does not fit the schema is an error: whoever judges

@@ -1,7 +1,7 @@
-"""Changing the fields of a schema string and nothing else of it.
+"""Editing the fields of a schema string without changing the rest.
 
-The string is taken apart as JSON and put together again, so what this release does not know stays
-where it stands: unknown keys and types, and numbers with the digits that they were written with.
+The string is parsed as JSON and rendered again. Unknown keys and types keep their place, and
+numbers keep the digits they were written with.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 from delta_maintenance.errors import CorruptTableError
 
 Field = dict[str, Any]
-"""One field's object in the JSON; numbers are `Digits`."""
+"""The JSON object of one field; numbers are `Digits`."""
 
 
 class Digits(str):
-    """A JSON number, as it is written."""
+    """A JSON number as written."""
 
     __slots__ = ()
 
 
 def edit_fields(schema_string: str, edit: Callable[[Field], None]) -> str:
-    """The schema after `edit` has changed each field in place, at every level, parents first.
+    """The schema after `edit` changed each field in place, at every level, parents first.
 
-    `CorruptTableError` where the text is no schema.
+    Raises `CorruptTableError` if the text is not a schema.
     """
     try:
         schema = json.loads(
@@ -34,7 +34,7 @@ def edit_fields(schema_string: str, edit: Callable[[Field], None]) -> str:
         _visit(schema, edit)
         return _render(schema)
     except (ValueError, RecursionError, KeyError, TypeError):
-        raise CorruptTableError("the schema string is no schema") from None
+        raise CorruptTableError("the schema string is not a schema") from None
 
 
 def _visit(kind: Any, edit: Callable[[Field], None]) -> None:
@@ -71,6 +71,6 @@ def _joined(parts: Iterable[str]) -> str:
 
 
 def _text(text: str) -> str:
-    # Half a surrogate pair can stand in JSON as an escape only.
-    half = any("\ud800" <= char <= "\udfff" for char in text)
-    return json.dumps(text, ensure_ascii=half)
+    # JSON can represent an unpaired surrogate only as an escape.
+    unpaired = any("\ud800" <= char <= "\udfff" for char in text)
+    return json.dumps(text, ensure_ascii=unpaired)

@@ -1,7 +1,7 @@
-"""Partition values: strings in the log, typed here for whoever must compare or store them.
+"""Parsing partition values, which are strings in the log, into typed values.
 
-Implements "Partition Value Serialization". The string itself is what every rewrite carries; a typed
-value is only ever derived from it.
+Implements "Partition Value Serialization". Rewrites always copy the string; the typed value is only
+derived from it.
 """
 
 from __future__ import annotations
@@ -26,30 +26,33 @@ from delta_maintenance.protocol.schema.types import (
 
 
 class ParsedPartitionValues(NamedTuple):
-    """Typed values beside the mark of those that rest on a guess; both as long as the strings."""
+    """Typed values, and which of them depend on a guess; both as long as the strings."""
 
     values: pa.Array
-    """Of the type that `schema.to_arrow_type` gives; null for a null and for an empty string."""
+    """Of the type that `to_arrow_type` returns; null for nulls and empty strings."""
     uncertain: pa.BooleanArray
-    """True for a timestamp without a zone that was read as UTC because none was given."""
+    """True for a timestamp without time zone that was read as UTC because no zone was given."""
 
 
 def parse_partition_values(
     strings: pa.Array | pa.ChunkedArray, delta_type: DeltaType, *, zone: tzinfo | None
 ) -> ParsedPartitionValues:
-    """Types the strings of one partition column.
+    """Parses the strings of one partition column.
 
-    `zone` is that of the writer of timestamps without a zone. The log does not tell it; None means
-    UTC and marks every value that depends on it. A time that a change of clocks makes ambiguous is
-    the earlier of the two.
+    `zone` is the time zone of the writer, for timestamps without one; the log does not contain it.
+    With None they are read as UTC and marked as uncertain. An ambiguous local time (when clocks are
+    set back) is read as the earlier one.
 
-    Raises `CorruptTableError`, naming the value, for a string that is not of the type, and
-    `UnsupportedFeatureError` for a type that no partition column can have.
+    Raises `CorruptTableError` with the value for a string that does not match the type, and
+    `UnsupportedFeatureError` for a type that partition columns cannot have.
     """
     arrow_type = to_arrow_type(delta_type)
     if arrow_type is None:
-        raise UnsupportedFeatureError(f"values of a partition column of type {delta_type}")
-    # Many files share few values, so each is parsed once.
+        raise UnsupportedFeatureError(
+            f"partition columns of type {delta_type} are not supported",
+            remedy="use an engine that supports the type",
+        )
+    # Many files share few values, so each distinct value is parsed once.
     encoded = _dictionary_encoded(strings)
     distinct = encoded.dictionary
     parse = _parser(delta_type, zone or UTC)
@@ -73,7 +76,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BOOLEANS = {"true": True, "false": False}
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,38}")
-# An exponent of three digits reaches beyond every type.
+# Exponents of three digits exceed the range of every type.
 _NUMBER = re.compile(r"[+-]?(?=\.?[0-9])[0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?")
 _SPECIAL_FLOAT = re.compile(r"nan|[+-]?inf(?:inity)?", re.IGNORECASE)
 _DAY = r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})"
@@ -99,12 +102,14 @@ def _parsed(text: str | None, parse: Callable[[str], Any], delta_type: DeltaType
     try:
         return parse(text)
     except (ValueError, ArithmeticError):
-        raise CorruptTableError(f"partition value {text!r} is no {delta_type}") from None
+        raise CorruptTableError(f"the partition value {text!r} is not a {delta_type}") from None
 
 
 def _parser(delta_type: DeltaType, zone: tzinfo) -> Callable[[str], Any]:
-    """Turns one non-empty string into what Arrow takes for the type, or raises `ValueError` or
-    `ArithmeticError`."""
+    """A function that converts one non-empty string to an Arrow value of the type.
+
+    It raises `ValueError` or `ArithmeticError` for invalid strings.
+    """
     if isinstance(delta_type, DecimalType):
         return lambda text: _decimal(text, delta_type)
     name = str(delta_type)
@@ -167,7 +172,7 @@ def _microseconds(text: str, zone: tzinfo) -> int:
         hour,
         minute,
         second,
-        # Tables hold microseconds; further digits are cut off.
+        # Tables store microseconds; further digits are truncated.
         int((fraction or "")[:6].ljust(6, "0")),
         tzinfo=zone if offset is None else _fixed_zone(offset),
     )

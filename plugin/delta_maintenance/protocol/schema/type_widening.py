@@ -1,4 +1,4 @@
-"""The types that columns had before, and which changes of them are known ("Type Widening")."""
+"""Type changes recorded in a schema, and which of them are supported ("Type Widening")."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from delta_maintenance.protocol.schema.types import StructType, walk
 _INTEGERS = ("byte", "short", "integer", "long")
 _DECIMAL = re.compile(r"decimal\( *(\d+) *, *(-?\d+) *\)")
 _DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
-"""That a decimal needs before its point to hold every value."""
+"""Digits before the decimal point that a decimal needs for all values of the type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeChange:
-    """One change, of a column or of something in its lists and maps."""
+    """A type change of a column, or of a type nested in it."""
 
     column: str
     before: str
@@ -25,7 +25,7 @@ class TypeChange:
 
     @property
     def is_known(self) -> bool:
-        """Whether the protocol has this change, so that readers can read older files."""
+        """Whether the protocol defines this change, so that readers can convert older files."""
         if self.is_promotion or self.before == "void":
             return True
         if (self.before, self.after) == ("date", "timestamp_ntz"):
@@ -41,7 +41,7 @@ class TypeChange:
 
     @property
     def is_promotion(self) -> bool:
-        """Whether Iceberg has it too, whose readers take files of the one type for the other."""
+        """Whether Iceberg allows the change as well, so that its readers can convert files."""
         if self.before == self.after or (self.before, self.after) == ("float", "double"):
             return True
         if self.before in _INTEGERS and self.after in _INTEGERS:
@@ -53,7 +53,7 @@ class TypeChange:
 
 
 def type_changes(schema: StructType) -> Iterator[TypeChange]:
-    """All that the schema has kept, at every level."""
+    """All type changes that the schema records, at every level."""
     for path, field in walk(schema):
         for change in field.metadata.get("delta.typeChanges") or ():
             yield TypeChange(
@@ -64,17 +64,17 @@ def type_changes(schema: StructType) -> Iterator[TypeChange]:
 
 
 def require_known_changes(schema: StructType) -> None:
-    """`UnsupportedFeatureError` where data files may hold what nobody can read as it is meant."""
+    """Raises `UnsupportedFeatureError` if a type change is not one that readers can convert."""
     for change in type_changes(schema):
         if not change.is_known:
             raise UnsupportedFeatureError(
-                f"the column {change.column} was changed from {change.before} to {change.after}, "
-                "which type widening does not have",
-                remedy="write the data files anew with the engine that changed it",
+                f"the type of the column {change.column} was changed from {change.before} to "
+                f"{change.after}, which type widening does not allow",
+                remedy="rewrite the data files with the engine that changed the type",
             )
 
 
 def _decimal(text: str) -> tuple[int, int] | None:
-    """Precision and scale."""
+    """The precision and scale of a decimal type, or None for another type."""
     found = _DECIMAL.fullmatch(text)
     return None if found is None else (int(found[1]), int(found[2]))

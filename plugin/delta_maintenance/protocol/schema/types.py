@@ -1,9 +1,8 @@
-"""The table's schema as a tree, and the names under which its columns are stored.
+"""The table schema as a tree, and the physical names of columns.
 
-Implements "Schema Serialization Format" and the naming part of "Column Mapping". Reading is
-lenient: a type that this release does not know is carried as `UnknownType`, so that work on the log
-alone never fails on it. The tree is for looking things up. Nothing is ever written from it: a
-writer repeats the schema string byte for byte.
+Implements "Schema Serialization Format" and the naming rules of "Column Mapping". Unknown types are
+parsed as `UnknownType`, so that work on the log never fails because of them. The tree is only for
+lookups and is never rendered: writers copy the schema string.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ ColumnMappingMode = Literal["none", "id", "name"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrimitiveType:
-    """A type that is just a name, such as `long` or `timestamp_ntz`."""
+    """A type that consists of a name, such as `long` or `timestamp_ntz`."""
 
     name: str
 
@@ -49,7 +48,7 @@ class UnknownType:
     """A type of a newer protocol or of another engine."""
 
     definition: str
-    """Its name or, where it is no name, its JSON."""
+    """The name of the type, or its JSON if it is not a name."""
 
     def __str__(self) -> str:
         return self.definition
@@ -68,7 +67,7 @@ class ArrayType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapType:
-    """Keys of one type with values of another."""
+    """A map from keys of one type to values of another."""
 
     key: DeltaType
     value: DeltaType
@@ -83,16 +82,16 @@ class StructField:
     """A named column or nested field."""
 
     name: str
-    """The name that users see."""
+    """The logical name."""
     type: DeltaType
     nullable: bool
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """As in the schema: numbers are numbers, lists are lists."""
+    """The JSON values of the schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructType:
-    """Fields in their order; also the schema as a whole."""
+    """An ordered list of fields; also the schema as a whole."""
 
     fields: tuple[StructField, ...]
 
@@ -100,7 +99,7 @@ class StructType:
         return f"struct<{','.join(f'{item.name}:{item.type}' for item in self.fields)}>"
 
     def find(self, name: str) -> StructField | None:
-        """The direct field of exactly that name."""
+        """The direct field with exactly that name, or None."""
         return next((item for item in self.fields if item.name == name), None)
 
 
@@ -108,24 +107,24 @@ DeltaType = PrimitiveType | DecimalType | UnknownType | ArrayType | MapType | St
 
 
 def parse_schema(schema_string: str) -> StructType:
-    """Reads `metaData.schemaString`; `CorruptTableError` where it is not the JSON of a struct.
+    """Parses `metaData.schemaString`. Raises `CorruptTableError` if it is not a struct in JSON.
 
-    An absent `nullable`, `containsNull` or `valueContainsNull` counts as true.
+    A missing `nullable`, `containsNull` or `valueContainsNull` counts as true.
     """
     try:
         schema = _type(json.loads(schema_string))
     except (ValueError, RecursionError):
-        raise CorruptTableError("the schema string is no JSON") from None
+        raise CorruptTableError("the schema string is not valid JSON") from None
     if not isinstance(schema, StructType):
-        raise CorruptTableError(f"the schema is no struct: {schema}")
+        raise CorruptTableError(f"the schema is not a struct: {schema}")
     return schema
 
 
 def column_mapping_mode(protocol: Protocol, configuration: Mapping[str, str]) -> ColumnMappingMode:
-    """How columns are found in data files, statistics and partition values.
+    """The mode by which columns are found in data files, statistics and partition values.
 
-    The property counts only if the protocol supports column mapping; then a mode that this release
-    does not know raises `UnsupportedFeatureError`.
+    The property has an effect only if the protocol supports column mapping. In that case an unknown
+    mode raises `UnsupportedFeatureError`.
     """
     mode = configuration.get("delta.columnMapping.mode")
     if mode is None or not supports(protocol, "columnMapping"):
@@ -133,34 +132,34 @@ def column_mapping_mode(protocol: Protocol, configuration: Mapping[str, str]) ->
     known = _MODES.get(mode)
     if known is None:
         raise UnsupportedFeatureError(
-            f"the column mapping mode {mode!r} is unknown",
+            f"unknown column mapping mode {mode!r}",
             remedy="set delta.columnMapping.mode to none, id or name",
         )
     return known
 
 
 def physical_name(column: StructField, mode: ColumnMappingMode) -> str:
-    """The name of the column in partition values, statistics and, but for mode `id`, data files.
+    """The name of a column in partition values, statistics and, except in mode `id`, data files.
 
-    `CorruptTableError` where columns are mapped and this one has no physical name.
+    Raises `CorruptTableError` if columns are mapped and this one has no physical name.
     """
     if mode == "none":
         return column.name
     name = column.metadata.get("delta.columnMapping.physicalName")
     if not isinstance(name, str):
-        raise CorruptTableError(f"column {column.name!r} has no physical name")
+        raise CorruptTableError(f"the column {column.name!r} has no physical name")
     return name
 
 
 def physical_schema(schema: StructType, mode: ColumnMappingMode) -> StructType:
-    """The same tree with physical names at every level."""
+    """The schema with physical names at every level."""
     return schema if mode == "none" else _physical_struct(schema, mode)
 
 
 def to_arrow_type(delta_type: DeltaType) -> pa.DataType | None:
-    """The Arrow type of single values, as checkpoints hold them in statistics and partition values.
+    """The Arrow type of single values in the statistics and partition values of checkpoints.
 
-    None for types that neither of them can hold: nested ones, `variant`, `void`, unknown ones.
+    None for types that neither can contain: nested types, `variant`, `void` and unknown types.
     """
     if isinstance(delta_type, DecimalType):
         return pa.decimal128(delta_type.precision, delta_type.scale)
@@ -170,7 +169,7 @@ def to_arrow_type(delta_type: DeltaType) -> pa.DataType | None:
 def has_bounds(delta_type: DeltaType) -> bool:
     """Whether statistics of a column of this type have a minimum and a maximum.
 
-    Booleans and binaries are typed but have none. Variants have them in a form of their own.
+    Booleans and binaries have none. Variants have bounds in another form.
     """
     return to_arrow_type(delta_type) is not None and delta_type not in _UNBOUNDED
 
@@ -178,13 +177,13 @@ def has_bounds(delta_type: DeltaType) -> bool:
 def walk(schema: StructType) -> Iterator[tuple[tuple[str, ...], StructField]]:
     """Every field at every level with its path, parents first.
 
-    A path goes through lists and maps by the words `element`, `key` and `value`.
+    In a path, the words `element`, `key` and `value` stand for lists and maps.
     """
     yield from _walk(schema, ())
 
 
 def duplicate_names(schema: StructType) -> tuple[tuple[str, ...], ...]:
-    """Paths of fields whose name, regardless of case, an earlier field of the same struct has."""
+    """The paths of fields whose name, ignoring case, an earlier field of the same struct has."""
     seen: set[tuple[tuple[str, ...], str]] = set()
     duplicates = []
     for path, _ in walk(schema):
@@ -219,7 +218,7 @@ def _type(value: Any) -> DeltaType:
     if isinstance(value, str):
         return _named_type(value)
     if not isinstance(value, dict):
-        raise CorruptTableError(f"the schema holds {value!r} where a type belongs")
+        raise CorruptTableError(f"the schema contains {value!r} where a type is expected")
     kind = value.get("type")
     if kind == "struct":
         fields = value.get("fields")
@@ -257,7 +256,7 @@ def _field(value: Any) -> StructField:
         raise CorruptTableError("the schema has a field without a name")
     metadata = value.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
-        raise CorruptTableError(f"the metadata of column {name!r} is no object")
+        raise CorruptTableError(f"the metadata of the column {name!r} is not an object")
     return StructField(
         name=name,
         type=_type(value.get("type")),

@@ -1,7 +1,8 @@
-"""Statistics between their two forms: the JSON text of `stats` and the columns of `stats_parsed`.
+"""Converting statistics between JSON text (`stats`) and columns (`stats_parsed`).
 
-Implements "Per-file Statistics". Batches of rows go through Arrow's JSON reader; only the rows it
-refuses are read one by one. What the other form cannot hold is named, never dropped in silence.
+Implements "Per-file Statistics". Batches of rows are parsed by Arrow's JSON reader; only rows that
+it rejects are parsed one by one. Values that the other form cannot represent are reported in
+`lost`, never dropped silently.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from delta_maintenance.protocol.statistics.as_struct import (
-    LONGEST_PATH,
+    MAX_PATH_LENGTH,
     ConvertedStatistics,
     Path,
     merge_null_counts,
@@ -32,12 +33,12 @@ from delta_maintenance.protocol.statistics.values import (
 
 
 def num_records(stats: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """`numRecords` of each row's JSON statistics, int64; null where there is no such count.
+    """`numRecords` of each row's JSON statistics as int64, null if there is no valid count.
 
-    Text that is no JSON object, and a count that is no integer from 0 to 2^63-1, are null too:
-    broken statistics are no statistics, never an error.
+    Text that is not a JSON object, and a count that is not an integer from 0 to 2^63-1, give null:
+    invalid statistics count as missing and are not an error.
     """
-    reader = _Reader(pa.struct([("numRecords", pa.int64())]), account=False)
+    reader = _Reader(pa.struct([("numRecords", pa.int64())]), record_lost=False)
     chunks = stats.chunks if isinstance(stats, pa.ChunkedArray) else [stats]
     counts = [pc.struct_field(reader.read(part), 0) for chunk in chunks for part in _slices(chunk)]
     found = pa.concat_arrays([pa.array([], pa.int64()), *counts])
@@ -47,10 +48,11 @@ def num_records(stats: pa.Array | pa.ChunkedArray) -> pa.Array:
 def parse_statistics(stats: pa.Array, statistics_type: pa.StructType) -> ConvertedStatistics:
     """The JSON statistics of one batch as `stats_parsed` of the given type.
 
-    `nullCounts`, the misspelling of older protocol texts, is read as `nullCount`. Values are never
-    rounded, wrapped or guessed; those without an exact equivalent are null and named in `lost`.
+    `nullCounts`, a misspelling in older protocol texts, is read as `nullCount`. Values are never
+    rounded, wrapped or guessed. A value without an exact equivalent becomes null and is reported in
+    `lost`.
     """
-    reader = _Reader(statistics_type, account=True)
+    reader = _Reader(statistics_type, record_lost=True)
     parts = [reader.read(part) for part in _slices(stats)]
     values = pa.concat_arrays([pa.array([], statistics_type), *parts])
     return ConvertedStatistics(
@@ -63,11 +65,11 @@ def parse_statistics(stats: pa.Array, statistics_type: pa.StructType) -> Convert
 def render_statistics(
     parsed: pa.StructArray, statistics_type: pa.StructType | None = None
 ) -> ConvertedStatistics:
-    """The JSON text of each row of one batch of `stats_parsed`, leaving out what is null.
+    """The JSON text of each row of a batch of `stats_parsed`, without null members.
 
-    `parsed` may hold any columns. Whether a timestamp is an instant or a local time is what
-    `statistics_type` says of its column; without that, a zone or the unit of INT96, nanoseconds,
-    marks an instant. The text of a batch must stay below 2 GiB.
+    `parsed` may have any columns. `statistics_type` decides whether a timestamp column has a time
+    zone; without it, a zone or the unit nanoseconds (INT96) means that it has. The text of a batch
+    must stay below 2 GiB.
     """
     lost: set[Path] = set()
     parts = [
@@ -81,13 +83,13 @@ def render_statistics(
     )
 
 
-# Short pieces let Arrow use the same memory again and again, which is most of the speed.
+# With short slices Arrow reuses its memory, which accounts for most of the speed.
 _SLICE_ROWS = 1 << 15
 _SLICE_BYTES = 16 << 20
 _BLOCK_BYTES = 4 << 20
 _LONG_ROW = 2048
 _MANY_BRACKETS = 1000
-_SOMETHING_BEHIND = r"\}\s*[^\s,}\]]"
+_TRAILING_TEXT = r"\}\s*[^\s,}\]]"
 _QUOTED_NON_FINITE = r':"(NaN|-?Infinity)"'
 
 
@@ -97,19 +99,19 @@ def _slices(stats: pa.Array) -> list[pa.Array]:
 
 
 class _Reader:
-    """Reads JSON rows into one struct type and remembers in `lost` what had no place in it."""
+    """Parses JSON rows into a struct type; `lost` collects the paths that the type lacks."""
 
-    def __init__(self, target: pa.StructType, *, account: bool) -> None:
+    def __init__(self, target: pa.StructType, *, record_lost: bool) -> None:
         self.lost: set[Path] = set()
         self._target = target
         self._raw = _raw_type(target)
-        self._unexpected = "infer" if account else "ignore"
+        self._unexpected = "infer" if record_lost else "ignore"
         if target.get_field_index("nullCount") >= 0:
             null_count = self._raw.field("nullCount").type
             self._raw = pa.struct([*self._raw, pa.field("nullCounts", null_count)])
 
     def read(self, stats: pa.Array) -> pa.StructArray:
-        """One struct for each text; null where the text is null or no JSON object."""
+        """One struct for each text, null for nulls and for text that is not a JSON object."""
         return in_parts(stats, self._read_together, self._read_one_by_one)
 
     def _read_together(self, stats: pa.Array) -> pa.StructArray:
@@ -120,13 +122,13 @@ class _Reader:
         except pa.ArrowInvalid:
             if not pc.any(pc.match_substring_regex(texts, _QUOTED_NON_FINITE)).as_py():
                 raise
-            # Arrow reads NaN and Infinity as doubles only without quotes. Taking them away harms
-            # no value of valid JSON: a string column that holds such a word refuses it bare.
+            # Arrow reads NaN and Infinity as doubles only without quotes. Removing the quotes is
+            # safe for valid JSON: a string column with such a word rejects it without quotes.
             _read_json(texts, pa.struct([]), "ignore")
             bare = pc.replace_substring_regex(texts, _QUOTED_NON_FINITE, r":\1")
             raw = _read_json(bare, self._raw, self._unexpected)
-        # Arrow lets a decimal with too many digits into its column, where writing would cut it,
-        # and turns a number too large for 32 bits into infinity. Row by row we can tell.
+        # Arrow accepts decimals with too many digits, which would be truncated when written, and
+        # turns numbers too large for 32 bits into infinity. Parsing row by row detects both.
         raw.validate(full=True)
         if _has_infinite_float32(raw, self._target):
             raise pa.ArrowInvalid("some number may be too large for its type")
@@ -159,7 +161,7 @@ class _Reader:
 
     def _note(self, path: Path, *leftovers: object) -> None:
         for value in leftovers:
-            if isinstance(value, dict) and len(path) < LONGEST_PATH:
+            if isinstance(value, dict) and len(path) < MAX_PATH_LENGTH:
                 for name, member in value.items():
                     self._note((*path, name), member)
             elif value is not None:
@@ -204,18 +206,17 @@ def _read_json(texts: pa.StringArray, kind: pa.StructType, unexpected: str) -> p
 def _raw_type(target: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(target):
         return pa.struct([pa.field(field.name, _raw_type(field.type)) for field in target])
-    # Left to itself, Arrow's JSON reader takes fewer spellings of times than writers use.
+    # Arrow's JSON reader accepts fewer spellings of dates and timestamps than writers use.
     text = pa.types.is_date(target) or pa.types.is_timestamp(target)
     return pa.string() if text else target
 
 
 def _check_shape(texts: pa.StringArray) -> None:
     texts.validate(full=True)
-    # An object that begins in one row cannot end in another if every row opens and closes one,
-    # so each row holds at least one. Anything behind it would be read as a further row, and a
-    # null there crashes Arrow.
+    # If every row starts and ends an object, no object spans two rows, so each row has at least
+    # one. Text after it would be read as another row, and a null there crashes Arrow.
     shaped = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
-    followed = pc.match_substring_regex(texts, _SOMETHING_BEHIND)
+    followed = pc.match_substring_regex(texts, _TRAILING_TEXT)
     if pc.all(shaped).as_py() is False or pc.any(followed).as_py():
         raise pa.ArrowInvalid("some text is not exactly one object")
     # Deep nesting overflows the stack of Arrow's threads.
@@ -255,7 +256,7 @@ def _row_texts(
 def _object_text(
     column: pa.StructArray, kind: pa.DataType | None, path: Path, lost: set[Path]
 ) -> pa.StringArray | None:
-    """None where no member has a JSON form, as in the struct that a variant is in Parquet."""
+    """The JSON objects, or None if no member has a JSON form, as in the struct of a variant."""
     members: list[Any] = []
     for field, child in zip(column.type, column.flatten(), strict=True):
         here = (*path, field.name)
@@ -263,15 +264,15 @@ def _object_text(
         if text is None:
             continue
         key = f",{json.dumps(field.name, ensure_ascii=False)}:"
-        # A null must take its key away with it; without nulls one join does for all members.
+        # A null must remove its key as well; without nulls, one join handles all members.
         members += [pc.binary_join_element_wise(key, text, "")] if text.null_count else [key, text]
     if column.type.num_fields and not members:
         return None
-    # Not null_handling="skip": that drops rows whose members are all null.
+    # Not null_handling="skip", which drops rows whose members are all null.
     body = pc.binary_join_element_wise(
         pa.repeat("", len(column)), *members, "", null_handling="replace", null_replacement=""
     )
-    # The comma of the first member that is there becomes the opening bracket.
+    # The comma before the first member becomes the opening brace.
     text = pc.binary_join_element_wise(pc.binary_replace_slice(body, 0, 1, "{"), "}", "")
     if column.null_count:
         return pc.if_else(pc.is_valid(column), text, pa.scalar(None, pa.string()))

@@ -1,6 +1,6 @@
-"""Statistics as columns: what a conversion reports, and `stats_parsed` from type to type.
+"""Statistics as columns: results of conversions, and alignment of `stats_parsed` to a type.
 
-Implements the `stats_parsed` half of "Per-file Statistics" and "Checkpoint Schema".
+Implements the `stats_parsed` part of "Per-file Statistics" and "Checkpoint Schema".
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ import pyarrow.compute as pc
 from delta_maintenance.protocol.statistics.values import converted
 
 Path = tuple[str, ...]
-"""Where a statistic sits, such as `("minValues", "address", "city")`, in physical names."""
+"""The location of a statistic in physical names, such as `("minValues", "address", "city")`."""
 
-LONGEST_PATH = 64
-"""Foreign statistics may nest deeper than Python can recurse; paths to them end here."""
+MAX_PATH_LENGTH = 64
+"""Paths are truncated here, because statistics may be nested deeper than Python can recurse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ConvertedStatistics:
-    """Statistics in another form, with an account of what that form could not take."""
+    """Converted statistics, and the values that the conversion could not represent."""
 
     values: pa.Array
-    """One value for each row that came in; null where there are no statistics."""
+    """One value for each input row; null where there are no statistics."""
     unreadable: pa.BooleanArray
-    """Rows whose text is no JSON object: they count as having no statistics."""
+    """Rows whose text is not a JSON object; they count as rows without statistics."""
     lost: tuple[Path, ...]
-    """Statistics that some row has and `values` lacks, sorted. Where there are any, only the
-    source is complete."""
+    """Paths of statistics that are in some input row and not in `values`, sorted. If there are any,
+    only the input is complete."""
 
 
 def align_statistics(parsed: pa.StructArray, statistics_type: pa.StructType) -> ConvertedStatistics:
-    """`stats_parsed` as a checkpoint holds it, brought to exactly `statistics_type`.
+    """The `stats_parsed` of a checkpoint, converted to exactly `statistics_type`.
 
-    The columns of `parsed` may be any, in any order, with the null counts under either spelling
-    and timestamps as INT96 or microseconds, with or without a zone (none means UTC). Types that
-    were widened since are widened; nothing is ever rounded or cut.
+    `parsed` may have any columns in any order, either spelling of `nullCount`, and timestamps as
+    INT96 or microseconds with or without a time zone (none means UTC). Types are widened if the
+    table widened them; values are never rounded or truncated.
     """
     lost: set[Path] = set()
     values = _aligned(merge_null_counts(parsed, lost), statistics_type, (), lost)
@@ -48,7 +48,7 @@ def align_statistics(parsed: pa.StructArray, statistics_type: pa.StructType) -> 
 
 
 def merge_null_counts(parsed: pa.StructArray, lost: set[Path]) -> pa.StructArray:
-    """`parsed` with `nullCounts` under its right name; `lost` learns of rows that have both."""
+    """`parsed` with `nullCounts` renamed to `nullCount`; `lost` records rows that have both."""
     names = [field.name for field in parsed.type]
     if "nullCounts" not in names:
         return parsed
@@ -69,8 +69,8 @@ def merge_null_counts(parsed: pa.StructArray, lost: set[Path]) -> pa.StructArray
 
 
 def paths_with_values(column: pa.Array, path: Path) -> Iterator[Path]:
-    """The leaves of `column` that hold anything, where `path` is its own place."""
-    if pa.types.is_struct(column.type) and len(path) < LONGEST_PATH:
+    """The paths of leaves with values in `column`, whose own path is `path`."""
+    if pa.types.is_struct(column.type) and len(path) < MAX_PATH_LENGTH:
         for field, child in zip(column.type, column.flatten(), strict=True):
             yield from paths_with_values(child, (*path, field.name))
     elif column.null_count < len(column):
@@ -78,12 +78,12 @@ def paths_with_values(column: pa.Array, path: Path) -> Iterator[Path]:
 
 
 def has_values(column: pa.Array) -> bool:
-    """Whether any leaf holds anything; an object without members holds nothing."""
+    """Whether any leaf has a value; objects without members have none."""
     return any(True for _ in paths_with_values(column, ()))
 
 
 def none_unreadable(rows: int) -> pa.BooleanArray:
-    """The `unreadable` of a source that is no text."""
+    """The `unreadable` of input that is not text."""
     return pc.is_valid(pa.nulls(rows))
 
 

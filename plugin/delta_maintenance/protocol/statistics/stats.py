@@ -1,9 +1,8 @@
-"""Per-file statistics: their count, their type in checkpoints, and the way from form to form.
+"""Per-file statistics: row counts, their type in checkpoints, and conversions.
 
-Implements "Per-file Statistics" and the `stats_parsed` part of "Checkpoint Schema". A file's
-statistics are JSON text in `stats`, columns in `stats_parsed`, or both. A checkpoint that writes
-the form it was not given converts it, and asks `ConvertedStatistics.lost` before it lets go of the
-source.
+Implements "Per-file Statistics" and the `stats_parsed` part of "Checkpoint Schema". The statistics
+of a file are JSON text in `stats`, columns in `stats_parsed`, or both. A checkpoint that writes the
+form it lacks converts the other one, and checks `ConvertedStatistics.lost` before it drops that.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ def statistics_arrow_type(
 ) -> pa.StructType:
     """The type of `stats_parsed` for a table, by physical names, without partition columns.
 
-    Bounds have a leaf for each number, date, timestamp and string, null counts one for each column
-    that is no struct. A part without leaves is left out, because Parquet has no empty structs.
-    `CorruptTableError` where columns are mapped and one has no physical name.
+    Bounds have a leaf for each numeric, date, timestamp and string column, null counts one for each
+    column that is not a struct. Parts without leaves are omitted, because Parquet has no empty
+    structs. Raises `CorruptTableError` if columns are mapped and one has no physical name.
     """
     columns = _data_columns(schema, partition_columns, mode)
     bounds = _bounds(columns)
@@ -73,10 +72,10 @@ def statistics_arrow_type(
 def unconvertible_columns(
     schema: StructType, *, partition_columns: Iterable[str], mode: ColumnMappingMode
 ) -> tuple[Path, ...]:
-    """Physical paths of the columns whose bounds have two forms that we cannot convert.
+    """Physical paths of the columns whose bounds cannot be converted between the two forms.
 
-    These are variants and types this release does not know. On a table with any, a checkpoint
-    keeps the form it was given.
+    These are variants and unknown types. A checkpoint of a table with such columns keeps the form
+    of its input.
     """
     return tuple(_unconvertible(_data_columns(schema, partition_columns, mode), ()))
 

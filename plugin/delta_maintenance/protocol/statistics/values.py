@@ -1,8 +1,8 @@
-"""Single statistics columns: JSON text to typed values, typed values to JSON text, type to type.
+"""Conversions of single statistics columns: from JSON text, to JSON text, and between types.
 
-Every conversion is exact or it is none: a value that the other form cannot hold comes out as null,
-and because no conversion turns a null into a value, a grown null count tells the caller of it.
-Implements the value encodings of "Per-file Statistics".
+Implements the value encodings of "Per-file Statistics". Every conversion is exact: a value that the
+other form cannot represent becomes null. No conversion turns a null into a value, so an increased
+null count shows the caller that values were lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 NON_FINITE = ("NaN", "Infinity", "-Infinity")
-"""The doubles that JSON has no number for; statistics hold them as strings."""
+"""Doubles that are not JSON numbers; statistics contain them as strings."""
 
 _SMALL = 64
 _BRANCHES = 8
@@ -38,7 +38,7 @@ _TIME = re.compile(
 
 
 class JsonNumber(str):
-    """A JSON number as it was written, so that no digit of it is lost before its type is known."""
+    """A JSON number as written, so that no digit is lost before its type is known."""
 
     __slots__ = ()
 
@@ -46,10 +46,10 @@ class JsonNumber(str):
 def in_parts(
     values: pa.Array, fast: Callable[[pa.Array], pa.Array], slow: Callable[[pa.Array], pa.Array]
 ) -> pa.Array:
-    """Applies `fast` to as much of `values` as it accepts and `slow` to the small rest.
+    """Applies `fast` to the parts of `values` that it accepts, and `slow` to the others.
 
-    `fast` refuses a whole array by raising `pyarrow.ArrowInvalid`; the array is then cut up until
-    the values to blame sit in a short piece. Both return arrays of one type.
+    `fast` rejects an array by raising `pyarrow.ArrowInvalid`. The array is then split until the
+    rejected values are in a short part. Both return arrays of the same type.
     """
     try:
         return fast(values)
@@ -63,18 +63,18 @@ def in_parts(
 
 
 def from_json_scalars(values: Sequence[object], target: pa.DataType) -> list[Any]:
-    """Parsed JSON values as Python values of a `target` leaf; None for what is not exactly one.
+    """Parsed JSON values as Python values of the leaf type `target`; None if not exact.
 
-    Numbers come as `JsonNumber`. Dates and timestamps stay text: see `from_text`.
+    Numbers are passed as `JsonNumber`. Dates and timestamps stay text: see `from_text`.
     """
     read = _scalar_reader(target)
     return [None if value is None else read(value) for value in values]
 
 
 def from_text(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """The values of a date or timestamp column from their JSON text; other text becomes null.
+    """The values of a date or timestamp column from their JSON text; invalid text becomes null.
 
-    A timestamp needs a zone if `target` has one and must have none if not: guessing a zone would
+    A timestamp must have a time zone if `target` has one, and none otherwise: a guessed zone would
     move the bound.
     """
     if not (pa.types.is_date(target) or pa.types.is_timestamp(target)):
@@ -91,9 +91,9 @@ def from_text(texts: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def to_json_text(values: pa.Array, *, zoned: bool) -> pa.Array | None:
-    """The JSON text of each value, null for null; None if the type is no statistic of JSON.
+    """The JSON text of each value, null for null; None for a type without a JSON form.
 
-    `zoned` says whether a timestamp is an instant (and is written with a `Z`) or a local time.
+    `zoned` decides whether timestamps are written with a `Z` (with a time zone) or without.
     """
     kind = values.type
     if pa.types.is_dictionary(kind):
@@ -114,9 +114,9 @@ def to_json_text(values: pa.Array, *, zoned: bool) -> pa.Array | None:
 
 
 def converted(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """`values` as `target`; null where that would round, cut or guess.
+    """`values` as `target`, null where the conversion would round, truncate or guess.
 
-    A timestamp without a zone counts as UTC: that is what INT96 columns hold.
+    A timestamp without a time zone counts as UTC, as in INT96 columns.
     """
     source = values.type
     if source == target or pa.types.is_null(source):
@@ -160,7 +160,7 @@ def _is_string(kind: pa.DataType) -> bool:
 def _exactly(value: pa.Scalar, target: pa.DataType) -> pa.Scalar | None:
     try:
         if _is_decimal(target) and pa.types.is_integer(value.type):
-            # Arrow wants room for every value of the integer type; only this one has to fit.
+            # Arrow requires space for all values of the integer type; here one value has to fit.
             return pa.scalar(value.as_py(), target)
         return value.cast(target)
     except pa.ArrowInvalid:
@@ -185,13 +185,13 @@ def _scalar_reader(target: pa.DataType) -> Callable[[object], Any]:
 def _text(value: object) -> str | None:
     if not isinstance(value, str) or isinstance(value, JsonNumber):
         return None
-    # JSON can escape half of a surrogate pair; Arrow and Parquet hold UTF-8, which cannot.
+    # JSON can escape an unpaired surrogate, which UTF-8 (Arrow, Parquet) cannot represent.
     return value if value.isascii() or not _SURROGATE.search(value) else None
 
 
 def _integer(value: object, bound: int) -> int | None:
     number = _number(value)
-    # The range comes first: an exponent of a billion must not become a billion digits.
+    # The range is checked first, because `int` of a number such as 1e999999999 is expensive.
     if number is None or not -bound <= number < bound:
         return None
     return int(number) if number == int(number) else None
@@ -207,7 +207,7 @@ def _double(value: object) -> float | None:
 def _float(value: object) -> float | None:
     if _double(value) is None:
         return None
-    # Through Arrow, because a 64-bit step in between would round twice.
+    # Cast by Arrow, because an intermediate 64-bit value would be rounded twice.
     number: float = pa.scalar(str(value)).cast(pa.float32()).as_py()
     return None if math.isinf(number) and value not in NON_FINITE else number
 
@@ -237,7 +237,7 @@ def _days(text: str | None) -> int | None:
 def _civil_days(found: re.Match[str]) -> int | None:
     sign, digits, month, day = found.groups()
     cycle, year = divmod(int(sign + digits) - 2000, _CYCLE_YEARS)
-    # Python's calendar ends at 9999 and starts at 1; Gregorian years repeat every 400.
+    # Python supports the years 1 to 9999; the Gregorian calendar repeats every 400 years.
     try:
         ordinal = date(2000 + year, int(month), int(day)).toordinal()
     except ValueError:
@@ -273,7 +273,7 @@ def _escaped(texts: pa.Array) -> pa.Array:
         texts.validate(full=True)
     except pa.ArrowInvalid:
         texts = in_parts(texts, _validated, _only_valid)
-    # Searching the bytes of the column at once costs less than looking at each value.
+    # One search over all bytes of the column is faster than a search in each value.
     raw = _bytes(texts)
     for char in ("\\", '"', *map(chr, range(0x20))):
         if char.encode() in raw:
@@ -307,7 +307,7 @@ def _only_valid(texts: pa.Array) -> pa.Array:
 
 def _float_text(values: pa.Array) -> pa.Array:
     texts = values.cast(pa.string())
-    # A bare integer would lose the sign of -0.0 in readers that see an integer.
+    # Written as an integer, -0.0 would lose its sign in readers that parse integers.
     texts = pc.replace_substring_regex(texts, r"^(-?\d+)$", r"\1.0")
     finite = pc.is_finite(values)
     if pc.all(finite).as_py() is not False:
@@ -323,7 +323,7 @@ def _decimal_text(values: pa.Array) -> pa.Array:
     scale = values.type.scale
     if scale <= 0 or not pc.any(pc.match_substring(texts, "E")).as_py():
         return texts
-    # Arrow writes 0.00000000 as 0E-8. The same bytes at scale 0 give the digits without exponent.
+    # Arrow writes 0.00000000 as 0E-8. Reading the same bytes with scale 0 gives plain digits.
     wide = values.cast(pa.decimal128(38, scale))
     whole = pa.Array.from_buffers(
         pa.decimal128(38, 0), len(wide), wide.buffers(), wide.null_count, wide.offset
@@ -356,7 +356,7 @@ def _clock_text(local: pa.Array, micros: pa.Array) -> pa.Array:
     whole = pc.equal(millis, micros)
     texts = local.cast(pa.timestamp("ms"), safe=False).cast(pa.string())
     if pc.all(whole).as_py() is False:
-        # Milliseconds are what Delta writers agree on; only finer values get six digits.
+        # Delta writers use milliseconds; only finer values get six digits.
         texts = pc.if_else(whole, texts, local.cast(pa.string()))
     return pc.binary_replace_slice(texts, 10, 11, "T")
 
@@ -364,7 +364,7 @@ def _clock_text(local: pa.Array, micros: pa.Array) -> pa.Array:
 def _with_unusual(
     texts: pa.Array, usual: pa.Array, numbers: pa.Array, text_of: Callable[[int], str]
 ) -> pa.Array:
-    # Arrow writes years beyond four digits without the sign that ISO 8601 demands, then not at all.
+    # Arrow writes years above 9999 without the sign that ISO 8601 requires, or not at all.
     if pc.all(usual).as_py() is not False:
         return texts
     unusual = pc.fill_null(pc.invert(usual), False)
@@ -391,6 +391,6 @@ def _moment_text(micros: int) -> str:
 
 
 _FIRST_DAY = -719_528
-"""0000-01-01, counted from 1970-01-01."""
+"""Days from 1970-01-01 to 0000-01-01."""
 _END_DAY = 2_932_897
-"""10000-01-01."""
+"""Days from 1970-01-01 to 10000-01-01."""

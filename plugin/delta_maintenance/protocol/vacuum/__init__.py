@@ -1,1 +1,1 @@
-"""Which files a vacuum may see and which it must keep."""
+"""Rules of vacuum: visible files, protected files and reasons for deletion."""

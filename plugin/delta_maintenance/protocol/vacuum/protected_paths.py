@@ -1,9 +1,10 @@
-"""Which files below a table's root its log refers to, in every way in which they may be written.
+"""The files below a table's root that its log refers to, in every spelling they may have.
 
-Implements "Add File and Remove File" and "Deletion Vectors" for whoever deletes files. The path of
-an action is a URI, decoded once, but there are writers that never encoded theirs, and absolute
-paths may name this very table under another address. So a file is protected under each spelling
-that could mean it: too many keep a dead file, one too few loses a live one.
+Implements "Add File and Remove File" and "Deletion Vectors" for operations that delete files. The
+path of an action is a URI and is decoded once. Some writers do not encode paths, however, and an
+absolute path may name the same table by another address. A file is therefore protected under every
+spelling that could refer to it: an extra spelling can keep an unneeded file, a missing one could
+delete a live file.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ Mask = npt.NDArray[np.bool_]
 
 _ODD_SEGMENT = r"(^|/)\.{0,2}(/|$)"
 """An empty, `.` or `..` segment, which some readers resolve and stores take literally."""
-_PERHAPS_ODD = rf"{_ODD_SEGMENT}|%2[eEfF]"
+_MAYBE_ODD = rf"{_ODD_SEGMENT}|%2[eEfF]"
 _ENCODED_UUID = 20
 _Z85_DIGITS = np.full(256, -1, np.int64)
 _Z85_DIGITS[np.frombuffer(Z85, np.uint8)] = np.arange(len(Z85))
 
 
 class _HashSet:
-    """Hashes of paths, sorted when they are asked for."""
+    """A set of path hashes, sorted on demand."""
 
     def __init__(self) -> None:
         self._sorted = np.empty(0, np.uint64)
@@ -81,48 +82,49 @@ class _HashSet:
 
 @dataclass(slots=True)
 class ProtectedPaths:
-    """The files that a log refers to, as a set that answers which paths are in it.
+    """The set of files that a log refers to, with a test for membership.
 
-    It holds no texts but their hashes, without regard to case and to Unicode's forms, which there
-    are file systems that do not mind either. Two paths of one hash protect each other: that may
-    keep a dead file, and never loses a live one.
+    It stores hashes of the paths instead of text, ignoring case and Unicode normalisation, because
+    some file systems ignore them too. Two paths with the same hash protect each other. This can
+    keep an unneeded file and never deletes a live one.
     """
 
     roots: Sequence[str]
-    """Every address of the table's root, as the user gave it first."""
+    """All addresses of the table's root, starting with the one given by the user."""
     _places: _HashSet = field(default_factory=_HashSet)
     _names: _HashSet = field(default_factory=_HashSet)
-    """Of files that lie under none of the addresses, the bare names: a store may be known under an
-    address that nobody mentioned, a mount, a link or an alias."""
+    """The file names of paths outside all known addresses. A store may be known under addresses
+    that were not given, such as a mount, a link or an alias."""
 
-    def offer(self, actions: pa.Table) -> None:
-        """Takes in adds or removes: their `path`, and their `deletionVector` where they have one.
+    def add(self, actions: pa.Table) -> None:
+        """Adds the files of adds or removes: their `path` and, if present, `deletionVector`.
 
-        `CorruptTableError` and `UnsupportedFeatureError` where a vector's file cannot be told.
+        Raises `CorruptTableError` or `UnsupportedFeatureError` if the file of a deletion vector
+        cannot be determined.
         """
         spellings = spellings_of(actions, roots=self.roots)
         self._places.add(spellings.places)
         self._names.add(spellings.names_outside)
 
-    def take_hashes(self, places: Hashes, names: Hashes) -> None:
-        """Takes in what `hash_paths` gave for places below the root and for names outside."""
+    def add_hashes(self, places: Hashes, names: Hashes) -> None:
+        """Adds the `hash_paths` of paths below the root and of file names outside."""
         self._places.add_hashes(places)
         self._names.add_hashes(names)
 
-    def take(self, other: ProtectedPaths) -> None:
-        """Takes in everything that another set holds."""
-        self.take_hashes(*other.hashes())
+    def update(self, other: ProtectedPaths) -> None:
+        """Adds all files of another set."""
+        self.add_hashes(*other.hashes())
 
     def hashes(self) -> tuple[Hashes, Hashes]:
-        """Of places below the root, and of names outside: to be carried to another process."""
+        """The hashes of paths below the root and of names outside, to send to another process."""
         return self._places.sorted(), self._names.sorted()
 
-    def take_literally(self, paths: Sequence[pa.StringArray]) -> None:
-        """Takes in paths of files that are there, relative to the root."""
+    def add_literal(self, paths: Sequence[pa.StringArray]) -> None:
+        """Adds paths of existing files, relative to the root and not encoded."""
         self._places.add(paths)
 
     def covers(self, paths: pa.StringArray) -> Mask:
-        """Which of these literal paths, relative to the root, are in use."""
+        """Marks those of the literal paths, relative to the root, that are in the set."""
         covered = self._places.has(paths)
         if self._names:
             covered |= self._names.has(pc.replace_substring_regex(paths, "(?s)^.*/", ""))
@@ -131,19 +133,19 @@ class ProtectedPaths:
 
 @dataclass(frozen=True, slots=True)
 class Spellings:
-    """The files of some actions, each under every spelling that could mean it."""
+    """The files of some actions, each under every spelling that could refer to it."""
 
     places: list[pa.BinaryArray] = field(default_factory=list)
-    """Relative to the root and literal, as far as they lie below it."""
+    """Literal paths relative to the root, for files below it."""
     names_outside: list[pa.BinaryArray] = field(default_factory=list)
-    """The bare names of files that lie under none of the addresses of the root."""
+    """The names of files that are below none of the root's addresses."""
 
 
 def spellings_of(actions: pa.Table, *, roots: Sequence[str]) -> Spellings:
-    """The files of adds or removes, of their data and of their deletion vectors.
+    """The data files and deletion vector files of adds or removes.
 
-    `roots` are the addresses of the table's root. `CorruptTableError` and `UnsupportedFeatureError`
-    where a vector's file cannot be told.
+    `roots` contains the addresses of the table's root. Raises `CorruptTableError` or
+    `UnsupportedFeatureError` if the file of a deletion vector cannot be determined.
     """
     found = Spellings()
     for paths in actions["path"].chunks:
@@ -160,7 +162,7 @@ def _collect(paths: pa.StringArray, roots: Sequence[str], found: Spellings) -> N
         paths = paths.drop_null()
     if not len(paths):
         return
-    odd = paths.filter(pc.match_substring_regex(paths, _PERHAPS_ODD))
+    odd = paths.filter(pc.match_substring_regex(paths, _MAYBE_ODD))
     if len(odd):
         found.places.append(_resolved(odd, roots))
     absolute = pc.match_substring_regex(paths, ABSOLUTE)
@@ -182,7 +184,7 @@ def _collect_absolute(paths: pa.StringArray, roots: Sequence[str], found: Spelli
 
 
 def _resolved(paths: pa.StringArray, roots: Sequence[str]) -> pa.BinaryArray:
-    """Paths with `..` and the like resolved, as far as they end below the root."""
+    """Paths with `.` and `..` resolved, as far as they are below the root."""
     places = []
     for root in roots:
         base = posixpath.normpath(location_of_root(root))
@@ -198,19 +200,19 @@ def _resolved(paths: pa.StringArray, roots: Sequence[str]) -> pa.BinaryArray:
 
 
 def deletion_vector_paths(vectors: pa.StructArray) -> tuple[pa.StringArray, pa.StringArray]:
-    """The files of stored vectors: relative to the root, and absolute URIs. Each file once.
+    """The distinct files of stored vectors: paths relative to the root, and absolute URIs.
 
-    `UnsupportedFeatureError` for a storage type that the protocol does not have;
-    `CorruptTableError` where a relative one holds no UUID or leads out of the table.
+    Raises `UnsupportedFeatureError` for an unknown storage type, and `CorruptTableError` if a
+    relative path contains no UUID or leads out of the table.
     """
     storage = pc.struct_field(vectors, "storageType")
     texts = pc.struct_field(vectors, "pathOrInlineDv")
     known = pa.array([STORED_RELATIVE, STORED_ABSOLUTE, STORED_INLINE])
-    strange = storage.filter(pc.invert(pc.is_in(storage, value_set=known))).drop_null()
-    if len(strange):
+    unknown = storage.filter(pc.invert(pc.is_in(storage, value_set=known))).drop_null()
+    if len(unknown):
         raise UnsupportedFeatureError(
-            f"a deletion vector has the unknown storage type {strange[0].as_py()!r}",
-            remedy="use a release that knows it",
+            f"a deletion vector has the unknown storage type {unknown[0].as_py()!r}",
+            remedy="use a release that supports it",
         )
     relative = pc.unique(texts.filter(pc.equal(storage, STORED_RELATIVE)))
     absolute = pc.unique(texts.filter(pc.equal(storage, STORED_ABSOLUTE)))
@@ -220,13 +222,13 @@ def deletion_vector_paths(vectors: pa.StructArray) -> tuple[pa.StringArray, pa.S
 
 
 def _relative_vector_paths(texts: pa.StringArray) -> pa.StringArray:
-    """`PREFIX/deletion_vector_UUID.bin` for each text of a prefix and an encoded UUID."""
+    """`PREFIX/deletion_vector_UUID.bin` for each text with a prefix and an encoded UUID."""
     if not len(texts):
         return texts
     lengths = pc.binary_length(texts.cast(pa.binary()))
     if pc.min(lengths).as_py() < _ENCODED_UUID:
         short = texts.filter(pc.less(lengths, _ENCODED_UUID))[0].as_py()
-        raise CorruptTableError(f"the text {short!r} of a deletion vector holds no UUID")
+        raise CorruptTableError(f"the path {short!r} of a deletion vector contains no UUID")
     encoded = pc.binary_slice(texts.cast(pa.binary()), -_ENCODED_UUID)
     prefix = pc.binary_replace_slice(texts.cast(pa.binary()), -_ENCODED_UUID, 2**31 - 1, b"")
     folder = prefix.cast(pa.string())
@@ -240,12 +242,12 @@ def _relative_vector_paths(texts: pa.StringArray) -> pa.StringArray:
 
 
 def _uuids(encoded: pa.BinaryArray) -> pa.StringArray:
-    """The UUIDs of Z85 texts of twenty characters, in the usual form."""
+    """The UUIDs of Z85 texts of 20 characters, as hexadecimal with hyphens."""
     characters = np.frombuffer(b"".join(encoded.to_pylist()), np.uint8)
     digits = _Z85_DIGITS[characters].reshape(-1, 4, 5)
     words = digits @ (85 ** np.arange(4, -1, -1, dtype=np.int64))
     if (digits < 0).any() or (words >= 2**32).any():
-        raise CorruptTableError("the UUID of a deletion vector's file is no Z85")
+        raise CorruptTableError("the UUID in the path of a deletion vector is not valid Z85")
     hexadecimal = np.frombuffer(words.astype(">u4").tobytes().hex().encode(), "S1").reshape(-1, 32)
     text = np.full((len(hexadecimal), 36), b"-", "S1")
     text[:, np.r_[0:8, 9:13, 14:18, 19:23, 24:36]] = hexadecimal
@@ -254,21 +256,21 @@ def _uuids(encoded: pa.BinaryArray) -> pa.StringArray:
 
 
 def _raw_and_decoded(paths: pa.StringArray) -> list[pa.BinaryArray]:
-    """Paths as they stand, and decoded once where that makes a difference."""
+    """The paths as written and, if different, decoded once."""
     raw = paths.cast(pa.binary())
     once = decoded(paths)
     return [raw] if once.equals(raw) else [raw, once]
 
 
 def hash_paths(paths: pa.Array) -> Hashes:
-    """Hashes of paths as a file system compares them that minds neither case nor Unicode's forms.
+    """Hashes of paths that ignore case and Unicode normalisation, as some file systems do.
 
-    The same in every process.
+    The hashes are the same in every process.
     """
     try:
         texts = paths.cast(pa.string())
     except pa.ArrowInvalid:
-        # No path of a listing can be equal to what is no UTF-8.
+        # A listed path is valid UTF-8, so it cannot equal an invalid one.
         texts = pa.array([p.decode(errors="replace") for p in paths.to_pylist()], pa.string())
     if pc.all(pc.string_is_ascii(texts), min_count=0).as_py():
         return hash_texts(pc.ascii_lower(texts))

@@ -1,7 +1,7 @@
-"""Which files of a table's folder a vacuum may look at, and what kind of file each is.
+"""The files in a table's folder that a vacuum considers, and the kind of each file.
 
-No text of the protocol says what vacuum does; the rules are those of Delta Spark, or stricter. They
-go by paths alone, relative to the root and literal, in columns.
+The protocol does not define vacuum. The rules are those of Delta Spark, or stricter. They depend
+only on paths, relative to the root and not encoded, and work on columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from delta_maintenance.protocol.columns.arrays import booleans, to_bools
 
 CHANGE_DATA = "_change_data"
-"""The folder of change data files, in the root."""
+"""The folder of change data files in the root."""
 
 _LOG = r"(?i)(^|/)_delta_log(/|$)"
 _NESTED_LOG = r"(?i)/_delta_log(/|$)"
@@ -32,24 +32,24 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Reason(IntEnum):
-    """Why a file may go."""
+    """The reason for deleting a file."""
 
     EXPIRED = 0
-    """It was removed from the table longer ago than the retention."""
+    """It was removed from the table, and its retention has ended."""
     UNREFERENCED = 1
     """A data file that no version and no tombstone refers to."""
     DELETION_VECTOR = 2
-    """A file of deletion vectors that nothing refers to."""
+    """A deletion vector file that nothing refers to."""
     CHANGE_DATA = 3
     """A change data file."""
     CHECKSUM = 4
-    """Hadoop's checksum of a file that goes."""
+    """Hadoop's checksum of a file that is deleted."""
     FOREIGN = 5
-    """No file of Delta's by its name; goes only where that was asked for."""
+    """Not a file of Delta by its name; deleted only on request."""
 
     @property
     def label(self) -> str:
-        """The reason as plans and reports call it."""
+        """The name of the reason in plans and reports."""
         return _LABELS[self]
 
 
@@ -65,28 +65,28 @@ _LABELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibilityRules:
-    """Which names a vacuum does not look at."""
+    """Rules for the names that a vacuum ignores."""
 
     partition_columns: tuple[str, ...]
-    """Logical and physical names: a folder `_name=value` of one of them is not hidden."""
+    """Logical and physical names. A folder `_name=value` of such a column is not hidden."""
     iceberg: bool
     """Whether the folder `metadata` belongs to Iceberg."""
 
     def is_hidden_directory(self, path: str) -> bool:
-        """Whether nothing below a directory is looked at."""
+        """Whether everything below a directory is ignored."""
         return bool(self.hidden(pa.array([f"{path}/x"]))[0])
 
     def hidden(self, paths: pa.Array) -> Mask:
-        """The files of which any segment begins with `_` or `.`, at any depth.
+        """Marks files with a path segment that starts with `_` or `.`, at any depth.
 
-        Partition folders and the root's `_change_data` are excepted.
+        Partition folders and `_change_data` in the root are exceptions.
         """
-        suspect = pc.match_substring_regex(paths, self._suspects())
-        hidden = to_bools(suspect)
+        suspects = pc.match_substring_regex(paths, self._suspects())
+        hidden = to_bools(suspects)
         if not hidden.any():
             return hidden
         rows = np.flatnonzero(hidden)
-        texts = paths.filter(suspect)
+        texts = paths.filter(suspects)
         iceberg = self._iceberg(texts)
         bare = pc.replace_substring_regex(texts, rf"^{CHANGE_DATA}/", "")
         if self.partition_columns:
@@ -100,12 +100,12 @@ class VisibilityRules:
         return hidden
 
     def nested_log(self, paths: pa.Array) -> str | None:
-        """The first log of another table, in a place that a vacuum would look at."""
+        """The first path to the log of another table that is not hidden, or None."""
         suspects = paths.filter(pc.match_substring_regex(paths, _NESTED_LOG))
         if not len(suspects):
             return None
         tables = pc.replace_substring_regex(suspects, rf"{_NESTED_LOG}.*", "")
-        # The first one counts: what is deeper in a log is part of that log.
+        # Only the outermost log matters; anything below it is part of that log.
         visible = suspects.filter(booleans(~self.hidden(_with_name(tables))))
         return visible[0].as_py() if len(visible) else None
 
@@ -119,14 +119,14 @@ class VisibilityRules:
 
 
 def in_a_log(paths: pa.Array) -> Mask:
-    """The paths that lead into a `_delta_log`, in any case of letters."""
+    """Marks the paths with a segment `_delta_log`, ignoring case."""
     return to_bools(pc.match_substring_regex(paths, _LOG))
 
 
 def reasons(paths: pa.Array, *, expired: pa.Array) -> npt.NDArray[np.uint8]:
-    """The `Reason` for which each file to which nothing refers may go.
+    """The `Reason` for which each unreferenced file may be deleted.
 
-    `expired` tells for each whether a tombstone has named it.
+    `expired` marks the files that an expired tombstone names.
     """
     found = np.full(len(paths), Reason.FOREIGN, np.uint8)
     found[to_bools(pc.match_substring_regex(paths, _DATA))] = Reason.UNREFERENCED
@@ -137,7 +137,7 @@ def reasons(paths: pa.Array, *, expired: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def checksums_of(paths: pa.Array, owners: pa.Array) -> Mask:
-    """Hadoop's checksums among the paths whose files are among the owners."""
+    """Marks the Hadoop checksums whose files are among the owners."""
     found = to_bools(pc.match_substring_regex(paths, _CHECKSUM))
     rows = np.flatnonzero(found)
     files = checksum_owners(paths.filter(booleans(found)))
@@ -146,7 +146,7 @@ def checksums_of(paths: pa.Array, owners: pa.Array) -> Mask:
 
 
 def checksum_owners(paths: pa.Array) -> pa.Array:
-    """The paths, and in place of Hadoop's checksums the files that they belong to."""
+    """The paths, with Hadoop checksums replaced by the files that they belong to."""
     return pc.replace_substring_regex(paths, r"(^|/)\.([^/]+)\.crc$", r"\1\2")
 
 

@@ -1,4 +1,4 @@
-"""Requests to Azure Blob Storage, signed, and failures told apart."""
+"""Requests to Azure Blob Storage: signing, and classification of failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses and storage options of Azure, under the names of adlfs and of delta-rs."""
+"""Storage options of Azure, under the names of adlfs and of delta-rs."""
 
 from __future__ import annotations
 

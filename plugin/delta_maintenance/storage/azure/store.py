@@ -1,4 +1,4 @@
-"""A store on Azure Blob Storage or Data Lake Storage Gen2, or on a server that speaks its API."""
+"""A store on Azure Blob Storage, Data Lake Storage Gen2, or a server with the same API."""
 
 from __future__ import annotations
 

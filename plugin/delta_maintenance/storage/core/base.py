@@ -1,4 +1,4 @@
-"""What a store must promise before this library trusts a table to it."""
+"""The store interface, and the guarantees that the library requires from a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Creating an object exactly once, and finding out who created it."""
+"""Creating an object exactly once, and finding out which writer created it."""
 
 from __future__ import annotations
 

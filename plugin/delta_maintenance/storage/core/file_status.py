@@ -1,4 +1,4 @@
-"""One file as a store lists it."""
+"""The status of one file in a listing."""
 
 from __future__ import annotations
 

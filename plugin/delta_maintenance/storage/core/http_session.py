@@ -1,4 +1,4 @@
-"""Plain HTTP requests, each sent once: the layer below the stores that speak REST."""
+"""Plain HTTP requests, each sent once: the layer below the stores that use REST."""
 
 from __future__ import annotations
 

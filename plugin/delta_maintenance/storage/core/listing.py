@@ -1,4 +1,4 @@
-"""Everything below a directory as columns: a table may have millions of files."""
+"""Listings as columns, because a table can have millions of files."""
 
 from __future__ import annotations
 

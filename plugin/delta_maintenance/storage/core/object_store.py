@@ -1,4 +1,4 @@
-"""The files of a table as objects with literal keys, over the requests of one backend."""
+"""The files of a table as objects with literal keys, on top of the requests of one backend."""
 
 from __future__ import annotations
 

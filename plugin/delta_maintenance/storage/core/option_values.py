@@ -1,4 +1,4 @@
-"""What the storage options of all stores have in common. No message repeats a value."""
+"""Parsing of storage options for all stores. No message repeats a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place that says which paths a store takes, and that decodes the paths of a log."""
+"""The rules for paths in a store, and the only place that decodes paths of a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random access to an object by ranged requests, for the stores that know no open files."""
+"""Random access to an object by range requests, for stores without open files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request that an object store did not answer with success, and what that means."""
+"""Failed requests to an object store, and their meaning."""
 
 from __future__ import annotations
 

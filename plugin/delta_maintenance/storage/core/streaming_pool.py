@@ -1,4 +1,4 @@
-"""Threads that work for a stream."""
+"""A thread pool for the items of a stream."""
 
 from __future__ import annotations
 

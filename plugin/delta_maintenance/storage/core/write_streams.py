@@ -1,4 +1,4 @@
-"""Files that a caller writes into while a store keeps hold of the descriptor below."""
+"""Write streams whose file descriptor stays under the control of the store."""
 
 from __future__ import annotations
 

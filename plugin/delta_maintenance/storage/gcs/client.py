@@ -1,4 +1,4 @@
-"""Requests to Google Cloud Storage's JSON API, with credentials and failures told apart."""
+"""Requests to the JSON API of Google Cloud Storage: credentials, and classification of failures."""
 
 from __future__ import annotations
 

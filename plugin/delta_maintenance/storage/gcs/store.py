@@ -1,4 +1,4 @@
-"""A store on Google Cloud Storage, or on a server that speaks its JSON API."""
+"""A store on Google Cloud Storage, or on a server with the same JSON API."""
 
 from __future__ import annotations
 

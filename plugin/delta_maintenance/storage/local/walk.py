@@ -1,4 +1,4 @@
-"""Many files of a local directory at once: listing, looking at and deleting them.
+"""Bulk work on files of a local directory: listing, status and deletion.
 
 Every directory is reached from the root step by step without following a link, once for all of its
 files, and several are worked on at a time: on a network file system each answer takes its while.

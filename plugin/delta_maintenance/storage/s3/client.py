@@ -1,4 +1,4 @@
-"""One connection to S3: requests with literal keys, bounded retries, failures told apart."""
+"""A connection to S3: requests with literal keys, bounded retries, classification of failures."""
 
 from __future__ import annotations
 

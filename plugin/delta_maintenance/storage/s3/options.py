@@ -1,4 +1,4 @@
-"""The storage options of S3, under the names of s3fs and under those of delta-rs."""
+"""The storage options of S3, under the names of s3fs and of delta-rs."""
 
 from __future__ import annotations
 

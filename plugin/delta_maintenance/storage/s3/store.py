@@ -1,4 +1,4 @@
-"""A store on Amazon S3, or on a server that speaks its protocol with conditional writes."""
+"""A store on Amazon S3, or on a server with the same protocol and conditional writes."""
 
 from __future__ import annotations
 

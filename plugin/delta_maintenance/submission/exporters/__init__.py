@@ -1,4 +1,4 @@
-"""A submission as the request document of a platform; one module per platform, nothing is sent.
+"""Submissions as request documents: one module per platform. Nothing is sent.
 
 Each class holds what only its platform asks for, and its `document` is pure: the same submission
 gives the same document. So users of a platform keep the client or the operator that they have.

@@ -1,1 +1,1 @@
-"""Committing: transactions, their preconditions, conflicts and outcomes."""
+"""Transactions: preconditions, conflicts, idempotency, outcomes and version checksums."""

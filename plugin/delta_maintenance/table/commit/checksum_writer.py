@@ -1,9 +1,9 @@
-"""Writing the version checksum of a commit that has just landed, or leaving it out.
+"""Writing the version checksum of a commit that just landed.
 
-Implements "Writer Requirements" of "Version Checksum File". Delta Spark takes protocol and metadata
-from these files and stops where their numbers are wrong, so one is written only if every number in
-it follows from what is known already: the state before the commit, and what the commit did to files
-that its writer had read. Nothing is scanned for it.
+Implements "Writer Requirements" of "Version Checksum File". Delta Spark reads protocol and metadata
+from these files and fails if their numbers are wrong. A checksum is therefore written only if all
+of its numbers follow from known facts: the state before the commit, and the changes of the commit
+to files that its writer had read. No file actions are scanned for it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from delta_maintenance.storage.core.base import Put
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import FileCounts, Snapshot
 
-_MOST_TXNS = 100
-_MOST_DOMAINS = 10
-"""Longer lists are left out of a file that is to stay small."""
+_MAX_TXNS = 100
+_MAX_DOMAINS = 10
+"""Longer lists are omitted to keep the file small."""
 
 
 def write_checksum(snapshot: Snapshot, commit: BuiltCommit, *, reads: ReadSet) -> bool:
-    """Writes the checksum of a commit that has landed right on top of the snapshot.
+    """Writes the checksum of a commit that landed directly after the snapshot.
 
-    `reads` are the live files that the commit depends on, with their `size`. At most two requests:
-    one for the checksum of the snapshot's own version, one to put the new one. False where a number
-    would not be certain, or where a checksum is there already.
+    `reads` contains the live files that the commit depends on, with their `size`. Takes at most two
+    requests: a read of the checksum of the snapshot's version, and a put of the new one. Returns
+    False if a number would not be certain or if the checksum already exists.
     """
     change = _change(commit.actions, reads, snapshot.table)
     if change is None or commit.version != snapshot.version + 1:
@@ -50,7 +50,7 @@ def write_checksum(snapshot: Snapshot, commit: BuiltCommit, *, reads: ReadSet) -
     if before is None:
         return False
     checksum = replace(
-        _with_files(_state_after(snapshot, commit.actions), before, *change),
+        _with_file_counts(_state_after(snapshot, commit.actions), before, *change),
         txn_id=commit.commit_info["txnId"],
         in_commit_timestamp=commit.in_commit_timestamp,
     )
@@ -59,9 +59,9 @@ def write_checksum(snapshot: Snapshot, commit: BuiltCommit, *, reads: ReadSet) -
 
 
 def state_of(snapshot: Snapshot) -> VersionChecksum:
-    """What a checksum of the snapshot says of anything but files.
+    """The checksum fields of the snapshot that do not describe files.
 
-    Transactions and domains come complete, or not at all where only part of them may be live.
+    Transactions are None if some of them may have expired, because the list must be complete.
     """
     state = snapshot.state
     expiring = snapshot.properties.set_transaction_retention is not None
@@ -78,13 +78,13 @@ def state_of(snapshot: Snapshot) -> VersionChecksum:
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What matters of some live files."""
+    """The numbers of some live files that a checksum sums up."""
 
     sizes: Counts
     deleted: Counts
-    """Rows that the deletion vector of each marks, 0 without one."""
+    """Rows that the deletion vector of each file marks, 0 without one."""
     has_vector: Counts
-    """1 with a deletion vector, 0 without."""
+    """1 for a file with a deletion vector, 0 for others."""
 
     @classmethod
     def of(cls, batch: pa.Table) -> Self:
@@ -98,10 +98,10 @@ class _Files:
 
 
 def _change(actions: StagedActions, reads: ReadSet, root: str) -> tuple[_Files, _Files] | None:
-    """The live files that the commit took away or repeated, and those it put in their place.
+    """The live files that the commit removed or repeated, and the files it added in their place.
 
-    None where that cannot be told: an add of a path that was not read may be new or live already,
-    and a remove of one may have removed nothing.
+    None if this is uncertain: an added path that was not read may be new or already live, and a
+    removed path that was not read may not have been live.
     """
     adds, removes, files = actions.adds, actions.removes, reads.files
     if files is None:
@@ -125,11 +125,11 @@ def _change(actions: StagedActions, reads: ReadSet, root: str) -> tuple[_Files, 
 
 
 def _before(snapshot: Snapshot) -> VersionChecksum | None:
-    """The numbers of the snapshot's version: counted already, or by that commit's own writer.
+    """The numbers of the snapshot's version, from its counts or from its checksum.
 
-    A checksum that is not of the very commit in the log, or contradicts its state, is not believed.
+    A checksum is used only if it belongs to the commit in the log and agrees with its state.
     """
-    # Not asked for here: counting would read every file action.
+    # Only if already computed: counting would read every file action.
     counts: FileCounts | None = vars(snapshot).get("counts")
     if counts is not None:
         return VersionChecksum(
@@ -144,13 +144,13 @@ def _before(snapshot: Snapshot) -> VersionChecksum | None:
     except (FileNotFoundError, CorruptTableError):
         return None
     state = state_of(snapshot)
-    sound = (
+    usable = (
         None not in (stated.table_size, stated.num_files, stated.protocol, stated.metadata)
         and stated.txn_id is not None
         and stated.txn_id == state.txn_id
         and next(differences(stated, state), None) is None
     )
-    return stated if sound else None
+    return stated if usable else None
 
 
 def _state_after(snapshot: Snapshot, actions: StagedActions) -> VersionChecksum:
@@ -163,32 +163,36 @@ def _state_after(snapshot: Snapshot, actions: StagedActions) -> VersionChecksum:
         protocol=actions.protocol or snapshot.protocol,
         metadata=metadata,
         txns=None
-        if expiring or len(txns) > _MOST_TXNS
+        if expiring or len(txns) > _MAX_TXNS
         else tuple(txn for _, txn in sorted(txns.items())),
-        domains=present if len(present) <= _MOST_DOMAINS else None,
+        domains=present if len(present) <= _MAX_DOMAINS else None,
     )
 
 
-def _with_files(
-    checksum: VersionChecksum, before: VersionChecksum, gone: _Files, come: _Files
+def _with_file_counts(
+    checksum: VersionChecksum, before: VersionChecksum, removed: _Files, added: _Files
 ) -> VersionChecksum:
-    """Adds what is said of files; what was not known before stays unknown."""
+    """Adds the numbers about files; numbers that were unknown before stay unknown."""
     sizes, bins = before.file_sizes, before.deleted_record_counts
     return replace(
         checksum,
-        table_size=_sum(before.table_size, come.sizes, gone.sizes),
-        num_files=_sum(before.num_files, np.ones_like(come.sizes), np.ones_like(gone.sizes)),
-        num_deleted_records=_sum(before.num_deleted_records, come.deleted, gone.deleted),
-        num_deletion_vectors=_sum(before.num_deletion_vectors, come.has_vector, gone.has_vector),
-        file_sizes=None if sizes is None else sizes.changed(gone=gone.sizes, come=come.sizes),
+        table_size=_sum(before.table_size, added.sizes, removed.sizes),
+        num_files=_sum(before.num_files, np.ones_like(added.sizes), np.ones_like(removed.sizes)),
+        num_deleted_records=_sum(before.num_deleted_records, added.deleted, removed.deleted),
+        num_deletion_vectors=_sum(
+            before.num_deletion_vectors, added.has_vector, removed.has_vector
+        ),
+        file_sizes=None
+        if sizes is None
+        else sizes.changed(removed=removed.sizes, added=added.sizes),
         deleted_record_counts=None
         if bins is None
         else tuple(
             count - less + more
             for count, less, more in zip(
                 bins,
-                deleted_record_counts(gone.deleted),
-                deleted_record_counts(come.deleted),
+                deleted_record_counts(removed.deleted),
+                deleted_record_counts(added.deleted),
                 strict=True,
             )
         ),

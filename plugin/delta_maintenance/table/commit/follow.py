@@ -1,7 +1,7 @@
-"""A snapshot that moves along with the log, reading nothing but the commits that were added.
+"""Advancing a snapshot to the latest version by reading only the new commits.
 
-For operations of many commits: opening the table anew before each of them would read the whole log
-as often.
+For operations that make many commits: opening the table again before each commit would read the
+whole log each time.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from delta_maintenance.protocol.commit.conflicts import WinningCommit
+from delta_maintenance.protocol.commit.conflicts import ConcurrentCommit
 from delta_maintenance.protocol.delta_log.replay import StateReplay
 from delta_maintenance.protocol.features.in_commit_timestamps import is_active
+from delta_maintenance.table.commit.concurrent_commits import read_concurrent_commit
 from delta_maintenance.table.commit.outcome import Landed
-from delta_maintenance.table.commit.winners import read_winner
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import (
@@ -28,50 +28,50 @@ from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """The latest version, and how it came about."""
+    """The latest version and the commits that led to it."""
 
     snapshot: Snapshot
-    commits: tuple[WinningCommit, ...]
-    """What others committed since, by ascending version."""
+    commits: tuple[ConcurrentCommit, ...]
+    """The commits of other writers since the old snapshot, by ascending version."""
 
 
 def advance(snapshot: Snapshot, *, own: Landed | None = None) -> Advance:
-    """The latest version by one listing, and one read for each commit since `snapshot`.
+    """The latest version, with one listing and one read for each commit since `snapshot`.
 
-    `own` is a commit of the caller that changes neither protocol nor metadata; it is taken over
-    without being read. `VanishedFileError` where the commits in between are gone, so that only
-    opening the table anew can tell what happened.
+    `own` is a commit of the caller that changes neither protocol nor metadata. It is applied
+    without being read. Raises `VanishedFileError` if commits in between were deleted; the table
+    then has to be opened again.
     """
     listing = list_log(snapshot.store, first_version=snapshot.version + 1)
     newest = max(latest_version(listing) or 0, own.version if own is not None else 0)
     if newest <= snapshot.version:
         return Advance(snapshot=snapshot, commits=())
     versions = range(snapshot.version + 1, newest + 1)
-    gone = next((version for version in versions if version not in listing.commits), None)
-    if gone is not None:
-        raise _vanished(snapshot, f"commit {gone} is gone")
+    missing = next((version for version in versions if version not in listing.commits), None)
+    if missing is not None:
+        raise _vanished(snapshot, f"commit {missing} was deleted")
     entries = [listing.commits[version] for version in versions]
     commits = _read(snapshot, [e for e in entries if own is None or e.file.version != own.version])
-    return Advance(snapshot=_moved(snapshot, entries, commits, own), commits=commits)
+    return Advance(snapshot=_advanced(snapshot, entries, commits, own), commits=commits)
 
 
-def _read(snapshot: Snapshot, entries: Sequence[LogEntry]) -> tuple[WinningCommit, ...]:
+def _read(snapshot: Snapshot, entries: Sequence[LogEntry]) -> tuple[ConcurrentCommit, ...]:
     columns = snapshot.physical_partition_columns
 
-    def read(entry: LogEntry) -> WinningCommit:
-        return read_winner(snapshot.store, entry, partition_columns=columns)
+    def read(entry: LogEntry) -> ConcurrentCommit:
+        return read_concurrent_commit(snapshot.store, entry, partition_columns=columns)
 
     try:
         commits = read_ahead(snapshot.store, entries, read)
         return tuple(commit for _, commit in commits)[::-1]
     except FileNotFoundError as error:
-        raise _vanished(snapshot, f"{error.filename} is gone") from None
+        raise _vanished(snapshot, f"{error.filename} was deleted") from None
 
 
-def _moved(
+def _advanced(
     snapshot: Snapshot,
     entries: Sequence[LogEntry],
-    commits: Sequence[WinningCommit],
+    commits: Sequence[ConcurrentCommit],
     own: Landed | None,
 ) -> Snapshot:
     by_version = {commit.version: commit for commit in commits}
@@ -81,15 +81,15 @@ def _moved(
         commit = by_version.get(version)
         if commit is None:
             assert own is not None
-            replay.offer(domains=own.domains)
+            replay.add(domains=own.domains)
         else:
-            replay.offer(
+            replay.add(
                 protocol=commit.protocol,
                 metadata=commit.metadata,
                 txns=commit.txns.values(),
                 domains=commit.domains.values(),
             )
-    replay.offer(
+    replay.add(
         protocol=state.protocol,
         metadata=state.metadata,
         txns=state.txns.values(),
@@ -101,7 +101,7 @@ def _moved(
     in_commit = None
     if info is not None and is_active(replay.protocol, replay.metadata.configuration):
         in_commit = info.in_commit_timestamp
-    segment = _longer(snapshot.segment, entries)
+    segment = _extended(snapshot.segment, entries)
     return Snapshot(
         store=snapshot.store,
         segment=segment,
@@ -117,11 +117,11 @@ def _moved(
         ),
         timestamp_ms=in_commit if in_commit is not None else last.status.modified_ms,
         warnings=snapshot.warnings,
-        reopen=lambda error: _moved(snapshot.avoiding(error), entries, commits, own),
+        reopen=lambda error: _advanced(snapshot.avoiding(error), entries, commits, own),
     )
 
 
-def _longer(segment: LogSegment, entries: Sequence[LogEntry]) -> LogSegment:
+def _extended(segment: LogSegment, entries: Sequence[LogEntry]) -> LogSegment:
     return replace(
         segment,
         version=segment.version + len(entries),
@@ -133,7 +133,7 @@ def _longer(segment: LogSegment, entries: Sequence[LogEntry]) -> LogSegment:
 
 def _vanished(snapshot: Snapshot, problem: str) -> VanishedFileError:
     return VanishedFileError(
-        f"{problem} since version {snapshot.version} was read",
+        f"{problem} after version {snapshot.version} was read",
         table=snapshot.table,
         version=snapshot.version,
         file=LOG_DIRECTORY,

@@ -1,8 +1,8 @@
-"""Whether a task stands in the log already, by the ids of its operations.
+"""Finding the commits of earlier runs of a task by their operation IDs.
 
-A task that died may have committed before, and somebody may have undone since what it did. Run
-again, or waking up late, it must find its commit, or it would do the same over their heads. Of a
-commit only the first line is read: there this library has its `commitInfo`.
+A task that died may have committed, and another writer may have undone its changes since. A second
+run has to find that commit; otherwise it would apply the changes again. Only the first line of each
+commit is read, because this library writes `commitInfo` there.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from delta_maintenance.table.read.segment import LogEntry, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 
 _SKEW_MS = 600_000
-"""How far the clock by which a task began may be off the clock of the store."""
-_HEAD_BYTES = 1 << 16
-"""Nearly always more than the first line."""
-_FIRST = b'{"commitInfo"'
+"""Tolerated difference between the clocks of the task and of the store."""
+_PREFIX_BYTES = 1 << 16
+"""Almost always longer than the first line."""
+_COMMIT_INFO_PREFIX = b'{"commitInfo"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,11 @@ class EarlierCommit:
 def commit_since(
     snapshot: Snapshot, operation_ids: Collection[str], began: datetime | None
 ) -> EarlierCommit | None:
-    """The newest commit with one of these ids, up to the snapshot, as far as the log retains it.
+    """The newest retained commit with one of these IDs, up to the version of the snapshot.
 
-    `began` is when the task first did: what the store took before that, by its own clock, is left
-    out. Of a task that has just begun nothing is left to be read, and most of the time nothing to
-    be listed. Without it every retained commit is looked at.
+    `began` is the time at which the task first started; commits whose files are older, by the clock
+    of the store, are not read. For a task that just started, this usually costs no request at all.
+    Without `began` all retained commits are read.
     """
     known = _known(snapshot, operation_ids)
     if known is not None:
@@ -55,7 +55,7 @@ def commit_since(
 
     segment = snapshot.segment
     entries: Sequence[LogEntry] = segment.commits
-    # A checkpoint is no older than the commits that it stands for.
+    # A checkpoint is never older than the commits that it replaces.
     if segment.checkpoint is not None and not all(map(is_older, segment.checkpoint.entries)):
         listed = list_log(snapshot.store).commits
         entries = [listed[version] for version in sorted(listed) if version <= snapshot.version]
@@ -66,9 +66,9 @@ def commit_since(
 def commit_after(
     snapshot: Snapshot, operation_ids: Collection[str], version: int
 ) -> EarlierCommit | None:
-    """The newest commit with one of these ids after a version, up to the snapshot.
+    """The newest commit with one of these IDs after `version`, up to the version of the snapshot.
 
-    `RefusedError` where one of these commits is gone, so that nobody can tell.
+    Raises `RefusedError` if one of these commits was deleted, so that the answer is unknown.
     """
     known = _known(snapshot, operation_ids)
     versions = range(version + 1, snapshot.version + 1)
@@ -78,11 +78,11 @@ def commit_after(
     if len(entries) < len(versions):
         listed = list_log(snapshot.store, first_version=versions[0]).commits
         entries = [listed[at] for at in versions if at in listed]
-    found, gone = _newest(snapshot, entries, operation_ids)
-    if found is None and (gone or len(entries) < len(versions)):
+    found, deleted = _newest(snapshot, entries, operation_ids)
+    if found is None and (deleted or len(entries) < len(versions)):
         raise RefusedError(
-            f"commits since version {version}, for which this was planned, are gone, so that it "
-            "may have been done already",
+            f"commits after version {version}, for which this was planned, were deleted, so an "
+            "earlier run of this task may have committed already",
             table=snapshot.table,
             version=snapshot.version,
             remedy="plan again",
@@ -98,19 +98,19 @@ def _known(snapshot: Snapshot, operation_ids: Collection[str]) -> EarlierCommit 
 def _newest(
     snapshot: Snapshot, entries: Sequence[LogEntry], operation_ids: Collection[str]
 ) -> tuple[EarlierCommit | None, bool]:
-    """The newest commit with one of the ids, and whether files were gone on the way to it."""
+    """The newest commit with one of the IDs, and whether a commit file to be read was deleted."""
     store = snapshot.store
     if snapshot.state.commit_info is not None:
         entries = [entry for entry in entries if entry.file.version != snapshot.version]
-    gone = False
+    deleted = False
     reading = read_ahead(store, entries, lambda entry: _first_line(store, entry))
     for entry, line in reading:
-        gone = gone or line is None
+        deleted = deleted or line is None
         own = _own(_commit_info(line or b""), operation_ids)
         if own is not None:
             assert entry.file.version is not None
-            return EarlierCommit(operation_id=own, version=entry.file.version), gone
-    return None, gone
+            return EarlierCommit(operation_id=own, version=entry.file.version), deleted
+    return None, deleted
 
 
 def _own(info: CommitInfo | None, operation_ids: Collection[str]) -> str | None:
@@ -119,19 +119,19 @@ def _own(info: CommitInfo | None, operation_ids: Collection[str]) -> str | None:
 
 
 def _first_line(store: Store, entry: LogEntry) -> bytes | None:
-    """None where the file is gone since it was listed."""
+    """The first line of a commit, or None if the file was deleted since it was listed."""
     try:
-        head = store.read_head(entry.path, _HEAD_BYTES)
-        if b"\n" not in head and len(head) == _HEAD_BYTES:
-            head = store.read(entry.path)
+        prefix = store.read_head(entry.path, _PREFIX_BYTES)
+        if b"\n" not in prefix and len(prefix) == _PREFIX_BYTES:
+            prefix = store.read(entry.path)
     except FileNotFoundError:
         return None
-    return head.partition(b"\n")[0]
+    return prefix.partition(b"\n")[0]
 
 
 def _commit_info(line: bytes) -> CommitInfo | None:
-    """That of a commit of this library; others may have theirs anywhere, and may be damaged."""
-    if not line.startswith(_FIRST):
+    """The `commitInfo` of a commit of this library; other writers may put theirs on any line."""
+    if not line.startswith(_COMMIT_INFO_PREFIX):
         return None
     try:
         values = json.loads(line)["commitInfo"]

@@ -1,4 +1,4 @@
-"""Who else commits to a table. Light, so that options can be described without loading pyarrow."""
+"""The setting for other writers of a table. Light, so that options load without pyarrow."""
 
 from __future__ import annotations
 

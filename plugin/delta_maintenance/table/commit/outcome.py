@@ -1,4 +1,4 @@
-"""How a commit ends when its outcome is known. An unknown one raises `CommitUnknownError`."""
+"""The known outcomes of a commit. An unknown outcome raises `CommitUnknownError`."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ class Landed:
 
     version: int
     attempts: int
-    """Versions tried, this one included."""
+    """Versions that were tried, including this one."""
     in_commit_timestamp: int | None
-    """Milliseconds since 1970-01-01 UTC; None where the table does not have them."""
+    """Milliseconds since 1970-01-01 UTC; None if the table does not have them."""
     num_adds: int
-    """Files added, those that winners made superfluous left out."""
+    """Added files, without those that concurrent commits made unnecessary."""
     num_removes: int
     domains: tuple[DomainMetadata, ...] = field(default=(), compare=False)
-    """The domains it wrote, the high-water mark of row IDs among them."""
+    """The domains that the commit wrote, including the row ID high-water mark."""
     commit_info: CommitInfo | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlreadyDone:
-    """Somebody committed the same task before; nothing was written."""
+    """An earlier run of the same task already committed; nothing was written."""
 
     version: int
-    """Where it stands in the log; for an application's transaction, the version it was seen at."""
+    """The version of that commit; for an application's transaction, the version that was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Superseded:
-    """Others did everything that the commit was to do; nothing was written."""
+    """Concurrent commits made all changes of this commit unnecessary; nothing was written."""
 
     version: int
-    """The last winner's."""
+    """The version of the last concurrent commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflicted:
-    """Others were quicker, and the commit cannot follow them; nothing was written."""
+    """A concurrent commit conflicts with this one; nothing was written."""
 
     version: int
     """The version that was tried."""
@@ -52,7 +52,7 @@ class Conflicted:
     conflict: Conflict
 
     def as_error(self, table: str) -> CommitConflictError:
-        """The same as an error, for callers that cannot go on without the commit."""
+        """The conflict as an error, for callers that cannot continue without the commit."""
         return CommitConflictError(
             self.conflict.explanation,
             table=table,

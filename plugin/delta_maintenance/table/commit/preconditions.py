@@ -1,4 +1,4 @@
-"""What forbids a commit before a byte of it is written."""
+"""Conditions that forbid a commit before anything is written."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Committing to a table that others write to at the same moment.
+"""Committing to a table while other writers commit to it.
 
-A commit is put at the version after the one it read, if nobody else was quicker; else what the
-winners did decides (`protocol/commit/conflicts`), and the commit is built anew for the next
-version. It ends as an `Outcome` or, where a store gives no certain answer, in `CommitUnknownError`;
-it never goes on to another version from a put of which it does not know how it ended.
+A commit is first tried at the version after the snapshot. If another writer created that version,
+`protocol.commit.conflicts` compares both commits, and the commit is built again for the next
+version. The result is an `Outcome`, or `CommitUnknownError` if the store gives no certain answer.
+After a put with an unknown outcome no other version is tried.
 
-Implements "Creation of New Log Entries", with the requests that a table in use allows: a commit
-without competition is one put and one listing, each lost race one listing and one read per winner.
-The version checksum that may follow a commit costs at most one read and one put.
+Implements "Creation of New Log Entries". A commit without concurrent commits takes one put and one
+listing; each lost race takes one more listing and one read per concurrent commit. The optional
+version checksum takes at most one read and one put.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from delta_maintenance.protocol.actions.model import (
 from delta_maintenance.protocol.commit.build import OPERATION_ID, BuiltCommit, Provenance, build
 from delta_maintenance.protocol.commit.conflicts import (
     Attempt,
+    ConcurrentCommit,
     Conflict,
     IsolationLevel,
     Rule,
-    WinningCommit,
     check,
 )
 from delta_maintenance.protocol.commit.render import render_commit
@@ -62,6 +62,7 @@ from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.table.commit.checksum_writer import write_checksum
+from delta_maintenance.table.commit.concurrent_commits import read_concurrent_commit
 from delta_maintenance.table.commit.idempotency import commit_after
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import (
@@ -76,23 +77,23 @@ from delta_maintenance.table.commit.preconditions import (
     require_committable,
     require_no_external_log,
 )
-from delta_maintenance.table.commit.winners import read_winner
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 
 _logger = logging.getLogger(__name__)
 _MAX_ATTEMPTS = 50
-_LONGEST_PAUSE = 2.0
+_MAX_PAUSE = 2.0
+"""Seconds between two attempts."""
 _STALE_MS = 300_000
-"""A file of a later version that is older by more than this was there first. Smaller differences
-come from clocks, and from writers that name a temporary file long after they wrote it."""
+"""A file of a later version that is older by more than this existed before the commit. Smaller
+differences come from clocks, and from writers that rename a temporary file late."""
 
 
 class Transaction:
-    """One commit on top of a snapshot: stage what it holds, say what it read, commit once.
+    """One commit on top of a snapshot: stage actions, declare what was read, then commit once.
 
-    Not to be shared between threads. Every limit that can be told from the snapshot and the staged
-    actions is checked before a byte is written.
+    Not thread-safe. All conditions that follow from the snapshot and the staged actions are checked
+    before anything is written.
     """
 
     def __init__(
@@ -113,16 +114,21 @@ class Transaction:
         now: Callable[[], datetime] = clock.now,
         new_id: clock.NewId = clock.new_id,
     ) -> None:
-        """`operation`, `parameters` and `tags` go into `commitInfo`.
+        """Begins a transaction.
 
-        `operation_id` names what was asked for: a second run of the same task ends as
-        `AlreadyDone`. It is looked for in every commit since `planned_version`, by default the
-        snapshot's; whoever plans anew looks further back (`earlier_commits`). `other_writers` must
-        be said for tables on S3. `isolation` is the weakest level that the staged actions allow
-        unless a stronger one is asked for. `preserves_row_ids` is false where rows are moved
-        without their IDs, `highest_row_id` is the highest one that the caller met in the files,
-        for a table whose high-water mark may be too low. With `checksum` a version checksum follows
-        the commit where all of it is certain (`checksum_writer`).
+        Args:
+            snapshot: The version that the commit is based on.
+            operation: Recorded in `commitInfo`, like `parameters` and `tags`.
+            operation_id: Identifies the task; a second run of the task returns `AlreadyDone`.
+            planned_version: The version after which commits with `operation_id` are searched, by
+                default the version of the snapshot. `idempotency.commit_since` searches further
+                back for callers that plan again.
+            other_writers: Required for tables on S3.
+            isolation: By default the weakest level that is correct for the staged actions.
+            preserves_row_ids: False if rows are moved without their row IDs.
+            highest_row_id: The highest row ID found in the files, for tables whose high-water mark
+                may be too low.
+            checksum: Whether to write a version checksum if all of its numbers are certain.
         """
         self._snapshot = snapshot
         self._operation = operation
@@ -148,59 +154,65 @@ class Transaction:
         self._used = False
 
     def stage_protocol(self, protocol: Protocol, *, drops: Sequence[str] = ()) -> None:
-        """Replaces the protocol. Every feature that it loses must stand in `drops`."""
+        """Replaces the protocol. `drops` must name every feature that it removes."""
         self._actions = replace(self._actions, protocol=protocol)
         self._drops = frozenset(drops)
 
     def stage_metadata(self, metadata: Metadata, *, version_properties: Sequence[str] = ()) -> None:
-        """Replaces the metadata. `version_properties` get the commit's version as their value,
-        whichever it will be; what in-commit timestamps record of themselves is added by itself."""
+        """Replaces the metadata.
+
+        The value of the properties in `version_properties` becomes the version of the commit. The
+        properties that record when in-commit timestamps were enabled are added automatically.
+        """
         self._actions = replace(self._actions, metadata=metadata)
         self._provenance = replace(self._provenance, version_properties=tuple(version_properties))
 
     def stage_txn(self, app_id: str, version: int) -> None:
-        """Records how far an application got. One that got there before is `AlreadyDone`."""
+        """Records the progress of an application; `AlreadyDone` if it is recorded already."""
         txn = Txn(app_id=app_id, version=version)
         self._actions = replace(self._actions, txns=(*self._actions.txns, txn))
 
     def stage_domain(self, name: str, configuration: str) -> None:
-        """Writes a domain. That of row tracking is also written by itself when the mark rises."""
+        """Writes a domain. The row ID high-water mark is updated automatically if it increases."""
         domain = DomainMetadata(domain=name, configuration=configuration)
         self._actions = replace(self._actions, domains=(*self._actions.domains, domain))
 
     def remove_domain(self, name: str) -> None:
-        """Removes a domain, keeping its last configuration in the log as the protocol asks.
+        """Removes a domain. The log keeps its last configuration, as the protocol requires.
 
-        `InvalidRequestError` where the table has none of that name.
+        Raises `InvalidRequestError` if the table has no such domain.
         """
         present = self._snapshot.state.domains.get(name)
         if present is None:
-            raise InvalidRequestError(f"there is no domain {name!r} to remove")
+            raise InvalidRequestError(
+                f"the table has no domain {name!r} to remove",
+                remedy="use the name of a domain of the table",
+            )
         removed = replace(present, removed=True, draft_map=False)
         self._actions = replace(self._actions, domains=(*self._actions.domains, removed))
 
     def stage_adds(self, adds: pa.Table | Sequence[Json]) -> None:
-        """Adds files: the columns of a snapshot's scan, or the objects of `add` actions.
+        """Adds files, as the columns of a snapshot's scan or as the objects of `add` actions.
 
-        A file without `baseRowId` gets its row IDs by itself; one that was committed before must
-        repeat what the log says of it.
+        A file without `baseRowId` gets row IDs automatically. A file that was committed before must
+        repeat all fields that the log has for it.
         """
         columns = self._snapshot.physical_partition_columns
         more = staged_adds(adds, partition_columns=columns)
         self._actions = replace(self._actions, adds=_concat(self._actions.adds, more))
 
     def stage_removes(self, removes: pa.Table | Sequence[Json]) -> None:
-        """Removes files, as made by `removes_of`, or the objects of `remove` actions."""
+        """Removes files, as returned by `removes_of` or as the objects of `remove` actions."""
         columns = self._snapshot.physical_partition_columns
         more = staged_removes(removes, partition_columns=columns)
         self._actions = replace(self._actions, removes=_concat(self._actions.removes, more))
 
     def read_files(self, files: pa.Table) -> None:
-        """Says that the commit depends on these live files, by `path` and `deletionVector`."""
+        """Declares live files, by `path` and `deletionVector`, that the commit depends on."""
         self._reads = replace(self._reads, files=files)
 
     def read_whole_table(self) -> None:
-        """Says that the commit depends on every live file."""
+        """Declares that the commit depends on all live files."""
         self._reads = replace(self._reads, whole_table=True)
 
     def commit(
@@ -210,14 +222,15 @@ class Transaction:
         max_attempts: int = _MAX_ATTEMPTS,
         sleep: Callable[[float], None] = time.sleep,
     ) -> Outcome:
-        """Commits what was staged, trying at most `max_attempts` versions.
+        """Commits the staged actions, trying at most `max_attempts` versions.
 
-        Errors: `RefusedError` and `UnsupportedFeatureError` where the commit is not allowed, be it
-        because of a winner, and nothing was written; `CorruptTableError` for a winner that cannot
-        be understood; `StorageError` where certainly nothing was written; `CommitUnknownError`.
+        Raises `RefusedError` or `UnsupportedFeatureError` if the commit is not allowed, on its own
+        or because of a concurrent commit; `CorruptTableError` if a concurrent commit cannot be
+        understood; `StorageError` if the store failed. In these cases nothing was written. Raises
+        `CommitUnknownError` if it is unknown whether the commit was written.
         """
         if self._used:
-            raise InvalidRequestError("a transaction commits once", remedy="begin a new one")
+            raise InvalidRequestError("the transaction was already used", remedy="begin a new one")
         self._used = True
         self._provenance = replace(self._provenance, metrics=metrics or {})
         done = self._done_before()
@@ -247,8 +260,8 @@ class Transaction:
         conflict = Conflict(
             rule=Rule.RETRIES,
             version=attempt.base_version,
-            explanation=f"others committed first, {max_attempts} times in a row",
-            remedy="run again when fewer writers are at work",
+            explanation=f"other writers committed first, {max_attempts} times in a row",
+            remedy="run again when fewer writers are active",
         )
         return Conflicted(version=attempt.version, attempts=max_attempts, conflict=conflict)
 
@@ -257,7 +270,7 @@ class Transaction:
         return self._snapshot.store
 
     def _first_attempt(self) -> Attempt:
-        """The attempt on top of the snapshot, after everything that the snapshot can forbid."""
+        """The attempt on top of the snapshot, after its preconditions were checked."""
         snapshot, state = self._snapshot, self._snapshot.state
         require_committable(
             snapshot, self._actions, drops=self._drops, other_writers=self._other_writers
@@ -280,7 +293,7 @@ class Transaction:
         )
 
     def _done_before(self) -> AlreadyDone | None:
-        """Whether the task stands in the log already, up to the version that was read."""
+        """The commit of an earlier run of this task, if the log has one up to the snapshot."""
         for txn in self._actions.txns:
             present = self._snapshot.state.txns.get(txn.app_id)
             if present is not None and present.version >= txn.version:
@@ -309,79 +322,78 @@ class Transaction:
         return built
 
     def _put(self, built: BuiltCommit) -> Put:
-        """Puts the commit and settles, by the transaction id, an answer that says nothing."""
+        """Puts the commit. An uncertain answer is resolved by reading the commit back."""
         path = _commit_path(built.version)
         try:
             return self._store.put_if_absent(path, render_commit(built.commit_info, built.actions))
         except CommitUnknownError as error:
-            outcome = self._settle(path)
+            outcome = self._resolve(path)
             if outcome is None:
                 raise error.located(
                     table=self._snapshot.table, version=built.version, file=path
                 ) from error.__cause__
             return outcome
 
-    def _settle(self, path: str) -> Put | None:
+    def _resolve(self, path: str) -> Put | None:
         try:
             data = self._store.read(path)
             info = parse_other_lines(split(path, data), commit_info=True)[0].commit_info
         except (FileNotFoundError, StorageError, CorruptTableError):
-            # Not there now is no proof: the put may still be on its way.
+            # A missing file proves nothing: the put may still be in flight.
             return None
         mine = info is not None and info.values.get("txnId") == self._provenance.txn_id
         return Put.DONE if mine else Put.EXISTS
 
     def _rebase(self, attempt: Attempt, number: int) -> Attempt | Outcome:
-        """The attempt on top of everybody who was quicker, or how it ends."""
+        """The attempt on top of all concurrent commits, or the outcome if that is not possible."""
         listing = list_log(self._store, first_version=attempt.version)
         newest = max(listing.commits, default=-1)
         tried = attempt.version
         while attempt.base_version < max(newest, tried):
-            winner = self._read_winner(listing.commits.get(attempt.version))
-            if winner is None:
+            other = self._read_concurrent(listing.commits.get(attempt.version))
+            if other is None:
                 conflict = Conflict(
                     rule=Rule.LOG_CLEANED,
                     version=attempt.version,
-                    explanation=f"version {attempt.version} was committed first and is gone",
-                    remedy="run again, on the table as it is now",
+                    explanation=f"version {attempt.version} was committed first and then deleted",
+                    remedy="run again to use the latest version",
                 )
                 return Conflicted(version=tried, attempts=number, conflict=conflict)
-            if self._is_mine(winner.commit_info):
-                return AlreadyDone(version=winner.version)
-            if winner.protocol is not None:
+            if self._is_mine(other.commit_info):
+                return AlreadyDone(version=other.version)
+            if other.protocol is not None:
                 needs = kind_of(self._actions)
-                require_supported(
-                    winner.protocol, needs, table=attempt.root, version=winner.version
-                )
-            result = check(attempt, winner)
+                require_supported(other.protocol, needs, table=attempt.root, version=other.version)
+            result = check(attempt, other)
             if isinstance(result, Conflict):
                 return Conflicted(version=tried, attempts=number, conflict=result)
             if result.attempt.actions.is_empty and not attempt.actions.is_empty:
-                return Superseded(version=winner.version)
+                return Superseded(version=other.version)
             attempt = result.attempt
         return attempt
 
-    def _read_winner(self, entry: LogEntry | None) -> WinningCommit | None:
-        """One winner, or None where a clean-up has taken it away."""
+    def _read_concurrent(self, entry: LogEntry | None) -> ConcurrentCommit | None:
+        """The concurrent commit, or None if a log clean-up deleted it."""
         if entry is None:
             return None
         columns = self._snapshot.physical_partition_columns
         try:
-            return read_winner(self._store, entry, partition_columns=columns)
+            return read_concurrent_commit(self._store, entry, partition_columns=columns)
         except FileNotFoundError:
             return None
 
     def _require_current(self, version: int) -> None:
-        """Makes sure that the commit just made is not one that history had passed already.
+        """Checks that the commit did not recreate a version that was deleted from the log.
 
-        A put cannot know that the version existed before and was cleaned up since it was read.
+        Since the log was read, the version may have been committed by another writer and deleted by
+        a log clean-up. A conditional put cannot detect that.
         """
         try:
             listing = list_log(self._store, first_version=version)
         except StorageError as error:
             _logger.warning(
-                "version %d of %s is committed; whether the log had been cleaned up meanwhile "
-                "could not be looked up: %s",
+                "version %d of %s is committed, but the check whether a log clean-up had deleted "
+                "that version before failed: %s",
                 version,
                 self._snapshot.table,
                 error,
@@ -394,13 +406,14 @@ class Transaction:
         stale = next((e for e in later if limit is None or e.status.modified_ms < limit), None)
         if own is not None and stale is None:
             return
-        evidence = f"{stale.path} is older" if stale is not None else "it is gone again"
+        evidence = f"{stale.path} is older" if stale is not None else "it was deleted"
         raise CommitUnknownError(
-            f"the commit was put where another one may have been cleaned up before: {evidence}",
+            "the commit may have recreated a version that a log clean-up had deleted before: "
+            f"{evidence}",
             table=self._snapshot.table,
             version=version,
             file=_commit_path(version),
-            remedy="compare it with what readers see, and do not run again before it is settled",
+            remedy="check which state readers see before running again",
         )
 
     def _write_checksum(self, built: BuiltCommit) -> None:
@@ -408,7 +421,7 @@ class Transaction:
             if self._checksum:
                 write_checksum(self._snapshot, built, reads=self._reads)
         except DeltaMaintenanceError as error:
-            # The commit has landed, and no reader needs the checksum.
+            # The commit has landed, and readers do not need the checksum.
             _logger.warning("version %d has no checksum: %s", built.version, error)
 
 
@@ -423,6 +436,6 @@ def _concat(one: pa.Table, more: pa.Table) -> pa.Table:
 
 
 def _pause(lost: int, txn_id: str) -> float:
-    """Seconds to wait after the given number of lost races, different for every writer."""
-    longest = min(_LONGEST_PAUSE, 0.02 * (1 << min(lost - 1, 10)))
+    """The pause in seconds after `lost` lost races; differs between writers."""
+    longest = min(_MAX_PAUSE, 0.02 * (1 << min(lost - 1, 10)))
     return longest * crc32(f"{txn_id} {lost}".encode()) / 2**32

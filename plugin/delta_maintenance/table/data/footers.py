@@ -1,4 +1,4 @@
-"""Physical rows of data files, read from the footers of the files themselves.
+"""Physical row counts of data files, read from their footers.
 
 For files whose statistics do not tell: row tracking needs the number of rows that a file holds,
 deleted ones included, which is exactly what a Parquet footer says.

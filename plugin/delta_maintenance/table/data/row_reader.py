@@ -1,4 +1,4 @@
-"""Reading the rows of data files as the table has them: typed, named, and without deleted ones.
+"""Reading rows of data files: typed and named by the schema, without deleted rows.
 
 For the few questions that statistics do not answer. Only the columns that are asked for are read;
 physical positions, by which deletion vectors mark rows, are counted while reading.

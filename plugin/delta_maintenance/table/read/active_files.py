@@ -1,4 +1,4 @@
-"""File actions that stand: what is left of the log's batches after replay by key.
+"""Live files and tombstones of a version: the rows that log replay leaves of each batch.
 
 Both engines read the log through this: the local one as a single stream, Spark by shares of the
 logical files, each of which is such a stream of its own.
@@ -64,7 +64,7 @@ def standing_files(
     if order is None:
         order = np.arange(len(keys))
     stands = np.zeros(len(keys), bool)
-    stands[replay.offer(keys, order=order, hashes=hashes, remember=remember)] = True
+    stands[replay.surviving(keys, order=order, hashes=hashes, remember=remember)] = True
     add_stands, remove_stands = stands[: adds.num_rows], stands[adds.num_rows :]
     add_hashes = hashes[: adds.num_rows][add_stands]
     return StandingFiles(_rows(adds, add_stands), _rows(removes, remove_stands), add_hashes)

@@ -1,4 +1,4 @@
-"""Reading one checkpoint, whatever its kind: classic, multi-part or V2, Parquet or JSON.
+"""Reading a checkpoint of any kind: classic, multi-part or V2, Parquet or JSON.
 
 Implements "Checkpoints" and "V2 Spec" for readers. A checkpoint is V2 if it says so itself, by a
 `checkpointMetadata` action, whatever its name. Anything that keeps a checkpoint from being used

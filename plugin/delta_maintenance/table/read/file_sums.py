@@ -1,4 +1,4 @@
-"""What the files of a snapshot add up to: sizes, deletion vectors, and what waits for a vacuum.
+"""Sums over the files of a snapshot: sizes, deletion vectors, and tombstones past their retention.
 
 One pass over the file actions in columns. Beyond a batch it keeps eight bytes for each expired
 tombstone, and where deletion vectors are supported for each live file.

@@ -1,4 +1,4 @@
-"""The commits that a log retains, and which of them was current when.
+"""The retained commits of a log, and the version that was current at a time.
 
 Implements the reader's side of "In-Commit Timestamps". A commit's version is the number in its
 file's name, never what is written inside it.

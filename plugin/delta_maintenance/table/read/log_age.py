@@ -1,4 +1,4 @@
-"""How old the commits of a log are, as far as deleting them goes.
+"""The ages of commits, for decisions about their deletion.
 
 Unlike the time that history shows, this one errs on the side of youth: the time of a commit's file
 protects it, and so does the time that the commit carries itself, whichever is later.

@@ -1,4 +1,4 @@
-"""What a log consists of, and what of it everything else rests on.
+"""The files of a log by kind, and the files that other files depend on.
 
 Implements the reading side of "Metadata Cleanup": whoever deletes part of a log must first have
 opened what remains.

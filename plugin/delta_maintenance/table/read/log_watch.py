@@ -1,4 +1,4 @@
-"""The commits that a log gains, seen by looks that cost the same whatever the log's length.
+"""New commits of a log, found by polls whose cost does not depend on the length of the log.
 
 `log_follower` moves a snapshot along with a log; this only says that there is something new, for
 those who watch hundreds of tables and open none of them. It needs no Arrow, which a process that
@@ -17,7 +17,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
     parse_log_file_name,
     version_prefix,
 )
-from delta_maintenance.protocol.ndjson.digest import HEAD_BYTES, CommitDigest, digest_commit
+from delta_maintenance.protocol.ndjson.digest import PREFIX_BYTES, CommitDigest, digest_commit
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.segment import (
     LOG_DIRECTORY,
@@ -107,7 +107,7 @@ class LogWatch:
         changes data: whoever comes because of it meets the error. `PollSpentError` where this poll
         has made its requests.
         """
-        return self._digests.get(version) or self._read(version, HEAD_BYTES)
+        return self._digests.get(version) or self._read(version, PREFIX_BYTES)
 
     def whole(self, version: int) -> CommitDigest | None:
         """The same, after reading all of it."""

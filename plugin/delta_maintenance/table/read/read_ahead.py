@@ -1,4 +1,4 @@
-"""Reading many files of the log in a row, so that hardly any of them is waited for.
+"""Reading many files of the log in order, with the next files fetched in advance.
 
 A store behind a network is asked for several at a time. A disk has most answers in memory, and is
 there before another thread could be: small files of such a store are read by whoever asks, until

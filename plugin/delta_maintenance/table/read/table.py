@@ -1,4 +1,4 @@
-"""A Delta table at an address: the way in to its snapshots and its history."""
+"""A Delta table at an address: access to its snapshots and its history."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ class Table:
                 actions, _ = parse_other_lines(text, commit_info=is_last)
             except CorruptTableError as error:
                 raise error.located(version=entry.file.version) from None
-            replay.offer(
+            replay.add(
                 protocol=actions.protocol,
                 metadata=actions.metadata,
                 txns=actions.txns.values(),
@@ -309,7 +309,7 @@ class Table:
 def _offer_checkpoint(replay: StateReplay, checkpoint: Checkpoint) -> None:
     singles = checkpoint.singles
     draft = singles.draft_high_water_mark
-    replay.offer(
+    replay.add(
         protocol=singles.protocol,
         metadata=singles.metadata,
         txns=singles.txns.values(),

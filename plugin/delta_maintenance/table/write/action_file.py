@@ -1,4 +1,4 @@
-"""A Parquet file of actions under way: the file of a classic checkpoint, or a sidecar."""
+"""Writing a Parquet file of actions: a classic checkpoint, or a sidecar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decides the content of a checkpoint: its kind, its columns, and what has expired."""
+"""The inputs of a checkpoint's content: its kind, its columns, and the expiry of tombstones."""
 
 from __future__ import annotations
 

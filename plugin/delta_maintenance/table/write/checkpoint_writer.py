@@ -1,4 +1,4 @@
-"""Writing checkpoints: staged, verified with our own reader, published, then announced.
+"""Writing checkpoints: stage, verify with our own reader, publish, update the hint.
 
 Implements "Checkpoints" and "Last Checkpoint File" for writers. Everything is
 written to a staging folder first and read back from there as any reader would. Only then does it

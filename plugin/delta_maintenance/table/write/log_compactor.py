@@ -1,4 +1,4 @@
-"""Writing log compactions: reconciled line by line, staged, read back, published only if absent.
+"""Writing log compactions: reconcile lines, stage, verify, publish if absent.
 
 Implements "Log Compaction Files" for writers. Readers trust such a file in place of its commits, so
 nothing becomes visible before it has been read back and found to do to any state what its commits
@@ -15,7 +15,13 @@ from zlib import crc32
 
 from delta_maintenance.errors import CorruptTableError, RefusedError, VerificationError
 from delta_maintenance.protocol.delta_log.compaction import RangeContent, RangeReplay, content_of
-from delta_maintenance.protocol.ndjson.line_buffers import LogTexts, Room, TextLines, cut, recognise
+from delta_maintenance.protocol.ndjson.line_buffers import (
+    BufferedFiles,
+    LogBuffer,
+    TextLines,
+    split_lines,
+    split_plain_lines,
+)
 from delta_maintenance.protocol.ndjson.line_prefixes import PADDING
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
@@ -47,7 +53,7 @@ class ReconciledRange:
     checksum: int
     """Of these bytes."""
     plain: bool
-    """All file actions are in the plain form, so that nobody has to recognise them again."""
+    """Whether all file actions are in the plain form, so that they need not be recognised again."""
 
 
 class RangeEngine(Protocol):
@@ -96,12 +102,12 @@ def compare_compaction(store: Store, commits: Sequence[LogEntry], name: str) -> 
     """Why the compaction that is there does not do what its commits do; None where it does."""
     expected, found = RangeReplay(), RangeReplay()
     for lines in commit_lines(store, commits):
-        expected.offer(lines)
+        expected.surviving(lines)
     path = f"{LOG_DIRECTORY}/{name}"
     try:
         with store.open(path) as file:
             for block in _blocks(file, path):
-                found.offer(recognise(block))
+                found.surviving(split_lines(block))
     except (CorruptTableError, RefusedError) as error:
         return error.problem
     if found.superseded:
@@ -114,14 +120,14 @@ def commit_lines(store: Store, commits: Sequence[LogEntry]) -> Iterator[TextLine
 
     Each batch is gone when the next one is asked for.
     """
-    rooms: list[Room] = []
+    buffers: list[LogBuffer] = []
     batches = in_parallel(
-        lambda room: (room, recognise(room.texts())), _filled(store, commits, rooms)
+        lambda buffer: (buffer, split_lines(buffer.files())), _filled(store, commits, buffers)
     )
-    for room, lines in batches:
+    for buffer, lines in batches:
         yield lines
-        room.clear()
-        rooms.append(room)
+        buffer.clear()
+        buffers.append(buffer)
 
 
 class RangeWriter:
@@ -154,7 +160,7 @@ class _ThisProcess:
     def write_range(self, commits: Sequence[LogEntry], file: BinaryIO) -> ReconciledRange:
         replay, writer, plain = RangeReplay(), RangeWriter(file), True
         for lines in commit_lines(self.store, commits):
-            standing = replay.offer(lines)
+            standing = replay.surviving(lines)
             plain &= standing.plain
             for text in standing.texts():
                 writer.write(text)
@@ -169,7 +175,7 @@ def _difference_of_copy(file: BinaryIO, path: str, written: ReconciledRange) -> 
     for block in _blocks(file, path):
         checksum = crc32(block.data[: -len(PADDING)], checksum)
         try:
-            found.add(content_of(cut(block) if written.plain else recognise(block)))
+            found.add(content_of(split_plain_lines(block) if written.plain else split_lines(block)))
         except CorruptTableError as error:
             return error.problem
     if checksum != written.checksum:
@@ -196,18 +202,18 @@ def _difference(theirs: RangeContent, ours: RangeContent) -> str | None:
     return None
 
 
-def _blocks(file: BinaryIO, path: str) -> Iterator[LogTexts]:
-    """A file in pieces of whole lines, each of which is gone when the next one is asked for."""
+def _blocks(file: BinaryIO, path: str) -> Iterator[BufferedFiles]:
+    """A file in pieces of complete lines. Each piece is valid until the next one is requested."""
     buffer, rest = bytearray(_BATCH_BYTES + len(PADDING)), b""
     while True:
         if 2 * len(rest) >= len(buffer) - len(PADDING):
-            # A line that long takes more room.
+            # The line does not fit into the buffer.
             buffer = bytearray(4 * len(rest) + len(PADDING))
         filled = len(rest)
         buffer[:filled] = rest
-        # The same room again and again, or the system would have to find new room each time.
-        with memoryview(buffer) as room:
-            filled += cast("RawIOBase", file).readinto(room[filled : -len(PADDING)]) or 0
+        # The buffer is reused, because allocating new memory is slower than copying the rest.
+        with memoryview(buffer) as view:
+            filled += cast("RawIOBase", file).readinto(view[filled : -len(PADDING)]) or 0
         if filled == len(rest):
             break
         end = buffer.rfind(b"\n", 0, filled) + 1
@@ -215,20 +221,22 @@ def _blocks(file: BinaryIO, path: str) -> Iterator[LogTexts]:
         if end:
             yield _piece(buffer, end, path)
     if rest:
-        yield LogTexts.of((path, rest))
+        yield BufferedFiles.of((path, rest))
 
 
-def _piece(buffer: bytearray, end: int, path: str) -> LogTexts:
+def _piece(buffer: bytearray, end: int, path: str) -> BufferedFiles:
     buffer[end : end + len(PADDING)] = PADDING
-    return LogTexts((path,), (end,), memoryview(buffer)[: end + len(PADDING)])
+    return BufferedFiles((path,), (end,), memoryview(buffer)[: end + len(PADDING)])
 
 
-def _filled(store: Store, commits: Sequence[LogEntry], rooms: list[Room]) -> Iterator[Room]:
-    """Rooms full of commits: those given, new ones where all are in use."""
-    room = Room(_BATCH_BYTES)
+def _filled(
+    store: Store, commits: Sequence[LogEntry], buffers: list[LogBuffer]
+) -> Iterator[LogBuffer]:
+    """Buffers filled with commits; taken from `buffers`, or new if all are in use."""
+    buffer = LogBuffer(_BATCH_BYTES)
     for entry, data in read_ahead(store, commits, lambda entry: store.read(entry.path)):
-        if not room.add(entry.path, data):
-            yield room
-            room = rooms.pop() if rooms else Room(_BATCH_BYTES)
-            room.add(entry.path, data)
-    yield room
+        if not buffer.add(entry.path, data):
+            yield buffer
+            buffer = buffers.pop() if buffers else LogBuffer(_BATCH_BYTES)
+            buffer.add(entry.path, data)
+    yield buffer

@@ -1,4 +1,4 @@
-"""Deleting files of a log: by exact names in batches, under a clock that the store agrees with."""
+"""Deleting files of a log in batches of exact names, checked against the clock of the store."""
 
 from __future__ import annotations
 

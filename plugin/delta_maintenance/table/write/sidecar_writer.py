@@ -1,4 +1,4 @@
-"""Writing the file actions of a checkpoint: which ones it holds, and its sidecars.
+"""Writing the file actions of a checkpoint into sidecars.
 
 Implements "Sidecar Files". Sidecars are staged and verified one by one and published together,
 under names of their own; nothing refers to them before the top-level file does.
@@ -208,7 +208,7 @@ def kept(
     """
     audit = PathAudit(root)
     for batch in files:
-        audit.offer(batch.adds, batch.tombstones)
+        audit.add(batch.adds, batch.tombstones)
         unexpired_ones = unexpired(
             batch.tombstones, deleted_after_ms=deleted_after_ms, commit_times=commit_times
         )

@@ -1,4 +1,4 @@
-"""A place of this machine where files of a log are written and checked before anyone sees them."""
+"""Local staging of files of the log, which are checked before they are published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading back what was staged of a checkpoint, the way any reader would, before it is published.
+"""Verifying staged files of a checkpoint by reading them back, before they are published.
 
 What is compared: the number and the keys of all file actions, the bytes of the live files, and
 every other action field by field.

@@ -1,11 +1,11 @@
-"""Reading what others committed while a commit was under way."""
+"""Reading the commits that other writers made concurrently."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.commit.conflicts import WinningCommit
+from delta_maintenance.protocol.commit.conflicts import ConcurrentCommit
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.storage.core.base import Store
@@ -17,13 +17,14 @@ _FIELDS = {
 }
 
 
-def read_winner(
+def read_concurrent_commit(
     store: Store, entry: LogEntry, *, partition_columns: Collection[str]
-) -> WinningCommit:
-    """One commit, as far as conflicts depend on it, by one request.
+) -> ConcurrentCommit:
+    """The parts of one commit that conflict detection needs, with one request.
 
-    `FileNotFoundError` where it is gone. `CorruptTableError` where it cannot be read or holds two
-    actions of which the protocol allows one: whoever committed on top would choose between them.
+    Raises `FileNotFoundError` if the commit file was deleted, and `CorruptTableError` if it cannot
+    be read or contains two actions where the protocol allows one: a commit on top of it would have
+    to choose between them.
     """
     version = entry.file.version
     assert version is not None
@@ -32,7 +33,7 @@ def read_winner(
         actions, beside = parse_other_lines(text, commit_info=True)
         if actions.repeated:
             raise CorruptTableError(
-                f"the commit holds two actions for {min(actions.repeated)}", file=entry.path
+                f"the commit contains two actions for {min(actions.repeated)}", file=entry.path
             )
         files = parse_file_actions(
             [FileLines.of(text, beside)],
@@ -41,7 +42,7 @@ def read_winner(
         )
     except CorruptTableError as error:
         raise error.located(table=store.root, version=version, file=entry.path) from None
-    return WinningCommit(
+    return ConcurrentCommit(
         version=version,
         modified_ms=entry.status.modified_ms,
         commit_info=actions.commit_info,
