@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from airflow.sdk import BaseOperatorLink
 
-from delta_maintenance_airflow.settings import URL_PREFIX
+from delta_maintenance_airflow import URL_PREFIX
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from delta_maintenance_airflow.settings import URL_PREFIX
+from delta_maintenance_airflow import URL_PREFIX
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

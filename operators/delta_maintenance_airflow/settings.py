@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.leases import Leases
 
 SECTION = "delta_maintenance"
-URL_PREFIX = "/delta-maintenance"
-"""Of the health page, below the address of Airflow's API server."""
 
 
 def policy_path() -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from airflow.sdk._shared.secrets_masker import redact
-from emulators.s3_server import S3Server, serve_s3
+from emulators.s3_server import S3Server
 from watching import WRITE, State, eventually, run, running
 
 from delta_maintenance.policies.definition.policy import load_policy
@@ -44,11 +44,10 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with serve_s3() as server:
-        server.make_bucket("watched")
-        yield server
+@pytest.fixture
+def server(s3_server: S3Server) -> S3Server:
+    s3_server.make_bucket("watched")
+    return s3_server
 
 
 @pytest.fixture

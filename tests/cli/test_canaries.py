@@ -123,6 +123,7 @@ def test_a_policy_with_credentials_in_an_address_is_refused_without_them(
         assert not sings(outcome.out, outcome.err)
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("store", OPTIONS)
 @pytest.mark.parametrize("server", [echo, hang_up])
 def test_no_verb_repeats_what_a_store_answers(

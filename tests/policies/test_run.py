@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from policy_tables import Ticking, asked, run_on
+from suite.play import examples
 from vacuum_tables import NOW, Folder, days_ago
 
 from delta_maintenance.errors import CommitConflictError, StorageError
@@ -136,7 +137,7 @@ _EVENTS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(_RULES, _EVENTS)
 @example(
     # The history that a vacuum by the log needs is about to go.

@@ -27,7 +27,7 @@ from delta_maintenance_airflow.spark.folder import JobFolder
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from delta_maintenance.storage.core.base import Store
+    from delta_maintenance.storage import Store
     from delta_maintenance.submission.job_report import JobReport
     from delta_maintenance.submission.job_spec import JobSpec
     from delta_maintenance.submission.specification import Code

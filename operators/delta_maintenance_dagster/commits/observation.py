@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance_dagster.commit_watch import Look, Position, look
+from delta_maintenance_dagster.commits.watch import Look, Position, look
 from delta_maintenance_dagster.references import Reference
 from delta_maintenance_dagster.resources import DeltaStorageResource
 from delta_maintenance_dagster.tables import DeltaTable

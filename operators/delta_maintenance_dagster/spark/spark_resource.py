@@ -17,7 +17,7 @@ from pydantic import Field
 
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance_dagster.spark_process import SparkProcess
+from delta_maintenance_dagster.spark.spark_process import SparkProcess
 
 if TYPE_CHECKING:
     from delta_maintenance.policies.definition.rules import SparkRule

@@ -11,8 +11,8 @@ import dagster as dg
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance_dagster import pools
-from delta_maintenance_dagster.commit_watch import Look, Positions, look
-from delta_maintenance_dagster.observation import DATA_VERSION, observed
+from delta_maintenance_dagster.commits.observation import DATA_VERSION, observed
+from delta_maintenance_dagster.commits.watch import Look, Positions, look
 from delta_maintenance_dagster.references import Reference
 from delta_maintenance_dagster.resources import DeltaStorageResource
 from delta_maintenance_dagster.tables import DeltaTable

@@ -12,8 +12,9 @@ from pydantic import Field
 
 from delta_maintenance import clock
 from delta_maintenance.operations.core.registry import known
-from delta_maintenance_dagster import memory, metadata
-from delta_maintenance_dagster.log_picture import log_picture
+from delta_maintenance_dagster import memory
+from delta_maintenance_dagster.health import metadata
+from delta_maintenance_dagster.health.log_picture import log_picture
 from delta_maintenance_dagster.references import Reference
 from delta_maintenance_dagster.resources import DeltaStorageResource
 from delta_maintenance_dagster.tables import DeltaTable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from delta_maintenance_dagster import memory
-from delta_maintenance_dagster.log_picture import log_picture
+from delta_maintenance_dagster.health.log_picture import log_picture
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import TableHealth
