@@ -14,10 +14,11 @@ _KEPT_BYTES = 1 << 30
 
 
 def own_the_process() -> None:
-    """Trades memory that is given back at the end for time. Not for a process of somebody else's.
+    """Uses more memory, which is only returned at exit, to save time. Not for a process that others
+    own.
 
-    A log is read in many buffers of a few megabytes, which the C library takes from the system and
-    gives back one by one, cleared each time: a fifth of the time of a checkpoint.
+    A log is read into many buffers of a few megabytes, each of which the C library allocates from
+    the system and returns, cleared every time. That takes a fifth of the time of a checkpoint.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     # NumPy starts threads for linear algebra, of which there is none.
@@ -36,8 +37,8 @@ def own_the_process() -> None:
 
 
 class _WithoutPandas:
-    """Arrow imports pandas to ask whether it has been given something of it, which it never is
-    here: a fifth of a second for the answer."""
+    """Arrow imports pandas to check whether a value comes from pandas, which never happens here.
+    The import takes a fifth of a second."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":

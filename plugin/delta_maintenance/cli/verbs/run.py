@@ -28,9 +28,12 @@ def add_parser(verbs: Verbs) -> None:
         verbs,
         "run",
         summary="run the maintenance that is due on the tables of a policy",
-        description="Run what is due on each table by the policy, in order, within its limits and "
-        "its hours.\nWhat fails ends the run of its table and no other. Nothing due is no "
-        "failure.\nPrints what was done, with --dry-run the plans for the tables as they are now.",
+        description=(
+            "Run the operations that are due on each table according to the policy, in order, "
+            "within its\nlimits and its hours. A failure ends the run on its table only. It is "
+            "not a failure if\nnothing is due. Prints the outcomes; --dry-run prints the plans "
+            "for the current tables."
+        ),
         json_help="print the RunResults as one JSON document, a list",
     )
     parser.add_argument(
@@ -39,7 +42,7 @@ def add_parser(verbs: Verbs) -> None:
         action="append",
         default=[],
         choices=[record.name for record in policy_operations()],
-        help="run this operation too where the policy asks for an approval; repeatable",
+        help="approve this operation if the policy requires an approval; repeatable",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="only plan what is due, and change nothing"
@@ -49,7 +52,7 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs, and prints what became of it."""
+    """Runs, and prints the outcome."""
     tables = PolicyTables(arguments)
     with Progress() as progress:
         results = [_run(tables, table, arguments, progress) for table in tables.tables]
