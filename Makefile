@@ -9,6 +9,12 @@ PY := $(VENV)/bin/python
 # For recipes that start Spark: the machine's Java if it will do, else the one in .venv.
 WITH_JAVA = JAVA_HOME="$$($(PY) tools/java_home.py)" && export JAVA_HOME &&
 
+# The same for tests: their Spark sessions are short, and start faster with some options of Java.
+WITH_TEST_JAVA = JAVA_HOME="$$($(PY) tools/quick_java.py)" && export JAVA_HOME &&
+
+# pytest in two processes; the modules that share a session run in one of them.
+PYTEST = $(PY) -m pytest -n 2 --dist loadfile
+
 # The tests start hundreds of processes, and each would compile Airflow from its source.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -22,7 +28,22 @@ demo: venv ## Neglected table in, checkpointed table out, the health page; DEMO=
 
 .PHONY: test
 test: check ## The whole test suite, after the checks
-	$(WITH_JAVA) $(PY) -m pytest -n 2 --dist loadfile
+	$(WITH_TEST_JAVA) $(PYTEST)
+
+.PHONY: quick
+quick: venv ## In two minutes: lint, types, and the tests that start nothing; it prints what it skips
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+	DELTA_MAINTENANCE_PLAY=few $(PYTEST) --quick
+
+.PHONY: nightly
+nightly: venv ## What make test leaves out: every case, and the other supported versions; NIGHTLY=PART
+	$(PY) tools/nightly.py $(NIGHTLY)
+
+.PHONY: durations
+durations: venv ## The whole test suite; writes tests/durations.json, by which runs are divided
+	$(WITH_TEST_JAVA) $(PYTEST) --record-durations
 
 .PHONY: check
 check: venv ## Lint, formatting, types, import contracts, conformance document, documentation site
@@ -37,6 +58,10 @@ check: venv ## Lint, formatting, types, import contracts, conformance document, 
 .PHONY: docs
 docs: venv ## Build the documentation site in build/docs/site; warnings are errors
 	$(PY) tools/build_docs.py
+
+.PHONY: fuzz
+fuzz: venv ## Every verb on 10,000 damaged tables; FUZZ="--first N --cases N" plays some of them
+	PYTHONPATH=.:tests/support $(PY) -m tests.fuzz $(FUZZ)
 
 .PHONY: conformance
 conformance: venv ## Write docs/conformance.md anew from the marks on the tests

@@ -29,7 +29,7 @@ _PARTITIONS = 90
 _CHUNK_FILES = 100_000
 _MS_PER_DAY = 86_400_000
 
-_COLUMNS = {
+COLUMNS = {
     "order_id": "long",
     "customer": "string",
     "ordered_at": "timestamp",
@@ -87,8 +87,8 @@ def generate(table: Path, shape: LogShape, *, now_ms: int) -> int:
     commit_of_file = np.repeat(np.arange(commits), np.diff(bounds))
     commit_ms = now_ms - _SPAN_MS + _SPAN_MS * np.arange(1, commits + 1) // commits
 
-    partition = _partitions(rng, files, now_ms)
-    path = _paths(rng, partition, np.arange(files) - bounds[commit_of_file])
+    partition = partitions(rng, files, now_ms)
+    path = paths(rng, partition, np.arange(files) - bounds[commit_of_file])
     size = rng.integers(4 << 20, 160 << 20, files)
     removes, removes_bounds = _removes(rng, shape, commit_of_file, commit_ms, path, partition, size)
 
@@ -115,14 +115,14 @@ def generate(table: Path, shape: LogShape, *, now_ms: int) -> int:
     return written
 
 
-def _partitions(rng: np.random.Generator, count: int, now_ms: int) -> pa.Array:
+def partitions(rng: np.random.Generator, count: int, now_ms: int) -> pa.Array:
     """The partition value of each file: one of the last days, as text."""
     days = np.datetime64(now_ms // _MS_PER_DAY, "D") - np.arange(_PARTITIONS)
     values = pa.array([str(day) for day in days])
     return values.take(pa.array(rng.integers(0, _PARTITIONS, count)))
 
 
-def _paths(rng: np.random.Generator, partition: pa.Array, task: npt.NDArray[np.int64]) -> pa.Array:
+def paths(rng: np.random.Generator, partition: pa.Array, task: npt.NDArray[np.int64]) -> pa.Array:
     """Paths as Spark names them: a partition directory, the task's number and a random UUID."""
     digits = np.frombuffer(rng.bytes(16 * len(task)).hex().encode(), "S1").reshape(-1, 32)
     uuids = np.full((len(task), 36), b"-", "S1")
@@ -148,12 +148,14 @@ def _adds(
     return _joined(
         ['{"add":{"path":"', path, '","partitionValues":{"event_date":"', partition]
         + ['"},"size":', _text(size), ',"modificationTime":', _text(added_ms)]
-        + [',"dataChange":true,"stats":"', _stats(rng, added_ms), '"}}\n']
+        + [',"dataChange":true,"stats":"', statistics(rng, added_ms, quote='\\"'), '"}}\n']
     )
 
 
-def _stats(rng: np.random.Generator, added_ms: npt.NDArray[np.int64]) -> pa.Array:
-    """The statistics of each file, as JSON whose quotes are escaped once."""
+def statistics(
+    rng: np.random.Generator, added_ms: npt.NDArray[np.int64], *, quote: str = '"'
+) -> pa.Array:
+    """The statistics of each file, as JSON."""
     count = len(added_ms)
     records = rng.integers(10_000, 2_000_000, count)
     order_id = rng.integers(0, 1 << 40, count)
@@ -174,7 +176,7 @@ def _stats(rng: np.random.Generator, added_ms: npt.NDArray[np.int64]) -> pa.Arra
             + ['","quantity":', _text(quantity + part * 80), "}"]
         )
 
-    nulls = {name: pa.array(rng.integers(0, 9, count)) for name in _COLUMNS}
+    nulls = {name: pa.array(rng.integers(0, 9, count)) for name in COLUMNS}
     null_count: list[pa.Array | str] = []
     for name, column in nulls.items():
         null_count += [f',"{name}":' if null_count else f'{{"{name}":', _text(column)]
@@ -185,7 +187,7 @@ def _stats(rng: np.random.Generator, added_ms: npt.NDArray[np.int64]) -> pa.Arra
         *null_count,
         "}}",
     ]
-    return _joined([p.replace('"', '\\"') if isinstance(p, str) else p for p in parts])
+    return _joined([p.replace('"', quote) if isinstance(p, str) else p for p in parts])
 
 
 def _removes(
@@ -231,7 +233,7 @@ def _header(version: int, commit_ms: int, seed: int) -> bytes:
     if version == 0:
         fields = [
             {"name": name, "type": kind, "nullable": True, "metadata": {}}
-            for name, kind in [*_COLUMNS.items(), ("event_date", "date")]
+            for name, kind in [*COLUMNS.items(), ("event_date", "date")]
         ]
         metadata = {
             "id": str(uuid.UUID(int=seed)),

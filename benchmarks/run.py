@@ -15,11 +15,16 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks import dag_parsing, dagster_figures, figures
+from benchmarks import dag_parsing, dagster_figures, figures, fsspec_figures
 from benchmarks.measure import ProcessFailed, Spread
 from benchmarks.outcome import Outcome, Settings
 
-FIGURES = {**figures.FIGURES, **dag_parsing.FIGURES, **dagster_figures.FIGURES}
+FIGURES = {
+    **figures.FIGURES,
+    **fsspec_figures.FIGURES,
+    **dag_parsing.FIGURES,
+    **dagster_figures.FIGURES,
+}
 _PACKAGES = ["deltalake", "pyarrow", "numpy", "apache-airflow", "dagster"]
 
 

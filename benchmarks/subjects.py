@@ -76,6 +76,19 @@ def files_deltalake(table: str) -> dict[str, object]:
     return {"version": opened.version(), "files": files.num_rows, "bytes": total}
 
 
+def files_by_store(store: str, table: str) -> dict[str, object]:
+    from delta_maintenance.storage.fsspec.store import FsspecStore
+    from delta_maintenance.storage.local.store import LocalStore
+    from delta_maintenance.table.read.table import Table
+
+    started = time.perf_counter()
+    opened = FsspecStore(f"file://{table}") if store == "fsspec" else LocalStore(table)
+    snapshot = Table(opened).snapshot()
+    files = snapshot.live_files()
+    seconds = time.perf_counter() - started
+    return {"version": snapshot.version, "files": files.num_rows, "seconds": seconds}
+
+
 def vacuum_deltalake(table: str) -> dict[str, object]:
     from deltalake import DeltaTable
 
@@ -111,6 +124,7 @@ _SUBJECTS: dict[str, Callable[..., dict[str, object]]] = {
     "open-deltalake": open_deltalake,
     "files-ours": files_ours,
     "files-deltalake": files_deltalake,
+    "files-by-store": files_by_store,
     "vacuum-deltalake": vacuum_deltalake,
     "import-ours": import_ours,
     "import-airflow": import_airflow,

@@ -1,11 +1,11 @@
 """What it takes to watch many tables: the CPU, the memory and the requests of their poll loops.
 
     python -m benchmarks.watchers                       # 500 tables every 30 seconds, 2 minutes
-    python -m benchmarks.watchers --seconds 600
+    python -m benchmarks.watchers --tables 1000 --seconds 600
 
-One process runs the triggers the way a triggerer does, with all that it has loaded; another
-serves the tables over S3 on the loopback interface, commits to some of them, and counts what it is
-asked for.
+One process runs the triggers the way a triggerer does, with all that it has loaded: one trigger for
+each of the four buckets that hold the tables of a policy. Another process serves the tables over S3
+on the loopback interface, commits to some of them, and counts what it is asked for.
 """
 
 from __future__ import annotations
@@ -158,14 +158,21 @@ def _serve(tables: int, writes_per_second: float) -> int:
     return 0
 
 
+BUCKETS = 4
+
+
 def _bucket(table: int) -> str:
-    # One for each table: the emulator looks at every key of a bucket to list some.
-    return f"table-{table}"
+    return f"lake-{table % BUCKETS}"
+
+
+def _log(table: int) -> str:
+    return f"table-{table}/_delta_log"
 
 
 def _fill(server: Any, table: int) -> None:
-    bucket, log = _bucket(table), "events/_delta_log"
-    server.make_bucket(bucket)
+    bucket, log = _bucket(table), _log(table)
+    if table < BUCKETS:
+        server.make_bucket(bucket)
     first = b'{"protocol":{"minReaderVersion":1,"minWriterVersion":2}}\n'
     server.fill(bucket, [f"{log}/{0:020d}.json"], first)
     names = [f"{log}/{version:020d}.json" for version in range(1, COMMITS)]
@@ -188,7 +195,7 @@ def _write(server: Any, commits: list[int], per_second: float, stopped: threadin
     table = 0
     while per_second and not stopped.wait(1 / per_second):
         version = COMMITS + commits[table]
-        server.fill(_bucket(table), [f"events/_delta_log/{version:020d}.json"], _commit())
+        server.fill(_bucket(table), [f"{_log(table)}/{version:020d}.json"], _commit())
         commits[table] += 1
         # Far apart, so that no table gets two within an interval.
         table = (table + 7) % len(commits)
@@ -199,7 +206,7 @@ def _requests(lines: list[str]) -> dict[str, int]:
     most, since = 0, Counter[str]()
     listings = 0
     for line in lines:
-        found = re.match(r"\S+ /table-(\d+)", line)
+        found = re.search(r"table-(\d+)", line)
         table = found[1] if found else ""
         if "list-type=2" in line:
             listings += 1
@@ -216,26 +223,26 @@ async def _watch(given: argparse.Namespace) -> int:
     os.environ["AIRFLOW__LOGGING__LOGGING_LEVEL"] = "WARNING"
     # What a triggerer has loaded anyway.
     import airflow.jobs.triggerer_job_runner  # noqa: F401
-    from airflow.triggers.shared_stream import SharedStreamManager
 
-    from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger
+    from delta_maintenance_airflow.triggers import DeltaPolicyCommitTrigger
 
     idle = _resident_mib()
-    manager, events, tasks = SharedStreamManager(), Counter[str](), []
+    events, tasks = Counter[str](), []
 
-    async def run(number: int, trigger: DeltaCommitEventTrigger) -> None:
-        key = trigger.shared_stream_key()
-        stream = manager.subscribe(trigger_id=number, trigger=trigger, key=key)
-        async for event in trigger.filter_shared_stream(stream):
-            events[event.payload["status"]] += 1
+    async def run(trigger: DeltaPolicyCommitTrigger) -> None:
+        async for event in trigger.run():
+            events.update(told["status"] for told in event.payload["tables"])
 
-    for number in range(given.tables):
-        trigger = DeltaCommitEventTrigger(
-            table_uri=f"s3://{_bucket(number)}/events",
-            delta_conn_id="lake",
-            poll_interval=given.interval,
+    policy = Path(os.environ["AIRFLOW_HOME"], "policy.json")
+    uris = [f"s3://{_bucket(table)}/table-{table}" for table in range(given.tables)]
+    defaults = {"storage": {"connection": "lake"}}
+    tables = [{"uri": uri} for uri in uris]
+    policy.write_text(json.dumps({"version": 1, "defaults": defaults, "tables": tables}))
+    for store in sorted({uri.rpartition("/")[0] for uri in uris}):
+        trigger = DeltaPolicyCommitTrigger(
+            policy=str(policy), store=store, poll_interval=given.interval
         )
-        tasks.append(asyncio.create_task(run(number, trigger)))
+        tasks.append(asyncio.create_task(run(trigger)))
     await asyncio.sleep(given.interval)
     print(json.dumps({"counting": True}), flush=True)
     waits = asyncio.create_task(_longest_work())

@@ -68,7 +68,14 @@ with DAG(
             type="integer",
             minimum=0,
             title="Actions per sidecar",
-            description="Of V2 checkpoints; 0 keeps all actions in the top-level file.",
+            description="Of V2 checkpoints, at most; 0 keeps all actions in the top-level file.",
+        ),
+        "incremental": Param(
+            "auto",
+            enum=["auto", "never", "always"],
+            title="Take over sidecars",
+            description="Of V2 checkpoints: auto takes over sidecars of the newest checkpoint if "
+            "that writes less.",
         ),
         "engine": Param(
             "auto",
@@ -118,6 +125,7 @@ with DAG(
             options={
                 "kind": "{{ params.kind }}",
                 "actions_per_sidecar": "{{ params.actions_per_sidecar }}",
+                "incremental": "{{ params.incremental }}",
             },
             engine="{{ params.engine }}",
             plan_only="{{ params.plan_only }}",

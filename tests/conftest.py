@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from corpus_tables import CORPUS
 
-# What an example takes depends on who else uses the machine; no property is about time.
-settings.register_profile("any-machine", deadline=None)
-settings.load_profile("any-machine")
-
-pytest_plugins = ["conformance", "count_cases"]
-
-ROOT = Path(__file__).resolve().parent.parent
-CORPUS = Path(os.environ.get("DELTA_MAINTENANCE_CORPUS", ROOT.parent / "shared" / "tables"))
+pytest_plugins = [
+    "suite.conformance",
+    "suite.count_cases",
+    "suite.durations",
+    "suite.play",
+    "suite.resources",
+    "suite.quick",
+    "suite.servers",
+]
 
 
 @pytest.fixture(scope="session")

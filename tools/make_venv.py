@@ -5,7 +5,7 @@
 It holds the project (editable) with its `dev` extra at the exact versions of constraints.txt, and
 nothing outside the checkout is changed. A stamp in it says what it was built from: when those
 versions, the project's own metadata, the interpreter or the checkout's place change, it is built
-anew.
+anew. When only the project's version changes, only the project is installed again.
 
 Standard library only: this is what runs before anything is installed.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -34,12 +35,13 @@ def main() -> None:
     """Bring `.venv` up to date; ends with one line on stderr where this machine can't."""
     wanted = fingerprint()
     if STAMP.is_file() and STAMP.read_text() == wanted:
+        install_version()
         return
     started = time.monotonic()
     print("Installing into .venv (once; a minute or two) …", file=sys.stderr, flush=True)
     try:
         shutil.rmtree(VENV, ignore_errors=True)
-        bootstrap = create()
+        bootstrap = create(VENV)
         install(bootstrap, *BUILD_TOOLS)
         own = [str(VENV / "bin" / "python"), "-m", "pip"]
         install(own, "--no-build-isolation", "--editable", f"{ROOT}[dev]")
@@ -64,16 +66,33 @@ def fingerprint() -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def create() -> list[str]:
-    """Create the empty environment; returns the command that is a pip for it."""
+def install_version() -> None:
+    """Install the project again if its version has changed, so that its metadata tell the same."""
+    source = (ROOT / "plugin" / "delta_maintenance" / "__init__.py").read_text()
+    version = re.search(r'^__version__ = "(.+)"', source, re.MULTILINE)
+    if version is None:
+        sys.exit("plugin/delta_maintenance/__init__.py states no __version__")
+    if any(VENV.glob(f"lib/*/site-packages/delta_maintenance-{version[1]}.dist-info")):
+        return
+    own = [str(VENV / "bin" / "python"), "-m", "pip"]
+    try:
+        install(own, "--no-build-isolation", "--no-deps", "--editable", str(ROOT))
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"installing the project failed, see above: {' '.join(error.cmd[:4])} …")
+
+
+def create(venv: Path, python: str = sys.executable) -> list[str]:
+    """Create an empty environment; returns the command that is a pip for it."""
     if has_module("ensurepip"):
-        run(sys.executable, "-m", "venv", str(VENV))
-        return [str(VENV / "bin" / "python"), "-m", "pip"]
+        run(python, "-m", "venv", str(venv))
+        return [str(venv / "bin" / "python"), "-m", "pip"]
     if not has_module("pip"):
-        sys.exit(f"setting up .venv failed: {sys.executable} has no pip (Debian: python3-pip)")
+        sys.exit(
+            f"setting up {venv.name} failed: {sys.executable} has no pip (Debian: python3-pip)"
+        )
     # Debian keeps ensurepip in a package of its own: the machine's pip serves instead.
-    run(sys.executable, "-m", "venv", "--without-pip", str(VENV))
-    return [sys.executable, "-m", "pip", "--python", str(VENV / "bin" / "python")]
+    run(python, "-m", "venv", "--without-pip", str(venv))
+    return [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python")]
 
 
 def has_module(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from delta_maintenance import renamed_modules
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _WITH_OPERATORS = (
     "add_constraint",

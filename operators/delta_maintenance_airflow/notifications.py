@@ -8,8 +8,8 @@ from airflow.sdk import BaseHook, BaseNotifier
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance_airflow.compat import AirflowFailException
+from delta_maintenance_airflow.operators.summary import told_of
 from delta_maintenance_airflow.settings import notify_conn_id
-from delta_maintenance_airflow.summary import told
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,19 +43,45 @@ class MaintenanceSummaryNotifier(BaseNotifier):
         summary = ti.xcom_pull(task_ids=ti.task_id, key=BaseXCom.XCOM_RETURN_KEY)
         if summary is None or (self.quiet and not summary["num_problems"]):
             return
-        self._post(conn_id, {"text": f"{ti.dag_id}: {told(summary)}"})
+        _post(conn_id, {"text": f"{ti.dag_id}: {told_of(summary)}"})
 
-    def _post(self, conn_id: str, message: dict[str, Any]) -> None:
-        # Airflow's own client for HTTP; the parsing of Dags must not wait for it.
-        import httpx
 
-        connection = BaseHook.get_connection(conn_id)
-        address = connection.host or ""
-        if not address.startswith(("https://", "http://")):
-            raise AirflowFailException(
-                f"the connection {conn_id} has no URL as its host; give https://..."
-            )
-        token = connection.password
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        answer = httpx.post(address, json=message, headers=headers, timeout=_SECONDS)
-        answer.raise_for_status()
+class ApprovalNotifier(BaseNotifier):
+    """Posts that plans wait for an approval, with a link to the question, as `{"text": ...}`.
+
+    :param conn_id: as of `MaintenanceSummaryNotifier`.
+    """
+
+    template_fields = ("conn_id",)
+
+    def __init__(self, *, conn_id: str | None = None) -> None:
+        super().__init__()
+        self.conn_id = conn_id
+
+    def notify(self, context: Context) -> None:
+        conn_id = self.conn_id or notify_conn_id()
+        if conn_id is None:
+            return
+        from airflow.providers.standard.operators.hitl import HITLOperator
+
+        ti, task = context["ti"], context["task"]
+        assert isinstance(task, HITLOperator)
+        first = (task.body or task.subject).partition("\n")[0]
+        link = HITLOperator.generate_link_to_ui_from_context(context=context)
+        _post(conn_id, {"text": f"{ti.dag_id}: {first} {link}"})
+
+
+def _post(conn_id: str, message: dict[str, Any]) -> None:
+    # Airflow's own client for HTTP; the parsing of Dags must not wait for it.
+    import httpx
+
+    connection = BaseHook.get_connection(conn_id)
+    address = connection.host or ""
+    if not address.startswith(("https://", "http://")):
+        raise AirflowFailException(
+            f"the connection {conn_id} has no URL as its host; give https://..."
+        )
+    token = connection.password
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    answer = httpx.post(address, json=message, headers=headers, timeout=_SECONDS)
+    answer.raise_for_status()

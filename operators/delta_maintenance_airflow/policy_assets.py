@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk import Asset, AssetWatcher
 
-from delta_maintenance_airflow.outlets import asset_uri
 from delta_maintenance_airflow.settings import policy_path, poll_interval
-from delta_maintenance_airflow.triggers.commit_event import DeltaCommitEventTrigger
-
-if TYPE_CHECKING:
-    from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance_airflow.triggers.policy_commits import DeltaPolicyCommitTrigger
+from delta_maintenance_airflow.triggers.polling import store_root
 
 
 def watched_assets(
     policy: str | None = None, *, interval: float | None = None, min_commits: int = 1
 ) -> list[Asset]:
-    """An asset for each table that the policy names with its address; none without a policy.
+    """An asset for each store in which the policy names tables; none without a policy.
 
-    For the parsing of Dags: no table is opened, and no pattern looked for. Tables that patterns
-    find are the scheduled Dag's. `interval` is in seconds, by default the configuration's
-    `[delta_maintenance] poll_interval`.
+    The one watcher of an asset watches all of these tables. This is for the parsing of Dags: no
+    table is opened, and no pattern looked for. `interval` is in seconds, by default the
+    configuration's `[delta_maintenance] poll_interval`.
     """
     # Only a Dag that watches waits for this.
     from delta_maintenance.policies.definition.policy import load_policy
@@ -30,9 +28,10 @@ def watched_assets(
     path = policy or policy_path()
     if path is None:
         return []
+    path = os.path.abspath(path)
     seconds = interval if interval is not None else poll_interval()
-    tables = load_policy(path).named_tables
-    return [_asset(table, path, seconds, min_commits) for table in tables]
+    stores = sorted({store_root(table.uri) for table in load_policy(path).named_tables})
+    return [_asset(path, store, seconds, min_commits) for store in stores]
 
 
 def changed_tables(events: Mapping[Any, Sequence[Any]], policy: str | None = None) -> list[Any]:
@@ -42,36 +41,37 @@ def changed_tables(events: Mapping[Any, Sequence[Any]], policy: str | None = Non
     from delta_maintenance.policies.definition.policy import load_policy
 
     path = policy or policy_path()
-    names = {table.uri: table.name for table in load_policy(path).named_tables} if path else {}
+    told = [one for some in events.values() for event in some for one in _tables(event)]
     found: dict[str, dict[str, Any]] = {}
-    for told in events.values():
-        for event in told:
-            payload = (event.extra or {}).get("payload") or {}
-            uri = payload.get("table")
-            if uri is None:
-                continue
-            problem = payload.get("message") if payload.get("status") == "error" else None
-            found[uri] = {"name": names.get(uri, uri), "uri": uri, "problem": problem}
-    return list(found.values())
+    for payload in told:
+        uri = payload["table"]
+        problem = payload.get("message") if payload.get("status") == "error" else None
+        found[uri] = {"name": uri, "uri": uri, "problem": problem}
+    if path is None or path in found:
+        # An unreadable policy is one of the problems.
+        return list(found.values())
+    names = {table.uri: table.name for table in load_policy(path).named_tables}
+    return [{**one, "name": names.get(uri, uri)} for uri, one in found.items()]
 
 
-def _asset(table: PolicyTable, policy: str, interval: float, min_commits: int) -> Asset:
-    storage = table.rules.storage
-    # What stands beside a connection is for the triggerer to look up. A connection alone says all,
-    # and needs no policy there.
-    way = {"policy": policy} if storage.options else {"delta_conn_id": storage.connection}
+def _tables(event: Any) -> list[dict[str, Any]]:
+    payload = (event.extra or {}).get("payload") or {}
+    # `DeltaCommitEventTrigger` tells of one table, `DeltaPolicyCommitTrigger` of many.
+    told = payload.get("tables", [payload])
+    return [one for one in told if one.get("table")]
+
+
+def _asset(policy: str, store: str, interval: float, min_commits: int) -> Asset:
     return Asset(
-        name=table.name,
-        uri=asset_uri(table.uri),
+        name=f"commits in {store} ({policy})",
+        # The prefix `x-` keeps Airflow from taking the rest for an address of its own kinds.
+        uri=f"x-delta-commits:{store}?policy={policy}",
         group="delta",
         watchers=[
             AssetWatcher(
                 name="commits",
-                trigger=DeltaCommitEventTrigger(
-                    table_uri=table.uri,
-                    poll_interval=interval,
-                    min_commits=min_commits,
-                    **way,
+                trigger=DeltaPolicyCommitTrigger(
+                    policy=policy, store=store, poll_interval=interval, min_commits=min_commits
                 ),
             )
         ],

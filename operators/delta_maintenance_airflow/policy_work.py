@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import core
-from delta_maintenance_airflow.compat import AirflowFailException
+from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.settings import policy_path
 from delta_maintenance_airflow.spark.submission import SparkSubmission
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+    from delta_maintenance.policies.definition.rules import StorageRule
+    from delta_maintenance.policies.discovery import Discovery
     from delta_maintenance.policies.models import AssessedOperation
     from delta_maintenance.policies.run import SubmitToSpark
 
@@ -48,14 +51,11 @@ class PolicyWork:
             )
         return load_policy(path)
 
-    def find_tables(self) -> list[dict[str, str]]:
-        """Name and address of every table of the policy, those behind its patterns included."""
+    def discover(self) -> Discovery:
+        """Every table of the policy, those behind its patterns included."""
         from delta_maintenance.policies.discovery import discover
 
-        found = discover(
-            self.policy, storage_options=lambda rule, root: PolicyHook(rule).storage_options(root)
-        )
-        return [{"name": table.name, "uri": table.uri} for table in found]
+        return discover(self.policy, storage_options=_options_at)
 
     def table(self, name: str | None, uri: str | None) -> PolicyTable:
         """A table with its rules, by address, or by the name that the policy has for it."""
@@ -72,6 +72,14 @@ class PolicyWork:
             rules = table.rules.model_copy(update={"other_writers": told})
             table = table.model_copy(update={"rules": rules})
         return table
+
+
+def _options_at(rule: StorageRule, root: str) -> Mapping[str, str]:
+    try:
+        return PolicyHook(rule).storage_options(root)
+    except AirflowException as error:
+        # Such as a connection that does not exist.
+        raise InvalidRequestError(str(error), remedy="correct the connection") from error
 
 
 def submitter(

@@ -13,6 +13,7 @@ from delta_maintenance_airflow import __version__
 _INTEGRATION = "Delta Lake"
 _PACKAGE = "delta_maintenance_airflow"
 _OPERATORS = ("by_hand", "operations", "policy")
+_TRIGGERS = ("commit", "commit_event", "policy_commits")
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -32,9 +33,12 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [_modules(*(f"{_PACKAGE}.operators.{name}" for name in _OPERATORS))],
         "sensors": [_modules(f"{_PACKAGE}.sensors.commit")],
         "hooks": [_modules(f"{_PACKAGE}.hooks.delta")],
-        "triggers": [_modules(f"{_PACKAGE}.triggers.commit", f"{_PACKAGE}.triggers.commit_event")],
+        "triggers": [_modules(*(f"{_PACKAGE}.triggers.{name}" for name in _TRIGGERS))],
         "extra-links": [f"{_PACKAGE}.links.SparkUILink"],
-        "notifications": [f"{_PACKAGE}.notifications.MaintenanceSummaryNotifier"],
+        "notifications": [
+            f"{_PACKAGE}.notifications.{name}"
+            for name in ("ApprovalNotifier", "MaintenanceSummaryNotifier")
+        ],
         "connection-types": [_connection_type()],
         "config": {"delta_maintenance": _configuration()},
     }
@@ -56,6 +60,12 @@ def _configuration() -> dict[str, Any]:
             ),
             "poll_interval": _option(
                 "Seconds from one look at a watched table to the next; 30 by default.", "30"
+            ),
+            "separate_approver": _option(
+                "True: the person who triggers a run may not approve its plans.", "True"
+            ),
+            "any_address": _option(
+                "True: the Dag for manual runs takes tables that are not in the policy.", "True"
             ),
             "notify_conn_id": _option(
                 "A connection with the URL of a chat as its host: summaries that need somebody are "

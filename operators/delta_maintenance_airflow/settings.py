@@ -42,9 +42,32 @@ def notify_conn_id() -> str | None:
     return _option("notify_conn_id")
 
 
+def separate_approver() -> bool:
+    """Whether the person who triggers a run may not approve its plans."""
+    return _flag("separate_approver")
+
+
+def any_address() -> bool:
+    """Whether tables outside of the policy may be maintained by hand."""
+    return _flag("any_address")
+
+
 def poll_interval() -> float:
     """Seconds from one look at a watched table to the next."""
     return float(_option("poll_interval") or 30)
+
+
+def max_map_length() -> int:
+    """Over how many values Airflow maps a task, at most."""
+    from airflow.configuration import conf
+
+    return int(conf.getint("core", "max_map_length", fallback=1024))
+
+
+def _flag(name: str) -> bool:
+    from airflow.configuration import conf
+
+    return bool(conf.getboolean(SECTION, name, fallback=False))
 
 
 def _option(name: str) -> str | None:

@@ -10,7 +10,7 @@ from dagster_shared.libraries import DagsterLibraryRegistry
 from delta_maintenance import __version__
 
 if TYPE_CHECKING:
-    from delta_maintenance_dagster.commit_sensor import build_commit_sensor
+    from delta_maintenance_dagster.commits.sensor import build_commit_sensor
     from delta_maintenance_dagster.component import (
         CommitSensor,
         DeltaMaintenanceComponent,
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
         Schedule,
     )
     from delta_maintenance_dagster.definitions import build_definitions
-    from delta_maintenance_dagster.health_checks import HealthThresholds, build_health_checks
+    from delta_maintenance_dagster.health.checks import HealthThresholds, build_health_checks
     from delta_maintenance_dagster.maintenance import MaintenanceConfig, build_maintenance_asset
     from delta_maintenance_dagster.resources import DeltaStorageResource
     from delta_maintenance_dagster.schedules import build_maintenance_schedule
-    from delta_maintenance_dagster.spark import DeltaSparkResource
+    from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource
     from delta_maintenance_dagster.tables import DeltaTable
 
 __all__ = [
@@ -46,16 +46,16 @@ __all__ = [
 _MODULES = {
     "CommitSensor": "component",
     "DeltaMaintenanceComponent": "component",
-    "DeltaSparkResource": "spark",
+    "DeltaSparkResource": "spark.spark_resource",
     "DeltaStorageResource": "resources",
     "DeltaTable": "tables",
     "DeltaTableEntry": "component",
-    "HealthThresholds": "health_checks",
+    "HealthThresholds": "health.checks",
     "MaintenanceConfig": "maintenance",
     "Schedule": "component",
-    "build_commit_sensor": "commit_sensor",
+    "build_commit_sensor": "commits.sensor",
     "build_definitions": "definitions",
-    "build_health_checks": "health_checks",
+    "build_health_checks": "health.checks",
     "build_maintenance_asset": "maintenance",
     "build_maintenance_schedule": "schedules",
 }

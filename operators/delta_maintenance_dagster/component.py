@@ -27,12 +27,12 @@ from delta_maintenance.policies.definition.policy import (
 )
 from delta_maintenance.policies.definition.rules import Rules
 from delta_maintenance_dagster.definitions import build_definitions
-from delta_maintenance_dagster.health_checks import HealthThresholds
+from delta_maintenance_dagster.health.checks import HealthThresholds
 from delta_maintenance_dagster.references import Reference
 from delta_maintenance_dagster.resources import DeltaStorageResource
 from delta_maintenance_dagster.scaffolder import DeltaMaintenanceScaffolder
 from delta_maintenance_dagster.schedules import build_maintenance_schedule
-from delta_maintenance_dagster.spark import DeltaSparkResource
+from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource
 from delta_maintenance_dagster.tables import DeltaTable, asset_key_of
 
 
@@ -223,7 +223,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         storage = Reference(self.storage).here()
         found = discover(
             self._policy(), storage_options=lambda rule, _: storage.storage_options(rule)
-        )
+        ).complete()
         state_path.write_text(json.dumps([table.to_json() for table in found]))
 
     def build_defs_from_state(

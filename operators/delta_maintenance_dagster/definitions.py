@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from delta_maintenance_dagster.commit_sensor import build_commit_sensor
-from delta_maintenance_dagster.health_checks import HealthThresholds, build_health_checks
+from delta_maintenance_dagster.commits.observation import build_table_asset
+from delta_maintenance_dagster.commits.sensor import build_commit_sensor
+from delta_maintenance_dagster.health.checks import HealthThresholds, build_health_checks
 from delta_maintenance_dagster.maintenance import RETRY_POLICY, build_maintenance_asset
-from delta_maintenance_dagster.observation import build_table_asset
 from delta_maintenance_dagster.references import Reference
 from delta_maintenance_dagster.resources import DeltaStorageResource
-from delta_maintenance_dagster.spark import DeltaSparkResource
+from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource
 from delta_maintenance_dagster.tables import DeltaTable, require_unique_keys
 
 

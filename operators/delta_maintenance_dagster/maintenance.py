@@ -14,12 +14,13 @@ from pydantic import Field
 
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core import registry
-from delta_maintenance_dagster import memory, metadata, pools
-from delta_maintenance_dagster.health_checks import HealthThresholds, judge
+from delta_maintenance_dagster import memory, pools
+from delta_maintenance_dagster.health import metadata
+from delta_maintenance_dagster.health.checks import HealthThresholds, judge
 from delta_maintenance_dagster.progress import LoggedProgress
 from delta_maintenance_dagster.references import Reference
 from delta_maintenance_dagster.resources import DeltaStorageResource
-from delta_maintenance_dagster.spark import DeltaSparkResource
+from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource
 from delta_maintenance_dagster.tables import DeltaTable
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class _Maintenance:
     def run(self, config: MaintenanceConfig) -> "RunResult":
         """Runs as configured. Raises `Failure` for an invalid configuration."""
         # Loads pyarrow, which the loading of definitions must not wait for.
+        from delta_maintenance.policies.approval import Approvals
         from delta_maintenance.policies.run import run
 
         for name in config.approve:
@@ -163,7 +165,9 @@ class _Maintenance:
                 opened,
                 self.table.policy,
                 last_runs=last_runs,
-                approved=[name for name in _BY_POLICY if name in config.approve],
+                approvals=Approvals(
+                    operations=[name for name in _BY_POLICY if name in config.approve]
+                ),
                 plan_only=config.plan_only,
                 submit=self._submit,
                 progress=LoggedProgress(self.context.log),

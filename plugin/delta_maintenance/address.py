@@ -25,8 +25,10 @@ class StoreKind(StrEnum):
     S3 = "s3"
     GCS = "gcs"
     AZURE = "azure"
+    HDFS = "hdfs"
+    """Through the REST interface of the name node."""
     OTHER = "other"
-    """Any other address that fsspec may support, including chained addresses."""
+    """Any other address that fsspec may support, including chained addresses: only for reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,7 @@ _UNCLEAR = re.compile(r"[?#]")
 S3_SCHEMES = ("s3", "s3a", "s3n")
 GCS_SCHEMES = ("gs", "gcs")
 AZURE_SCHEMES = ("abfss", "abfs", "az")
+HDFS_SCHEMES = ("webhdfs", "swebhdfs")
 _KINDS = {
     "": StoreKind.LOCAL,
     "file": StoreKind.LOCAL,
@@ -201,4 +204,5 @@ _KINDS = {
     **dict.fromkeys(S3_SCHEMES, StoreKind.S3),
     **dict.fromkeys(GCS_SCHEMES, StoreKind.GCS),
     **dict.fromkeys(AZURE_SCHEMES, StoreKind.AZURE),
+    **dict.fromkeys(HDFS_SCHEMES, StoreKind.HDFS),
 }

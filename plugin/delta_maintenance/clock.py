@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+
+_FIRST_MILLIS = -62_135_596_800_000
+"""0001-01-01."""
+_LAST_MILLIS = 253_402_300_799_999
+"""The end of the year 9999."""
 
 Clock = Callable[[], datetime]
 """Returns the current instant, with a time zone, on every call."""
@@ -20,6 +25,15 @@ def now() -> datetime:
 def new_id() -> str:
     """A random UUID as 36 lower-case characters."""
     return str(uuid.uuid4())
+
+
+def instant(epoch_ms: int) -> datetime:
+    """Milliseconds since 1970-01-01 UTC as an instant.
+
+    A log may tell times that no calendar has; of those, the nearest that it has.
+    """
+    milliseconds = min(max(epoch_ms, _FIRST_MILLIS), _LAST_MILLIS)
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)
 
 
 def epoch_millis(instant: datetime) -> int:

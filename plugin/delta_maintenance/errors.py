@@ -11,6 +11,35 @@ from typing import ClassVar
 
 from delta_maintenance.redaction import redact, redact_address
 
+MOST_BYTES = 1000
+"""Of the line that an error is. What it quotes comes from tables, and can be of any length."""
+_MOST_QUOTED = 160
+_MOST_PROBLEM = 500
+_ENDS = 8192
+"""Characters of each end of a long problem that are looked at."""
+
+
+def shortened(text: str, most: int = MOST_BYTES) -> str:
+    """The text on one line and in at most so many bytes of UTF-8, its middle left out if need be.
+
+    What no UTF-8 can hold, such as the undecodable bytes of a file's name, is written as escapes.
+    """
+    data = " ".join(text.split()).encode(errors="backslashreplace")
+    if len(data) <= most:
+        return data.decode()
+    mark = f" …[{len(data)} bytes]… ".encode()
+    head = (most - len(mark)) * 2 // 3
+    tail = most - len(mark) - head
+    return b"".join([data[:head], mark, data[len(data) - tail :]]).decode(errors="ignore")
+
+
+def message_line(text: str, most: int = MOST_BYTES) -> str:
+    """The text as `shortened` makes it, without credentials in addresses."""
+    if len(text) > 2 * _ENDS:
+        # Redaction takes more than linear time; of a long text only its ends are shown anyway.
+        text = text[:_ENDS] + text[-_ENDS:]
+    return shortened(redact(text), most)
+
 
 class DeltaMaintenanceError(Exception):
     """Base of all errors of this library.
@@ -34,7 +63,7 @@ class DeltaMaintenanceError(Exception):
         file: str | None = None,
         remedy: str | None = None,
     ) -> None:
-        self.problem = redact(problem)
+        self.problem = message_line(problem, _MOST_PROBLEM)
         self.table = _shown(table)
         self.version = version
         self.file = _shown(file)
@@ -51,19 +80,25 @@ class DeltaMaintenanceError(Exception):
         return self
 
     def __str__(self) -> str:
+        """One line of at most `MOST_BYTES` bytes, its longest parts shortened first."""
+        line = self._line(self.table, self.file, self.remedy)
+        if len(line.encode(errors="backslashreplace")) > MOST_BYTES:
+            quoted = (self.table, self.file, self.remedy)
+            line = self._line(*(text and shortened(text, _MOST_QUOTED) for text in quoted))
+        return shortened(line)
+
+    def _line(self, table: str | None, file: str | None, remedy: str | None) -> str:
         where = [
             part
             for part in (
-                f"table {self.table}" if self.table is not None else None,
+                f"table {table}" if table is not None else None,
                 f"version {self.version}" if self.version is not None else None,
-                f"file {self.file}" if self.file is not None else None,
+                f"file {file}" if file is not None else None,
             )
             if part is not None
         ]
         text = ": ".join([", ".join(where), self.problem] if where else [self.problem])
-        if self.remedy is not None:
-            text = f"{text}; {self.remedy}"
-        return " ".join(text.split())
+        return text if remedy is None else f"{text}; {remedy}"
 
 
 def _shown(address: str | None) -> str | None:
@@ -133,6 +168,11 @@ class CorruptTableError(DeltaMaintenanceError):
 
     exit_status = 5
     usual_remedy = "restore what is damaged from a backup"
+
+
+class OversizedFileError(CorruptTableError):
+    """A file of the log would take more memory than `limits.ReadLimits` allows. Raise the limit if
+    the file is sound."""
 
 
 class NotADeltaTableError(DeltaMaintenanceError):

@@ -76,7 +76,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 LINK = r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::)|/)"
 """Where the next link of a chained address of fsspec begins."""
 _LINKS = re.compile(f"({LINK})")
-_QUOTED = re.compile(rf"(([A-Za-z][A-Za-z0-9+.-]*)://)((?:(?!{LINK})[^\s\"'<>`])+)")
+_QUOTED = re.compile(rf"(?<![A-Za-z0-9+.-])(([A-Za-z0-9+.-]+)://)((?:(?!{LINK})[^\s\"'<>`])+)")
 _BUCKETS = frozenset(("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "az", "wasb", "wasbs"))
 """Schemes whose addresses contain a bucket, which has no port."""
 _CONTAINER = re.compile(r"[a-z0-9$-]+")
@@ -99,7 +99,7 @@ _PARAMETER = re.compile(
     r"(?:\b|%3f|%26)(?:sig|x-(?:amz|goog)-(?:signature|credential|security-token)|awsaccesskeyid"
     r"|accountkey|sharedaccess(?:key|signature))"
     # A partition may have one of these names.
-    r"|(?:[?&;#]|%3f|%26)(?:[a-z_-]*(?:token|secret|passw(?:or)?d|signature|access_?key|credential))"
+    r"|(?:[?&;#]|%3f|%26)(?:delegation|[a-z_-]*(?:token|secret|passw(?:or)?d|signature|access_?key|credential))"
     r")(?:=|%3d))"
     r"[^&;\s\"'<>`]+",
     re.IGNORECASE,

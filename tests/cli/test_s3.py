@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from emulators.s3_server import S3Server, serve_s3
+from emulators.s3_server import S3Server
 
 from delta_maintenance.storage import open_store
 from delta_maintenance.testing.actions import add, metadata, protocol
@@ -16,11 +15,10 @@ from delta_maintenance.testing.table_builder import TableBuilder
 ADDRESS = "s3://lake/warehouse/orders"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with serve_s3() as server:
-        server.make_bucket("lake")
-        yield server
+@pytest.fixture
+def server(s3_server: S3Server) -> S3Server:
+    s3_server.make_bucket("lake")
+    return s3_server
 
 
 @pytest.fixture(autouse=True)

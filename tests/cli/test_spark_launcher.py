@@ -18,7 +18,6 @@ from sound_tables import SoundTable
 
 from delta_maintenance.cli.spark_launcher import split_secrets
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations import fsck
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
 from delta_maintenance.operations.fsck import FindingCount, FsckOptions, FsckResult
 from delta_maintenance.storage.local.store import LocalStore
@@ -88,6 +87,7 @@ def result_of(table: str) -> CheckpointResult:
     )
 
 
+@pytest.mark.process
 def test_the_job_gets_its_specification_and_its_result_is_printed(
     cli: Any, spark: FakeSpark, v2_table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +122,7 @@ def test_the_job_gets_its_specification_and_its_result_is_printed(
     assert seen["private"]
 
 
+@pytest.mark.process
 def test_executors_elsewhere_are_sent_the_library(
     cli: Any, spark: FakeSpark, v2_table: str
 ) -> None:
@@ -133,6 +134,7 @@ def test_executors_elsewhere_are_sent_the_library(
     assert os.path.basename(words[words.index("--py-files") + 1]) == "delta_maintenance.zip"
 
 
+@pytest.mark.process
 def test_a_server_of_spark_connect_is_told_by_the_environment_alone(
     cli: Any, v2_table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +169,7 @@ def test_no_secret_goes_to_a_command_line_and_no_property_is_dropped(
 
 
 @pytest.mark.parametrize("engine", ["spark", "auto"])
+@pytest.mark.process
 def test_a_deep_fsck_of_many_files_is_a_job_and_its_findings_are_those_of_the_command(
     engine: str, cli: Any, spark: FakeSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,7 +178,9 @@ def test_a_deep_fsck_of_many_files_is_a_job_and_its_findings_are_those_of_the_co
     result = FsckResult(table=table, version=3, status="corrupt", counts=(count,))
     spark.answers({"status": "done", "result": result.to_json()})
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(fsck.operation, "_most_files", lambda options: 1)
+    monkeypatch.setattr(
+        "delta_maintenance.operations.fsck.operation._most_files", lambda options: 1
+    )
     words = ("fsck", "table", "--deep", "--engine", engine)
 
     dry = cli(*words, "--dry-run", "--json")
@@ -196,6 +201,7 @@ def test_a_deep_fsck_of_many_files_is_a_job_and_its_findings_are_those_of_the_co
     JobSpec.from_json(spark.seen["spec"])
 
 
+@pytest.mark.process
 def test_progress_of_the_job_comes_through_and_the_log_of_spark_only_if_asked_for(
     cli: Any, spark: FakeSpark, v2_table: str
 ) -> None:
@@ -205,6 +211,7 @@ def test_progress_of_the_job_comes_through_and_the_log_of_spark_only_if_asked_fo
     assert "delta-maintenance: spark: 26/01/01 WARN something of Spark's own" in verbose
 
 
+@pytest.mark.process
 def test_an_error_of_the_job_is_the_error_of_the_command(
     cli: Any, spark: FakeSpark, v2_table: str
 ) -> None:
@@ -229,6 +236,7 @@ def test_an_error_of_the_job_is_the_error_of_the_command(
     assert cli("checkpoint", v2_table, "--engine", "spark").status == 1
 
 
+@pytest.mark.process
 def test_a_job_that_dies_gives_its_last_words(
     cli: Any, spark: FakeSpark, v2_table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +326,7 @@ def test_what_the_driver_finds_in_its_environment_means_what_was_given(
     assert parse_options(table, public, environment) == parse_options(table, given)
 
 
+@pytest.mark.process
 def test_a_command_that_is_told_to_end_takes_its_job_along(spark: FakeSpark, v2_table: str) -> None:
     spark.answers("sleep")
     words = ["checkpoint", v2_table, "--engine", "spark"]

@@ -16,7 +16,7 @@ from delta_maintenance.policies.models import Assessment
 from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import DeltaTable, HealthThresholds
-from delta_maintenance_dagster.health_checks import judge
+from delta_maintenance_dagster.health.checks import judge
 
 Load = Callable[..., dg.Definitions]
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

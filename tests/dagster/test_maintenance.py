@@ -16,7 +16,7 @@ from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, features
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import DeltaTable, build_definitions, memory
-from delta_maintenance_dagster.log_picture import log_svg
+from delta_maintenance_dagster.health.log_picture import log_svg
 from delta_maintenance_dagster.pools import limit_to_one
 
 Load = Callable[..., dg.Definitions]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus_tables import CORPUS, TABLES
 
 from delta_maintenance import open_table
 from delta_maintenance.errors import (
@@ -20,11 +20,6 @@ from delta_maintenance.errors import (
     VersionNotFoundError,
 )
 from delta_maintenance.table.read.snapshot import Snapshot
-
-CORPUS = Path(
-    os.environ.get("DELTA_MAINTENANCE_CORPUS", Path(__file__).parents[3] / "shared" / "tables")
-)
-EXPECTED = sorted(path.stem for path in (CORPUS / "expected").glob("*.json"))
 
 
 def expectation(name: str) -> dict[str, Any]:
@@ -129,7 +124,7 @@ def expected_files(version: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.conformance("LOG-11", "REC-01", "REC-04", "CKPT-02", "LOG-05", "CDC-01")
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", TABLES)
 def test_every_version_gives_the_expected_snapshot(corpus: Path, name: str) -> None:
     expected = expectation(name)
     table = open_table(str(corpus / name))
@@ -150,7 +145,7 @@ def test_every_version_gives_the_expected_snapshot(corpus: Path, name: str) -> N
             assert files == wanted, f"{name} version {number}"
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", TABLES)
 def test_the_latest_version_opens_or_fails_as_expected(corpus: Path, name: str) -> None:
     expected = expectation(name)
     table = open_table(str(corpus / name))

@@ -24,6 +24,8 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 
+pytestmark = pytest.mark.cases
+
 HOUR_MS = 3_600_000
 STATS = '{"numRecords": 3}'
 TRACKED = log.features(writer_only=["domainMetadata", "rowTracking"])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite.play import examples
 
 from delta_maintenance.errors import (
     InvalidRequestError,
@@ -302,7 +303,7 @@ def test_what_nobody_can_wait_for_is_refused(fields: Any) -> None:
 KINDS = {"data": MERGE, "optimize": OPTIMIZE, "nothing": [commit_info("SET TBLPROPERTIES")]}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     steps=st.lists(st.sampled_from([*KINDS, "poll", "restart", "fail"]), max_size=40),
     enough=st.integers(1, 4),

@@ -8,13 +8,18 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from delta_spark import DeltaSpark
+from delta_spark import DELTA_RELEASE, DeltaSpark
 from delta_spark_tables import copy
 
 from delta_maintenance import clock, open_table
+from delta_maintenance.errors import UnsupportedFeatureError
 from delta_maintenance.operations import set_properties, upgrade_protocol
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
+from delta_maintenance.protocol.actions.model import Protocol
+from delta_maintenance.protocol.changes.client_support import CLIENTS
+from delta_maintenance.protocol.changes.upgrade import require_addable
+from delta_maintenance.protocol.features.registry import FEATURES as REGISTRY
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 
@@ -245,3 +250,20 @@ def test_delta_spark_goes_by_the_times_that_we_began_to_write(
     assert {entry["version"]: entry["ms"] for entry in theirs} == ours
     assert [entry["operation"] for entry in theirs[:2]] == ["WRITE", "SET TBLPROPERTIES"]
     assert sorted(ours.values(), key=lambda ms: ms or 0) == [ours[v] for v in sorted(ours)]
+
+
+@pytest.mark.conformance("FEAT-18")
+def test_the_table_of_clients_knows_what_this_release_supports(delta_spark: DeltaSpark) -> None:
+    (client,) = (known for known in CLIENTS if known.name == f"Delta Spark {DELTA_RELEASE}")
+    new = Protocol(min_reader_version=3, min_writer_version=7)
+    offered = [feature.name for feature in REGISTRY if _is_offered(feature.name, new)]
+    told = {name: name in client.writes for name in offered if name not in client.unknown}
+    assert told == {name: delta_spark.supports(name) for name in offered}
+
+
+def _is_offered(name: str, protocol: Protocol) -> bool:
+    try:
+        require_addable(name, protocol)
+    except UnsupportedFeatureError:
+        return False
+    return True

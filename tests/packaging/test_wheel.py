@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"delta_maintenance", "delta_maintenance_airflow", "delta_maintenance_dagster"}
 

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from delta_maintenance.errors import InvalidRequestError, StorageError
 from delta_maintenance.policies import assessments
 from delta_maintenance.policies.assessments import (
+    HISTORY,
     MAX_BYTES,
     AssessmentEntry,
     AssessmentStore,
@@ -100,6 +101,71 @@ def test_the_health_of_a_table_that_cannot_be_looked_at_now_is_the_last_one(
     store.save(well)
     assert loaded(store).health == well.health
     assert loaded(store).last_health is None
+
+
+def test_a_failure_is_as_old_as_its_first_assessment(store: AssessmentStore) -> None:
+    failed = assessment(status="failed", problem="gone", health=None, operations=())
+    for hours in (0, 1, 2):
+        store.save(replace(failed, assessed_at=NOW + timedelta(hours=hours)), link=f"/try/{hours}")
+        assert loaded(store).failing_since == NOW
+        assert loaded(store).assessed_link == f"/try/{hours}"
+    store.save(assessment())
+    assert loaded(store).failing_since is None
+
+
+def test_the_last_runs_are_kept_in_short_and_those_that_did_nothing_are_not(
+    store: AssessmentStore,
+) -> None:
+    before = assessment(health=health(bytes_to_open=1_000))
+    after = assessment(health=health(bytes_to_open=400))
+    for number in range(HISTORY + 3):
+        ended = NOW + timedelta(hours=number, seconds=30)
+        run = run_result(
+            started_at=NOW + timedelta(hours=number), ended_at=ended, before=before, after=after
+        )
+        store.save(assessment(), run, link=f"/runs/{number}")
+    idle = run_result(outcomes=(), status="nothing-due", started_at=NOW + timedelta(days=9))
+    store.save(assessment(), idle)
+    history = loaded(store).history
+    assert len(history) == HISTORY
+    assert [run.link for run in history[:2]] == [f"/runs/{HISTORY + 2}", f"/runs/{HISTORY + 1}"]
+    assert history[0].seconds == 30 and history[0].spared_bytes == 600
+    assert history[0].operations == tuple(
+        f"{each.operation}: {each.status}" for each in run_result().outcomes
+    )
+    failed = run_result(outcomes=(), status="failed", problem="x" * 1_000)
+    store.save(assessment(), failed)
+    assert loaded(store).history[0].problem == "x" * 300
+
+
+def test_what_a_run_deleted_is_counted(store: AssessmentStore) -> None:
+    outcome = run_result().outcomes[-1]
+    outcomes = tuple(
+        replace(outcome, operation=name, status=status, result={"bytes": size})
+        for name, status, size in (
+            ("vacuum", "done", 70),
+            ("clean-log", "incomplete", 7),
+            ("vacuum", "planned", 1_000),
+        )
+    )
+    store.save(assessment(), run_result(outcomes=outcomes))
+    assert loaded(store).history[0].reclaimed_bytes == 77
+
+
+def test_what_is_forgotten_is_gone_and_the_rest_tells_when_it_was_saved(
+    store: AssessmentStore,
+) -> None:
+    began = datetime.now(UTC)
+    for name in ("a", "b"):
+        store.save(assessment(name))
+    saved_at = store.saved_at()
+    at = saved_at("a")
+    assert at is not None and abs(at - began) < timedelta(minutes=1)
+    assert saved_at("c") is None
+    store.forget("a")
+    store.forget("a")
+    assert store.load("a") is None and store.saved_at()("a") is None
+    assert store.load("b") is not None
 
 
 @given(st.lists(st.text(min_size=1).filter(str.isprintable), min_size=1, max_size=5, unique=True))

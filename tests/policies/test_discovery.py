@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.errors import InvalidRequestError, StorageError
+from delta_maintenance.errors import InvalidRequestError, StorageAccessError, StorageError
 from delta_maintenance.policies import discovery
 from delta_maintenance.policies.definition.patterns import Pattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
@@ -20,6 +21,7 @@ from delta_maintenance.policies.discovery import discover
 from delta_maintenance.storage import Store, open_store
 from delta_maintenance.storage.memory.store import MemoryStore
 
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
 FOLDERS = (
     "a/x",
     "a/y",
@@ -55,7 +57,7 @@ def found(lake: Path, *tables: Mapping[str, Any]) -> dict[str, str]:
     """Names and paths below the lake, in their order."""
     return {
         table.name: table.uri.removeprefix(f"{lake}").lstrip("/")
-        for table in discover(policy(*tables))
+        for table in discover(policy(*tables), pauses=()).complete()
     }
 
 
@@ -101,7 +103,7 @@ def test_two_patterns_that_find_one_table_give_it_once_with_the_rules_of_the_fir
             {"pattern": f"{lake}/a/*", "checkpoint": {"max_commits": 1}},
             {"pattern": f"{lake}/**", "checkpoint": {"max_commits": 2}, "fsck": True},
         )
-    )
+    ).tables
     rules = {table.uri.removeprefix(f"{lake}/"): table.rules for table in tables}
     assert len(rules) == len(tables) == 6
     assert rules["a/x"].checkpoint is not None and rules["a/x"].checkpoint.max_commits == 1
@@ -135,6 +137,61 @@ def test_a_listing_that_fails_is_an_error(lake: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(discovery, "open_store", failing)
     with pytest.raises(StorageError, match="the store is down"):
         found(lake, {"pattern": f"{lake}/**"})
+
+
+def test_a_pattern_that_cannot_be_listed_fails_alone(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def failing(uri: str, options: Mapping[str, str]) -> Store:
+        opened.append(uri.removeprefix(f"{lake}/"))
+        if uri.endswith("/b"):
+            raise StorageAccessError("the store turns us away", remedy="correct the credentials")
+        if uri.endswith("/scratch"):
+            raise RuntimeError("a defect")
+        return open_store(uri, options)
+
+    monkeypatch.setattr(discovery, "open_store", failing)
+    entries = [{"pattern": f"{lake}/{folder}/*"} for folder in ("b", "scratch", "a")]
+    named = {"name": "mine", "uri": f"{lake}/scratchpad"}
+    seen = discover(policy(*entries, named), sleep=lambda _: pytest.fail("nothing may pass here"))
+    assert [table.name for table in seen.tables] == ["mine", "x", "y"]
+    assert [failed.pattern for failed in seen.unlisted] == [f"{lake}/b/*", f"{lake}/scratch/*"]
+    assert sorted(opened) == ["a", "b", "scratch"]
+    turned_away, defect = (failed.assessment(now=NOW) for failed in seen.unlisted)
+    assert turned_away.subject == "pattern" and turned_away.name == f"{lake}/b/*"
+    assert turned_away.problem == (
+        f"table {lake}/b: the store turns us away; correct the credentials"
+    )
+    assert (turned_away.exit_status, turned_away.retryable) == (1, False)
+    assert defect.problem is not None and "RuntimeError: a defect" in defect.problem
+    with pytest.raises(StorageAccessError):
+        seen.complete()
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_a_store_that_is_down_is_asked_again(
+    failures: int, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def failing(uri: str, options: Mapping[str, str]) -> Store:
+        opened.append(uri.removeprefix(f"{lake}/"))
+        if uri.endswith("/b") and opened.count("b") <= failures:
+            raise StorageError("the store is down", remedy="wait")
+        return open_store(uri, options)
+
+    monkeypatch.setattr(discovery, "open_store", failing)
+    slept: list[float] = []
+    entries = [{"name": name, "pattern": f"{lake}/{name}/*"} for name in ("b", "a")]
+    seen = discover(policy(*entries), pauses=(2, 8), sleep=slept.append)
+    found = [table.uri.removeprefix(f"{lake}/") for table in seen.tables]
+    assert found == ([] if failures == 3 else ["b/x"]) + ["a/x", "a/y"]
+    assert opened.count("a") == 1 and opened.count("b") == min(failures, 2) + 1
+    assert slept == [2, 8][:failures]
+    assert len(seen.unlisted) == (failures == 3)
+    assert all(failed.assessment(now=NOW).retryable for failed in seen.unlisted)
 
 
 def test_neither_tables_nor_hidden_nor_excluded_folders_are_entered(
@@ -172,7 +229,7 @@ def test_a_store_that_lists_all_or_nothing_gives_the_same(monkeypatch: pytest.Mo
         store.put(f"{folder}/part.parquet", b"")
     monkeypatch.setattr(discovery, "open_store", lambda uri, options: store)
     assert store.list_level() is None
-    names = [table.name for table in discover(policy({"pattern": "memory://lake/**"}))]
+    names = [table.name for table in discover(policy({"pattern": "memory://lake/**"})).tables]
     assert names == ["a/x", "a/y", "b/deep/er/z", "b/x", "scratch/q", "scratchpad"]
 
 
@@ -184,7 +241,8 @@ def test_the_pattern_says_how_to_reach_its_root(lake: Path) -> None:
         return {}
 
     entry = {"pattern": f"{lake}/**", "storage": {"connection": "own"}}
-    tables = discover(policy(entry, storage={"connection": "default"}), storage_options=options)
+    own = policy(entry, storage={"connection": "default"})
+    tables = discover(own, storage_options=options).tables
     assert asked == [("own", str(lake))]
     assert {table.rules.storage.connection for table in tables} == {"own"}
     assert PolicyTable.from_json(tables[0].to_json()) == tables[0]

@@ -11,7 +11,7 @@ from droppable_tables import TABLES, Clock, comparable
 from policy_tables import asked
 
 from delta_maintenance.errors import InvalidRequestError, StorageError
-from delta_maintenance.operations import add_constraint, drop_feature
+from delta_maintenance.operations import add_constraint
 from delta_maintenance.operations.add_constraint import AddConstraintOptions, CheckedRows
 from delta_maintenance.operations.core.registry import operations
 from delta_maintenance.policies.approval import ApprovedPlan, asks_for_approval
@@ -110,7 +110,7 @@ def test_a_try_that_was_interrupted_is_ended_by_the_next_with_the_same_approval(
         raise StorageError("the store is down", remedy="wait")
 
     with monkeypatch.context() as broken:
-        broken.setattr(drop_feature.operation._Dropping, "_drop", down)
+        broken.setattr("delta_maintenance.operations.drop_feature.operation._Dropping._drop", down)
         first = run(builder, "drop-feature", **given, approved=approved)
         assert (first.status, first.retryable) == ("failed", True)
     assert run(builder, "drop-feature", **given, approved=approved).status == "done"

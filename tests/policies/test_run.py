@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from policy_tables import Ticking, asked, run_on
+from suite.play import examples
 from vacuum_tables import NOW, Folder, days_ago
 
 from delta_maintenance.errors import CommitConflictError, StorageError
 from delta_maintenance.operations import checkpoint, clean_log, vacuum
 from delta_maintenance.operations.checkpoint import operation as checkpoint_code
 from delta_maintenance.policies import run as run_module
+from delta_maintenance.policies.approval import Approvals, ApprovedPlan
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.models import AssessedOperation, RunResult
@@ -134,7 +137,7 @@ _EVENTS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(_RULES, _EVENTS)
 @example(
     # The history that a vacuum by the log needs is about to go.
@@ -258,8 +261,43 @@ def test_what_needs_an_approval_waits_and_the_others_run() -> None:
     assert statuses(result) == {"checkpoint": "done", "vacuum": "needs-approval"}
     assert (result.status, result.exit_status) == ("done", 0)
     assert "0.parquet" in table.files()
-    approved = run_on(table, policy_table, approved=["vacuum"], last_runs=result.last_runs)
+    approved = run_on(
+        table, policy_table, approvals=Approvals(operations=["vacuum"]), last_runs=result.last_runs
+    )
     assert statuses(approved)["vacuum"] == "done" and "0.parquet" not in table.files()
+
+
+def test_a_plan_is_shown_and_what_was_approved_runs_as_it_was_shown() -> None:
+    table, policy_table = worn(), asked(vacuum=True, approval=["vacuum"])
+    (shown,) = run_on(table, policy_table).outcomes
+    assert shown.status == "needs-approval" and shown.result is not None
+    assert shown.result["files"] == 1
+    plan = ApprovedPlan.of("vacuum", shown.result, planned_at=shown.started_at)
+    other = replace(plan, comes_to="something else")
+    refused = run_on(table, policy_table, approvals=Approvals(plans=[other]))
+    assert (refused.status, refused.exit_status) == ("failed", 3)
+    assert "the table has moved" in (refused.problem or "") and "0.parquet" in table.files()
+    done = run_on(table, policy_table, approvals=Approvals(plans=[plan]))
+    assert statuses(done) == {"vacuum": "done"} and "0.parquet" not in table.files()
+
+
+def test_a_plan_that_changes_nothing_asks_nobody() -> None:
+    policy_table = asked(vacuum=True, approval=["vacuum"])
+    result = run_on(worn(dead=0), policy_table)
+    assert statuses(result) == {"vacuum": "nothing-to-do"} and result.status == "done"
+    assert [run.operation for run in result.last_runs] == ["vacuum"]
+
+
+def test_a_plan_beyond_a_limit_is_not_asked_about() -> None:
+    rules = {"vacuum": True, "approval": ["vacuum"], "limits": {"max_deleted_files": 0}}
+    assert statuses(run_on(worn(), asked(**rules))) == {"vacuum": "stopped"}
+
+
+def test_what_was_asked_already_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "plan_for_approval", lambda *_, **__: pytest.fail("planned"))
+    policy_table = asked(vacuum=True, approval=["vacuum"])
+    result = run_on(worn(), policy_table, approvals=Approvals(asked=["vacuum"]))
+    assert statuses(result) == {"vacuum": "needs-approval"} and result.waits_for_approval
 
 
 def test_what_waits_for_an_approval_is_told_once() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite.play import examples
 from tests.properties.model import replay, state_of
 from tests.properties.test_routes import build, histories, layouts
 
@@ -48,7 +49,7 @@ def actions_of(commits: Sequence[Sequence[Action]]) -> list[Action]:
 
 
 @pytest.mark.conformance("COMP-02", "COMP-03", "COMP-04", "COMP-05", "COMP-06", "COMP-07", "REC-03")
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(histories().map(writable))
 def test_every_range_on_its_base_gives_the_state_after_it(
     commits: list[list[Action]],
@@ -91,7 +92,7 @@ def newest(actions: Sequence[Action]) -> list[Action]:
 
 
 @pytest.mark.conformance("COMP-07", "COMP-08", "COMP-11")
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_compactions_beside_checkpoints_change_no_version(data: st.DataObject) -> None:
     commits = data.draw(histories().map(writable))

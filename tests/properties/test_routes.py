@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite.play import examples
 from tests.properties.model import State, replay, state_of
 
 from delta_maintenance.testing.actions import (
@@ -209,7 +210,7 @@ def check_views(expected: State, snapshot: Any) -> None:
     "LAST-02",
     "PART-03",
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_every_route_to_every_version_gives_the_state_of_a_naive_replay(
     data: st.DataObject,

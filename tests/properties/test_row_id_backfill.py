@@ -20,6 +20,7 @@ from row_ids import (
     state,
     without_row_ids,
 )
+from suite.play import examples
 
 from delta_maintenance.operations import backfill_row_ids
 from delta_maintenance.operations.backfill_row_ids import (
@@ -110,7 +111,7 @@ class World:
 
 
 @pytest.mark.conformance("RT-02", "RT-04", "RT-06", "RT-07", "RT-13", "RT-14")
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     rows=st.lists(st.integers(0, 9), max_size=12),
     tracked=st.integers(0, 12),

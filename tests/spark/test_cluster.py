@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from emulators.s3_server import S3Server, serve_s3
+from emulators.s3_server import S3Server
 from sidecar_rows import sidecar_rows
 from spark_processes import Cluster
 from vacuum_tables import Folder
@@ -52,12 +52,6 @@ def cluster(
         yield running
     finally:
         running.close()
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with serve_s3() as server:
-        yield server
 
 
 def neglected(path: Path) -> TableBuilder:
@@ -100,17 +94,17 @@ def test_a_cluster_with_the_library_shipped_along(
 
 
 def test_executors_reach_s3_with_what_the_driver_has(
-    cluster: Cluster, py_file: str, s3: S3Server, tmp_path: Path
+    cluster: Cluster, py_file: str, s3_server: S3Server, tmp_path: Path
 ) -> None:
     like = neglected(tmp_path / "like")
-    s3.make_bucket("cluster")
+    s3_server.make_bucket("cluster")
     for name in like.names():
-        s3.fill("cluster", [f"table/_delta_log/{name}"], like.read(name))
-    public, secret = dict(s3.storage_options), {}
+        s3_server.fill("cluster", [f"table/_delta_log/{name}"], like.read(name))
+    public, secret = dict(s3_server.storage_options), {}
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         secret[name] = public.pop(name)
     told = cluster.submit(job("s3://cluster/table", **public), "s3", secret, [py_file])
-    check(told, open_table("s3://cluster/table", s3.storage_options), like)
+    check(told, open_table("s3://cluster/table", s3_server.storage_options), like)
 
 
 def test_a_job_that_cannot_be_done_says_why(cluster: Cluster, py_file: str, tmp_path: Path) -> None:

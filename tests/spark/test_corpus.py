@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from corpus_tables import TABLES
 from pyspark.sql import SparkSession
 from sidecar_rows import sidecar_rows
 
@@ -23,10 +24,6 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 pytestmark = pytest.mark.spark
 
-CORPUS = Path(
-    os.environ.get("DELTA_MAINTENANCE_CORPUS", Path(__file__).parents[3] / "shared" / "tables")
-)
-TABLES = sorted(path.stem for path in (CORPUS / "expected").glob("*.json"))
 LONG_AGO = datetime(2019, 1, 1, tzinfo=UTC)
 """When the commits are dated: a checkpoint keeps all tombstones of commits from the future."""
 

@@ -12,15 +12,15 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DAGS = ("delta_scheduled", "delta_on_commit", "delta_manual")
+DAGS = ("delta_maintenance_dags",)
 PATIENCE = 480
 """Seconds for anything to happen; machines that run tests are busy."""
 
@@ -36,6 +36,8 @@ class Airflow:
         self.home = home
         self._base = f"http://127.0.0.1:{port}"
         self._token = ""
+        self.pid = 0
+        """Of the process that has started all others, which share its session."""
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """One request, below `/api/v2`."""
@@ -50,6 +52,13 @@ class Airflow:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{method} {path}: {error.code} {error.read()!r}") from None
+
+    def page(self, path: str) -> str:
+        """The text of a page."""
+        headers = {"Authorization": f"Bearer {self._token}"}
+        request = urllib.request.Request(f"{self._base}{path}", headers=headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return str(answer.read().decode())
 
     def log_in(self) -> None:
         self._token = self.call("GET", "/auth/token")["access_token"]
@@ -118,6 +127,21 @@ def airflow(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
     for name in DAGS:
         shutil.copy(ROOT / "dags" / f"{name}.py", home / "dags")
     shutil.copy(Path(__file__).with_name("probe_dags.py"), home / "dags")
+    settings = {
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "AIRFLOW__DELTA_MAINTENANCE__POLICY": str(lake / "policy.yaml"),
+        "AIRFLOW__DELTA_MAINTENANCE__POLL_INTERVAL": str(POLL_INTERVAL),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
+        "PROBE_TABLE": str(lake / "probed"),
+    }
+    dags = {"delta_maintenance", "delta_on_commit", "delta_manual", "probe_sensor"}
+    with standalone(home, settings, dags=dags) as stack:
+        yield stack
+
+
+@contextmanager
+def standalone(home: Path, settings: Mapping[str, str], *, dags: Set[str]) -> Iterator[Airflow]:
+    """`airflow standalone` on the Dag files in `home/dags`, once it knows the Dags named."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
@@ -134,12 +158,8 @@ def airflow(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS": str(home / "assessments"),
-        "AIRFLOW__DELTA_MAINTENANCE__POLICY": str(lake / "policy.yaml"),
-        "AIRFLOW__DELTA_MAINTENANCE__POLL_INTERVAL": str(POLL_INTERVAL),
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
-        "PROBE_TABLE": str(lake / "probed"),
+        **settings,
     }
     stack = Airflow(home, port)
     with (home / "airflow.log").open("wb") as log:
@@ -151,10 +171,11 @@ def airflow(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
             cwd=home,
             start_new_session=True,
         )
+    stack.pid = process.pid
     try:
         stack.wait_for("the start of Airflow", lambda: _is_up(stack, process))
         stack.log_in()
-        stack.wait_for("the parsing of the Dags", lambda: _knows_all(stack))
+        stack.wait_for("the parsing of the Dags", lambda: dags <= _known(stack))
         yield stack
     finally:
         os.killpg(process.pid, signal.SIGTERM)
@@ -173,6 +194,5 @@ def _is_up(stack: Airflow, process: subprocess.Popen[bytes]) -> bool:
     return all(health[part]["status"] == "healthy" for part in ("scheduler", "triggerer"))
 
 
-def _knows_all(stack: Airflow) -> bool:
-    dags = {dag["dag_id"] for dag in stack.call("GET", "/api/v2/dags")["dags"]}
-    return {"delta_maintenance", "delta_on_commit", "delta_manual", "probe_sensor"} <= dags
+def _known(stack: Airflow) -> Set[str]:
+    return {dag["dag_id"] for dag in stack.call("GET", "/api/v2/dags")["dags"]}

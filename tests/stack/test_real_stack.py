@@ -29,7 +29,7 @@ pytestmark = pytest.mark.airflow
 
 @pytest.fixture(scope="module", autouse=True)
 def tables(lake: Path) -> None:
-    for name in ("worn", "approved", "rejected"):
+    for name in ("worn", "approved", "rejected", "asked", "unasked"):
         worn_table(lake / name)
     append(lake / "busy")
     probed = TableBuilder(lake / "probed")
@@ -43,6 +43,10 @@ def tables(lake: Path) -> None:
             {"name": "worn", "uri": str(lake / "worn")},
             {"name": "busy", "uri": str(lake / "busy"), "checkpoint": {"max_commits": 1}},
             *({"name": name, "uri": str(lake / name), **own} for name in ("approved", "rejected")),
+            *(
+                {"name": name, "uri": str(lake / name), "approval": ["vacuum"]}
+                for name in ("asked", "unasked")
+            ),
         ],
     }
     (lake / "policy.yaml").write_text(yaml.safe_dump(policy))
@@ -59,7 +63,17 @@ def checkpoint_of(folder: Path) -> int | None:
 
 def test_a_run_over_all_tables_and_again_after_a_clear(airflow: Airflow, lake: Path) -> None:
     run_id = airflow.trigger("delta_maintenance")
-    assert airflow.wait_for_run("delta_maintenance", run_id) == "success"
+    airflow.wait_for_task("delta_maintenance", run_id, "approve", "awaiting_input")
+    assert airflow.tasks("delta_maintenance", run_id)["summary", -1]["state"] == "success"
+    answer = {
+        "chosen_options": ["Approve"],
+        "params_input": {"plans": ["vacuum of asked"], "snooze_until": None},
+    }
+    ended = answered_until_it_ends(airflow, "delta_maintenance", run_id, ("approve", -1), answer)
+    assert ended == "success"
+    told = airflow.told("delta_maintenance", run_id, "run_approved", 0)
+    assert (told["name"], told["operations"]) == ("asked", ["vacuum: done"])
+    assert not (lake / "asked/0.parquet").exists() and (lake / "unasked/0.parquet").exists()
     summary = airflow.told("delta_maintenance", run_id, "summary")
     assert summary["num_problems"] == 0
     assert checkpoint_of(lake / "worn") is not None
@@ -71,7 +85,9 @@ def test_a_run_over_all_tables_and_again_after_a_clear(airflow: Airflow, lake: P
     path = "/api/v2/dags/delta_maintenance/clearTaskInstances"
     body = {"dag_run_id": run_id, "dry_run": False, "only_failed": False, "reset_dag_runs": True}
     airflow.call("POST", path, body)
-    assert airflow.wait_for_run("delta_maintenance", run_id) == "success"
+    answer = {"chosen_options": ["Snooze"], "params_input": {"plans": ["all of them"]}}
+    ended = answered_until_it_ends(airflow, "delta_maintenance", run_id, ("approve", -1), answer)
+    assert ended == "success"
     assert fingerprint(lake / "worn") == before
 
 
@@ -107,21 +123,22 @@ def test_a_commit_wakes_the_dag_and_maintenance_does_not(airflow: Airflow, lake:
     assert len(airflow.runs("delta_on_commit")) == count
 
 
-def answered_until_it_ends(airflow: Airflow, run_id: str, answer: str) -> str:
-    """How a run of `delta_manual` ends whose approval is answered whenever it is asked for.
+def answered_until_it_ends(
+    airflow: Airflow, dag_id: str, run_id: str, asking: tuple[str, int], answer: dict[str, Any]
+) -> str:
+    """How a run ends whose approval is answered whenever the task asks for it.
 
     An answer before Airflow has taken note that the task's process is gone fails the task's try,
     and the next one asks again; on a busy machine that takes seconds.
     """
-    run = f"/api/v2/dags/delta_manual/dagRuns/{run_id}"
-    task = f"{run}/taskInstances/one_table.approve/0"
+    run, (task_id, index) = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}", asking
+    task = f"{run}/taskInstances/{task_id}/{index}"
 
     def ended() -> str | None:
-        if airflow.call("GET", task)["state"] == "awaiting_input":
+        if airflow.tasks(dag_id, run_id)[asking]["state"] == "awaiting_input":
             details = airflow.call("GET", f"{task}/hitlDetails")
             if not details["response_received"]:
-                body = {"chosen_options": [answer], "params_input": {}}
-                airflow.call("PATCH", f"{task}/hitlDetails", body)
+                airflow.call("PATCH", f"{task}/hitlDetails", answer)
         state: str = airflow.call("GET", run)["state"]
         return state if state in ("success", "failed") else None
 
@@ -136,9 +153,12 @@ def test_what_deletes_waits_for_a_yes(airflow: Airflow, lake: Path, name: str, a
     airflow.wait_for_task("delta_manual", run_id, "one_table.approve", "awaiting_input", 0)
     task = f"/api/v2/dags/delta_manual/dagRuns/{run_id}/taskInstances/one_table.approve/0"
     shown = airflow.call("GET", f"{task}/hitlDetails")
-    assert "files: `1`" in shown["body"] and shown["defaults"] == ["Reject"]
+    assert "| `files` | `1 of " in shown["body"] and shown["defaults"] == ["Reject"]
     assert fingerprint(lake / name) == before
-    assert answered_until_it_ends(airflow, run_id, answer) == "success"
+    given = {"chosen_options": [answer], "params_input": {}}
+    asking = ("one_table.approve", 0)
+    ended = answered_until_it_ends(airflow, "delta_manual", run_id, asking, given)
+    assert ended == "success"
     run = airflow.tasks("delta_manual", run_id)["one_table.run", 0]
     if answer == "Approve":
         assert run["state"] == "success"

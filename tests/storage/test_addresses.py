@@ -10,7 +10,9 @@ from emulators.s3_server import S3Server
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage import Put, open_store
 from delta_maintenance.storage.azure.store import AzureStore
+from delta_maintenance.storage.fsspec.store import FsspecStore
 from delta_maintenance.storage.gcs.store import GCSStore
+from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.storage.options import options_over
@@ -69,12 +71,8 @@ def test_the_schemes_of_s3_mean_the_same(s3_server: S3Server, s3_bucket: str, sc
 @pytest.mark.parametrize(
     "address",
     [
-        "simplecache::s3://bucket/t",
-        "zip::file:///a.zip",
-        "s3://bucket/t::file:///x",
-        "https://host/t",
-        "hdfs://host/t",
         "dbfs:/t",
+        "nothing://host/t",
         "s3://bucket/t?versionId=1",
         "s3://bucket/t#1",
         "file:///t?x",
@@ -90,6 +88,23 @@ def test_an_address_that_is_not_understood_is_refused_in_one_line(address: str) 
         open_store(address)
     assert got.value.remedy and "\n" not in str(got.value)
     assert "hunter2" not in str(got.value)
+
+
+@pytest.mark.parametrize("scheme", ["webhdfs", "swebhdfs", "WEBHDFS"])
+def test_the_schemes_of_hdfs_are_those_of_its_rest_interface(scheme: str) -> None:
+    store = open_store(f"{scheme}://me@host:9870/a%20b/t/")
+    assert isinstance(store, HdfsStore)
+    assert store.root == f"{scheme.lower()}://me@host:9870/a%20b/t"
+    assert set(store.addresses) == {store.root, "hdfs:/a%20b/t", "/a%20b/t"}
+    store.close()
+
+
+@pytest.mark.parametrize("address", ["https://host/t", "simplecache::memory://x/t"])
+def test_every_other_scheme_of_fsspec_is_opened_for_reading(address: str) -> None:
+    store = open_store(address)
+    assert isinstance(store, FsspecStore)
+    assert store.root == address
+    store.close()
 
 
 @pytest.mark.parametrize("scheme", ["gs", "gcs", "GS"])
@@ -157,6 +172,7 @@ def test_storage_options_that_nobody_reads_are_refused(address: str) -> None:
         ("s3://bucket/t", "s3fs", "s3"),
         ("gs://bucket/t", "google.auth", "gcs"),
         ("abfss://data@acct.dfs.core.windows.net/t", "azure.identity", "azure"),
+        ("webhdfs://host:9870/t", "requests", "hdfs"),
     ],
 )
 def test_without_its_package_one_line_says_what_to_install(
@@ -169,6 +185,7 @@ def test_without_its_package_one_line_says_what_to_install(
     assert open_store("/t").root == "/t"
 
 
+@pytest.mark.process
 def test_opening_a_local_table_loads_no_client() -> None:
     program = (
         "import sys; from delta_maintenance.storage import open_store; open_store('/t')\n"

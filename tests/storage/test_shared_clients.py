@@ -36,6 +36,14 @@ def test_clients_of_google_and_azure_are_each_for_one_place() -> None:
     assert clients.of("abfss://pond@acc.dfs.core.windows.net/b", azure) is not blob
 
 
+def test_a_client_of_hdfs_is_for_all_folders_of_its_name_node() -> None:
+    clients = SharedClients()
+    one = clients.of("webhdfs://name-node:9870/a", {"user": "me"})
+    assert clients.of("webhdfs://name-node:9870/b", {"user": "me"}) is one
+    assert clients.of("webhdfs://name-node:9870/a", {"user": "you"}) is not one
+    assert clients.of("webhdfs://other:9870/a", {"user": "me"}) is not one
+
+
 def test_a_client_goes_with_the_last_store_that_has_it() -> None:
     clients = SharedClients()
     store = open_store("s3://lake/a", KEYS, clients=clients)
@@ -49,6 +57,7 @@ def test_a_local_table_needs_none(tmp_path: Any) -> None:
     assert open_store(tmp_path, clients=SharedClients()).stat("a") is None
 
 
+@pytest.mark.server
 def test_without_pauses_a_request_is_sent_once() -> None:
     with serve_s3() as server:
         store = open_store("s3://lake/t", server.storage_options, clients=SharedClients(pauses=()))

@@ -21,6 +21,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 
 DELTA_SPARK = os.environ.get("DELTA_MAINTENANCE_DELTA_SPARK", "io.delta:delta-spark_4.2_2.13:4.4.0")
+DELTA_RELEASE = DELTA_SPARK.rpartition(":")[2].rpartition(".")[0]
 """The Maven coordinates of the oracle."""
 
 BROUGHT_BY_SPARK = (
@@ -143,6 +144,10 @@ class DeltaSpark:
         """The names of the data files that Spark cannot rule out for a predicate."""
         found = self._spark.sql(f"SELECT * FROM delta.`{path}` WHERE {predicate}").inputFiles()
         return {str(file).rpartition("/")[2] for file in found}
+
+    def supports(self, feature: str) -> bool:
+        """Whether this release knows a table feature of that name."""
+        return bool(self._delta.TableFeature.featureNameToFeature(feature).isDefined())
 
     def forget(self) -> None:
         """Drop every cached snapshot, so that the next look at a table reads its log."""

@@ -29,7 +29,9 @@ from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentSt
 from delta_maintenance_airflow import __version__, settings
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.health_page import formats, rows
+from delta_maintenance_airflow.health_page.charts import charts
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile
+from delta_maintenance_airflow.health_page.standing import SHOWN, standing
 
 MANUAL_DAG = "delta_manual"
 _FOLDER = Path(__file__).parent
@@ -91,28 +93,37 @@ class Pages:
         operation: str = "",
         sort: str = "status",
         order: str = "asc",
+        left: bool = False,
         page: Annotated[int, Parameter(ge=1)] = 1,
     ) -> Response:
-        """All tables, filtered and sorted."""
+        """How things stand, and all tables, filtered and sorted."""
         query = rows.Query(
             text=q,
             status=status,
             operation=operation,
+            left=left,
             sort=sort if sort in rows.COLUMNS else "status",
             descending=order == "desc",
             page=page,
         )
         known = self._policy.tables()
-        entries = self._asked(AssessmentStore.load_all)
-        found = rows.select(rows.put_together(entries, known), query)
+        everything = rows.put_together(self._asked(AssessmentStore.load_all), known)
         return self._page(
-            request, "tables.html", page=found, query=query, known=known, store=self._uri
+            request,
+            "tables.html",
+            page=rows.select(everything, query),
+            standing=standing(everything, now=self._now()),
+            shown=SHOWN,
+            query=query,
+            known=known,
+            store=self._uri,
         )
 
     def table(self, request: Request, name: str) -> Response:
         """One table with its log over time."""
         row = self._row(name)
-        return self._page(request, "table.html", row=row, pictures=_pictures(row))
+        drawn = charts(row.health) if row.health is not None else ()
+        return self._page(request, "table.html", row=row, charts=drawn)
 
     def run(self, request: Request, name: str, operation: str = "") -> Response:
         """The form that starts the manual Dag, filled in for one table."""
@@ -178,34 +189,6 @@ def _load(store: AssessmentStore, *, name: str) -> Any:
     return store.load(name)
 
 
-def _pictures(row: rows.TableRow) -> str:
-    """The numbers that the charts are drawn from, as JSON."""
-    health = row.health
-    if health is None:
-        return json.dumps({"commits": [], "sizes": []})
-    return json.dumps(
-        {
-            "checkpoint": health.checkpoint_version,
-            "smallFileBytes": health.small_file_bytes,
-            "commits": [
-                {
-                    "version": commit.version,
-                    "at": clock.epoch_millis(commit.timestamp),
-                    "bytes": commit.bytes,
-                    "operation": commit.operation,
-                    "checkpoint": commit.is_checkpoint,
-                    "compaction": commit.is_compaction,
-                }
-                for commit in health.commits
-            ],
-            "sizes": [
-                {"from": bucket.from_bytes, "files": bucket.files, "bytes": bucket.bytes}
-                for bucket in health.file_sizes
-            ],
-        }
-    )
-
-
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("delta_maintenance_airflow.health_page"),
@@ -220,11 +203,14 @@ def _environment() -> Environment:
         size=formats.size,
         percent=formats.percent,
         span=formats.span,
+        seconds=formats.seconds,
         brief=formats.brief,
         ago=formats.ago,
         instant=formats.instant,
         query=lambda values: urlencode({k: v for k, v in values.items() if v not in ("", None)}),
         within=_within,
+        status_name=formats.status_name,
+        run_status=rows.run_status,
     )
     records = registry.policy_operations()
     environment.globals.update(

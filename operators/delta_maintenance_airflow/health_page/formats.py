@@ -44,6 +44,11 @@ def span(length: timedelta) -> str:
     return f"{seconds} s"
 
 
+def seconds(value: float) -> str:
+    """`1.5 s`, and from a minute on `3 minutes`."""
+    return f"{value:.1f} s" if value < 60 else span(timedelta(seconds=value))
+
+
 def brief(length: timedelta) -> str:
     """`3 d`."""
     seconds = int(abs(length).total_seconds())
@@ -64,3 +69,8 @@ def ago(instant: datetime, now: datetime) -> str:
 def instant(value: datetime) -> str:
     """`2026-11-21 06:40 UTC`."""
     return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def status_name(status: str) -> str:
+    """A status of a table or of a run for people."""
+    return "waits for you" if status == "needs-approval" else status.replace("-", " ")

@@ -51,6 +51,11 @@ class KnownTables:
             self._found[key] = self._by_name.get(name) or self._by_pattern(name, uri)
         return self._found[key]
 
+    def has_pattern(self, pattern: str) -> bool:
+        """Whether a pattern stands in the policy."""
+        patterns = self.policy.patterns if self.policy is not None else ()
+        return any(entry.pattern == pattern for entry in patterns)
+
     @cached_property
     def _by_name(self) -> dict[str, KnownTable]:
         return {table.name: table for table in self.tables}

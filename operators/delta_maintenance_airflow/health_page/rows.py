@@ -10,10 +10,12 @@ from typing import Any, Literal, get_args
 from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.policies.assessments import AssessmentEntry, UnreadableEntry
-from delta_maintenance.policies.models import Assessment, RunResult
+from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 from delta_maintenance_airflow.health_page.known_tables import KnownTable, KnownTables
 
-Status = Literal["failed", "unreadable", "blocked", "due", "never-assessed", "nothing-due"]
+Status = Literal[
+    "failed", "unreadable", "needs-approval", "blocked", "due", "never-assessed", "nothing-due"
+]
 STATUSES: tuple[Status, ...] = get_args(Status)
 """What asks most for somebody's attention comes first."""
 PAGE_SIZE = 100
@@ -22,31 +24,86 @@ _NOT_BEGUN = ("needs-approval", "stopped")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """One table, as far as anything is known of it."""
+    """One table, or one pattern that cannot be listed, as far as anything is known of it."""
 
     name: str
     uri: str | None
     status: Status
     problem: str | None = None
+    is_pattern: bool = False
     owner: str | None = None
     tags: tuple[str, ...] = ()
     in_policy: bool = True
     """False where the policy can be read and does not have it any more."""
-    assessment: Assessment | None = None
-    health: TableHealth | None = None
-    run: RunResult | None = None
-    link: str | None = None
+    entry: AssessmentEntry | None = None
+
+    @property
+    def assessment(self) -> Assessment | None:
+        """The last one."""
+        return self.entry.assessment if self.entry is not None else None
+
+    @property
+    def health(self) -> TableHealth | None:
+        """The newest that is known."""
+        return self.entry.health if self.entry is not None else None
+
+    @property
+    def run(self) -> RunResult | None:
+        """The last one."""
+        return self.entry.run if self.entry is not None else None
+
+    @property
+    def link(self) -> str | None:
+        """To the task of the last run."""
+        return self.entry.link if self.entry is not None else None
+
+    @property
+    def failing_link(self) -> str | None:
+        """To the task that tells more about a failure."""
+        if self.entry is None or self.status != "failed":
+            return None
+        assessed = self.entry.assessment.status == "failed"
+        return self.entry.assessed_link if assessed else self.entry.link
+
+    @property
+    def failing_since(self) -> datetime | None:
+        """When the failure began."""
+        if self.entry is None or self.status != "failed":
+            return None
+        if self.entry.failing_since is not None:
+            return self.entry.failing_since
+        failed: datetime | None = None
+        for run in self.entry.history:
+            if run.status != "failed":
+                break
+            failed = run.at
+        return failed
 
     @property
     def due(self) -> tuple[str, ...]:
-        """The operations to be run."""
-        return tuple(each.operation for each in self.assessment.due) if self.assessment else ()
+        """The operations that the next run begins."""
+        return self._operations(lambda each: each.status == "due" and not each.needs_approval)
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The operations that are due once somebody agrees, and that nobody put off."""
+        put_off = _put_off(self.entry)
+        return tuple(each for each in self._needing_approval if each not in put_off)
 
     @property
     def blocked(self) -> tuple[str, ...]:
-        """The operations that wait for somebody or for the hour."""
+        """The operations that wait for a change or for the hour, or that somebody put off."""
+        put_off = _put_off(self.entry)
+        later = tuple(each for each in self._needing_approval if each in put_off)
+        return (*self._operations(lambda each: each.status == "blocked"), *later)
+
+    @property
+    def _needing_approval(self) -> tuple[str, ...]:
+        return self._operations(lambda each: each.status == "due" and each.needs_approval)
+
+    def _operations(self, chosen: Callable[[AssessedOperation], bool]) -> tuple[str, ...]:
         operations = self.assessment.operations if self.assessment else ()
-        return tuple(each.operation for each in operations if each.status == "blocked")
+        return tuple(each.operation for each in operations if chosen(each))
 
     @property
     def last_maintenance(self) -> LastMaintenance | None:
@@ -55,7 +112,7 @@ class TableRow:
             begun = [each for each in self.run.outcomes if each.status not in _NOT_BEGUN]
             return LastMaintenance(
                 what=", ".join(each.operation for each in begun or self.run.outcomes),
-                result=self.run.status,
+                result=run_status(self.run),
                 at=self.run.ended_at,
                 ours=True,
             )
@@ -91,7 +148,9 @@ class Query:
     """Each word must be in the name, the address, the owner, a tag or a table feature."""
     status: str = ""
     operation: str = ""
-    """That is due or blocked."""
+    """That is due, blocked or waits for an approval."""
+    left: bool = False
+    """Only tables that are no longer in the policy, which are left out otherwise."""
     sort: str = "status"
     descending: bool = False
     page: int = 1
@@ -111,6 +170,8 @@ class Page:
     """Of all rows, by status."""
     operations: dict[str, int]
     """Of all rows, by the operation that is due or blocked; in the order in which they run."""
+    left: int = 0
+    """How many are no longer in the policy."""
 
 
 def put_together(
@@ -125,20 +186,57 @@ def put_together(
 
 def row_of(entry: AssessmentEntry, known: KnownTables) -> TableRow:
     """The row of one entry."""
+    if entry.assessment.subject == "pattern":
+        return TableRow(
+            name=entry.name,
+            uri=None,
+            status="failed",
+            problem=entry.assessment.problem,
+            is_pattern=True,
+            in_policy=known.has_pattern(entry.name) or not known.readable,
+            entry=entry,
+        )
     table = known.find(entry.name, entry.assessment.uri)
+    status = _status(entry)
+    run_problem = entry.run.problem if entry.run is not None and status == "failed" else None
     return TableRow(
         name=entry.name,
         uri=entry.assessment.uri,
-        status=entry.assessment.status,
-        problem=entry.assessment.problem,
+        status=status,
+        problem=entry.assessment.problem or run_problem,
         owner=table.owner if table is not None else None,
         tags=table.tags if table is not None else (),
         in_policy=table is not None or not known.readable,
-        assessment=entry.assessment,
-        health=entry.health,
-        run=entry.run,
-        link=entry.link,
+        entry=entry,
     )
+
+
+def run_status(run: RunResult) -> str:
+    """How a run ended, in the same words as for an assessment."""
+    return "needs-approval" if run.waits_for_approval else run.status
+
+
+def _status(entry: AssessmentEntry) -> Status:
+    """One status from the last assessment and the last run."""
+    assessment, run = entry.assessment, entry.run
+    if assessment.status == "failed":
+        return "failed"
+    open_operations = [each for each in assessment.operations if each.status == "due"]
+    # What failed is due again, or it was mended by somebody else since.
+    if run is not None and run.status == "failed" and open_operations:
+        return "failed"
+    if any(not each.needs_approval for each in open_operations):
+        return "due"
+    if open_operations:
+        put_off = _put_off(entry)
+        asked = any(each.operation not in put_off for each in open_operations)
+        return "needs-approval" if asked else "blocked"
+    return assessment.status
+
+
+def _put_off(entry: AssessmentEntry | None) -> set[str]:
+    # Each assessment drops those whose time is over.
+    return {each.operation for each in entry.put_off} if entry is not None else set()
 
 
 def never_assessed(table: KnownTable) -> TableRow:
@@ -154,10 +252,12 @@ def never_assessed(table: KnownTable) -> TableRow:
 
 def select(rows: Sequence[TableRow], query: Query) -> Page:
     """The page of rows that a query asks for."""
+    left = [row for row in rows if not row.in_policy]
+    rows = left if query.left else [row for row in rows if row.in_policy]
     matching = _sorted([row for row in rows if _matches(row, query)], query)
     pages = max(1, -(-len(matching) // PAGE_SIZE))
     number = min(max(1, query.page), pages)
-    pending = [{*row.due, *row.blocked} for row in rows]
+    pending = [_pending(row) for row in rows]
     return Page(
         rows=tuple(matching[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]),
         matching=len(matching),
@@ -169,7 +269,12 @@ def select(rows: Sequence[TableRow], query: Query) -> Page:
             record.name: sum(record.name in each for each in pending)
             for record in policy_operations()
         },
+        left=len(left),
     )
+
+
+def _pending(row: TableRow) -> set[str]:
+    return {*row.due, *row.waiting, *row.blocked}
 
 
 def _row(entry: AssessmentEntry | UnreadableEntry, known: KnownTables) -> TableRow:
@@ -181,7 +286,7 @@ def _row(entry: AssessmentEntry | UnreadableEntry, known: KnownTables) -> TableR
 def _matches(row: TableRow, query: Query) -> bool:
     if query.status and row.status != query.status:
         return False
-    if query.operation and query.operation not in {*row.due, *row.blocked}:
+    if query.operation and query.operation not in _pending(row):
         return False
     words = query.text.casefold().split()
     if not words:
@@ -212,7 +317,8 @@ def _maintained_at(row: TableRow) -> datetime | None:
 
 COLUMNS: dict[str, Callable[[TableRow], Any]] = {
     "name": lambda row: row.name.casefold(),
-    "status": lambda row: STATUSES.index(row.status),
+    # Patterns first among what failed: each stands for many tables.
+    "status": lambda row: (STATUSES.index(row.status), not row.is_pattern),
     "version": _of_health(lambda health: health.version),
     "commits": _of_health(lambda health: health.commits_since_checkpoint),
     "log-bytes": _of_health(lambda health: health.bytes_since_checkpoint),

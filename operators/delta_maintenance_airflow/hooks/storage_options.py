@@ -18,10 +18,10 @@ from delta_maintenance.errors import InvalidRequestError
 NOT_FOR_STORES = frozenset({"storage_conn_id", "spark_conn_id", "other_writers", "test_address"})
 """Fields of the form that are no storage options."""
 
-_STORES = (StoreKind.S3, StoreKind.GCS, StoreKind.AZURE)
+_WITHOUT_OPTIONS = (StoreKind.LOCAL, StoreKind.MEMORY)
 _FIELDS: Mapping[str, Mapping[str, str]] = {
-    "login": {"s3": "AWS_ACCESS_KEY_ID"},
-    "password": {"s3": "AWS_SECRET_ACCESS_KEY"},
+    "login": {"s3": "AWS_ACCESS_KEY_ID", "hdfs": "user", "other": "username"},
+    "password": {"s3": "AWS_SECRET_ACCESS_KEY", "other": "password"},
     "session_token": {"s3": "AWS_SESSION_TOKEN"},
     "region": {"s3": "region"},
     "endpoint_url": {"s3": "endpoint_url", "gcs": "endpoint_url", "azure": "endpoint"},
@@ -58,6 +58,13 @@ _HARMLESS = frozenset(
         "azure_storage_account_name",
         "azure_storage_endpoint",
         "azure_skip_signature",
+        "user",
+        "hadoop_user_name",
+        "proxy_user",
+        "proxy_to",
+        "hadoop_proxy_user",
+        "kerberos",
+        "name_nodes",
     }
 )
 _UNMASKED = _HARMLESS | {
@@ -72,14 +79,15 @@ _UNMASKED = _HARMLESS | {
     "client_id",
     "azure_tenant_id",
     "azure_client_id",
+    "username",
 }
 """Names rather than secrets. To mask them would make logs unreadable and tell nobody less."""
 
 
 def store_of(address: str) -> str | None:
-    """`s3`, `gcs` or `azure`; None for tables on disk."""
+    """The kind of store, such as `s3`; None for tables on disk."""
     kind = Address.parse(address).kind
-    return kind.value if kind in _STORES else None
+    return None if kind in _WITHOUT_OPTIONS else kind.value
 
 
 def extra_of(connection: Any) -> dict[str, Any]:

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 
 from delta_maintenance.operations import core
+from delta_maintenance_airflow.approver import (
+    require_allowed_options,
+    require_other_person,
+    require_table_of_policy,
+)
 from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
 from delta_maintenance_airflow.hooks.policy import PolicyHook
+from delta_maintenance_airflow.operators.plan_texts import plan_text
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator, task_key
 from delta_maintenance_airflow.policy_work import PolicyWork, submitter
 from delta_maintenance_airflow.progress import LoggedProgress
@@ -22,9 +28,7 @@ if TYPE_CHECKING:
     from delta_maintenance.errors import BusyError
     from delta_maintenance.policies.assessments import AssessmentEntry
     from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.models import OperationOutcome, RunResult
-
-_PLAN_LENGTH = 4_000
+    from delta_maintenance.policies.models import RunResult
 
 
 class DeltaManualOperator(DeltaPolicyRunOperator):
@@ -36,7 +40,8 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
     people; and `plan`, to be handed to the task that carries it out. That task plans anew, and
     fails where the table has moved in a way that changes the plan.
 
-    A table without a policy has the defaults. No policy asks for `drop-feature` and
+    The table is one of the policy, unless `[delta_maintenance] any_address` opens all addresses;
+    a table outside of the policy has the defaults. No policy asks for `drop-feature` and
     `add-constraint`, so that these need options: the `feature`; `name` and `expression`. Where a
     feature is switched off, but cannot be dropped yet, the task succeeds with the status
     `incomplete`, and `problem` says from when on another run can.
@@ -49,6 +54,8 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
     :param approval: what the approving task returned. (templated)
     :param stop_after_plan: with `plan_only`: tell the tasks behind that the plan is all that was
         asked for. (templated)
+    :param short_retention: whether `options` may shorten a retention, by `allow_short_retention`
+        and `no_other_writers`.
     """
 
     template_fields: Sequence[str] = (
@@ -69,6 +76,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         plan: Mapping[str, Any] | None = None,
         approval: Mapping[str, Any] | None = None,
         stop_after_plan: bool | str = False,
+        short_retention: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -77,6 +85,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         self.plan = plan
         self.approval = approval
         self.stop_after_plan = stop_after_plan
+        self.short_retention = short_retention
 
     def execute(self, context: Context) -> dict[str, Any]:
         if self.plan is not None:
@@ -88,7 +97,11 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         return super().execute(context)
 
     def policy_work(self) -> PolicyWork:
-        return PolicyWork(self.policy, may_lack=True)
+        require_allowed_options(self.options or {}, short_retention=self.short_retention)
+        work = PolicyWork(self.policy, may_lack=True)
+        if (uri := self.table.get("uri")) is not None:
+            require_table_of_policy(work.policy, uri)
+        return work
 
     def busy(self, error: BusyError) -> Exception:
         # Somebody waits for it: it is tried again.
@@ -141,7 +154,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
                 outcome.operation, plan, planned_at=outcome.started_at
             ).to_json()
             told["plan"] = approved
-        told["plan_text"] = _text(outcome)
+        told["plan_text"] = plan_text(outcome.operation, outcome.reason, plan)
         self.log.info("%s", told["plan_text"])
         return told
 
@@ -157,7 +170,8 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
 class DeltaApprovalOperator(ApprovalOperator):
     """Shows somebody the plan, and waits for a yes. Where nothing needs one, it goes on at once.
 
-    Without an answer in time it is a no, and nothing is carried out.
+    Without an answer in time it is a no, and nothing is carried out. Where
+    `[delta_maintenance] separate_approver` is set, the person who triggered the run cannot approve.
 
     :param plan: what the planning `DeltaManualOperator` returned. (templated)
     """
@@ -185,38 +199,10 @@ class DeltaApprovalOperator(ApprovalOperator):
         self.body = self.plan["plan_text"]
         return super().execute(context)
 
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        if event.get("chosen_options") == [self.APPROVE]:
+            require_other_person(context, event.get("responded_by_user"))
+        return super().execute_complete(context, event)
+
 
 _EMPTY = (None, "")
-
-
-def _text(outcome: OperationOutcome) -> str:
-    """A plan for people, in Markdown."""
-    record, lines = core.find(outcome.operation), [outcome.reason]
-    if outcome.result is None:
-        return outcome.reason
-    plan = record.plan.from_json(outcome.result)
-    facts = {
-        name: value for name, value in core.shown(record.plan_facts(plan)) if name not in _TOLD
-    }
-    if plan.reason:
-        lines.append(plan.reason)
-    told = [f"* {name}: `{_plain(line)}`" for name, v in facts.items() for line in _some(v)]
-    text = "\n\n".join(lines) + "\n\n" + "\n".join(told)
-    return text if len(text) <= _PLAN_LENGTH else f"{text[: _PLAN_LENGTH - 1]}…"
-
-
-_TOLD = ("table", "reason")
-"""What stands above the facts, or in the subject."""
-_SHOWN = 10
-
-
-def _some(value: object) -> list[str]:
-    """The first lines of a fact, and how many more there are."""
-    lines = core.fact_lines(value)
-    more = len(lines) - _SHOWN
-    return lines if more <= 0 else [*lines[:_SHOWN], f"and {more:,} more"]
-
-
-def _plain(value: Any) -> str:
-    # Names of files may hold anything; here they are shown, and nothing else.
-    return str(value).replace("`", "'").replace("\n", " ")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
     from delta_maintenance_airflow.spark.submission import SparkSubmission
 
+_log = logging.getLogger(__name__)
+_PAUSE = 15.0
+"""Seconds before another look at what failed and may be well again."""
 _AT_ONCE = 8
 """Tables that one task looks at together: nearly all of it is waiting for the store."""
 
@@ -42,8 +47,10 @@ class DeltaAssessOperator(BaseOperator):
     """Looks what is due on tables of a policy, and keeps what it finds for the health page.
 
     Returns, of every table on which something is due or which cannot be looked at, `name`, `uri`,
-    `status`, `due` (the operations, in order) and `problem`. A table that is broken ends as one of
-    these, and not as a failure of the task.
+    `status`, `due` (the operations that a run begins or plans, in order), `waits` (those whose
+    plans wait for an approval), `problem`, and `last_run_at`, when its last run ended. A table that
+    is broken ends as one of these, and not as a failure of the task. Where
+    another look may help, for the store is down, there is one after all other tables.
 
     :param tables: what to look at: objects with `name` and `uri`. (templated)
     :param policy: the file with the policy; by default the one that `[delta_maintenance] policy`
@@ -66,22 +73,49 @@ class DeltaAssessOperator(BaseOperator):
             self.log.info(
                 "%d tables of a policy with %d", len(self.tables), len(work.policy.tables)
             )
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                assessed = list(pool.map(lambda table: _assessed(work, table, store), self.tables))
-        found = []
-        for assessment in assessed:
+            found = self._assess_all(work, store, self.tables, link_to(context))
+            again = [
+                {"name": row["name"], "uri": row["uri"]}
+                for row in found.values()
+                if row.pop("retryable")
+            ]
+            if again:
+                self.log.info("%d tables are looked at once more", len(again))
+                time.sleep(_PAUSE)
+                found |= self._assess_all(work, store, again, link_to(context))
+        return [
+            {key: value for key, value in row.items() if key != "retryable"}
+            for row in found.values()
+            if row["due"] or row["waits"] or row["status"] == "failed"
+        ]
+
+    def _assess_all(
+        self,
+        work: PolicyWork,
+        store: AssessmentStore,
+        tables: Sequence[Mapping[str, str]],
+        link: str,
+    ) -> dict[str, dict[str, Any]]:
+        """What is found of each table, by its address."""
+
+        def look(table: Mapping[str, str]) -> dict[str, Any]:
+            assessment, known = _assessed(work, table, store, link)
             self.log.info("%s", _told(assessment))
-            if assessment.status in ("due", "failed"):
-                found.append(
-                    {
-                        "name": assessment.name,
-                        "uri": assessment.uri,
-                        "status": assessment.status,
-                        "due": [each.operation for each in assessment.due],
-                        "problem": assessment.problem,
-                    }
-                )
-        return found
+            due, waits = _divided(assessment, known)
+            last_run_at = known.run.ended_at if known is not None and known.run else None
+            return {
+                "name": assessment.name,
+                "uri": assessment.uri,
+                "status": assessment.status,
+                "due": due,
+                "waits": waits,
+                "problem": assessment.problem,
+                "last_run_at": last_run_at.isoformat() if last_run_at is not None else None,
+                "retryable": assessment.status == "failed" and assessment.retryable,
+            }
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return {row["uri"]: row for row in pool.map(look, tables)}
 
 
 class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
@@ -153,14 +187,21 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
         self, table: PolicyTable, context: Context, known: AssessmentEntry | None
     ) -> RunResult:
         """Does it."""
+        from delta_maintenance import clock
+        from delta_maintenance.policies.approval import Approvals
+        from delta_maintenance.policies.pending import still_asked
         from delta_maintenance.policies.run import run
 
+        plan_only, now = as_flag(self.plan_only), clock.now()
+        asked = still_asked(known.pending, known.put_off, now=now) if known is not None else ()
         return run(
             PolicyHook(table.rules.storage).open_table(table.uri),
             table,
             last_runs=known.last_runs if known is not None else (),
-            approved=frozenset(self.approved),
-            plan_only=as_flag(self.plan_only),
+            approvals=Approvals(
+                operations=frozenset(self.approved), asked=asked, plans_on_spark=not plan_only
+            ),
+            plan_only=plan_only,
             submit=submitter(context, task_key(self, context), self._submissions.append),
             progress=LoggedProgress(self.log),
         )
@@ -249,13 +290,32 @@ def _is_mapped(ti: Any) -> bool:
     return ti.map_index is not None and ti.map_index >= 0
 
 
-def _assessed(work: PolicyWork, told: Mapping[str, str], store: AssessmentStore) -> Assessment:
-    assessment = _looked_at(work, told, store)
-    store.save(assessment)
-    return assessment
+def _assessed(
+    work: PolicyWork, told: Mapping[str, str], store: AssessmentStore, link: str
+) -> tuple[Assessment, AssessmentEntry | None]:
+    """The assessment, which is kept, and what was kept before."""
+    known = entry_of(store, told.get("name") or told["uri"])
+    assessment = _looked_at(work, told, known)
+    store.save(assessment, link=link)
+    return assessment, known
 
 
-def _looked_at(work: PolicyWork, told: Mapping[str, str], store: AssessmentStore) -> Assessment:
+def _divided(assessment: Assessment, known: AssessmentEntry | None) -> tuple[list[str], list[str]]:
+    """What is due: the operations to begin or to plan, and those whose plans wait already."""
+    from delta_maintenance.policies.pending import put_off_operations, still_asked
+
+    pending, put_off = (known.pending, known.put_off) if known is not None else ((), ())
+    now = assessment.assessed_at
+    asked = still_asked(pending, put_off, now=now)
+    waiting = [e.operation for e in assessment.due if e.needs_approval and e.operation in asked]
+    later = put_off_operations(put_off, now=now)
+    due = [each.operation for each in assessment.due if each.operation not in waiting]
+    return due, [operation for operation in waiting if operation not in later]
+
+
+def _looked_at(
+    work: PolicyWork, told: Mapping[str, str], known: AssessmentEntry | None
+) -> Assessment:
     from delta_maintenance import clock
     from delta_maintenance.policies.assess import assess_table
     from delta_maintenance.policies.models import Assessment
@@ -264,7 +324,6 @@ def _looked_at(work: PolicyWork, told: Mapping[str, str], store: AssessmentStore
     name = told.get("name") or uri
     try:
         table = work.table(name, uri)
-        known = entry_of(store, table.name)
         return assess_table(
             PolicyHook(table.rules.storage).open_table(table.uri),
             table,
@@ -275,9 +334,20 @@ def _looked_at(work: PolicyWork, told: Mapping[str, str], store: AssessmentStore
     except (AirflowException, DeltaMaintenanceError) as error:
         # Such as a connection that is not there: the other tables have theirs.
         problem = " ".join(str(error).split())
-        return Assessment(
-            name=name, uri=uri, assessed_at=clock.now(), status="failed", problem=problem
-        )
+        retryable = isinstance(error, DeltaMaintenanceError) and error.retryable
+    except Exception as error:
+        # A defect, or worse, with one table: the others go on.
+        _log.exception("%s cannot be assessed", name)
+        problem, retryable = f"{type(error).__name__}: {error}; see the log of the task", False
+    return Assessment(
+        name=name,
+        uri=uri,
+        assessed_at=clock.now(),
+        status="failed",
+        problem=problem,
+        exit_status=1,
+        retryable=retryable,
+    )
 
 
 def _nothing(result: RunResult) -> Assessment:

@@ -12,6 +12,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import BaseHook
@@ -25,7 +27,7 @@ from delta_maintenance_airflow.spark.folder import JobFolder
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from delta_maintenance.storage.core.base import Store
+    from delta_maintenance.storage import Store
     from delta_maintenance.submission.job_report import JobReport
     from delta_maintenance.submission.job_spec import JobSpec
     from delta_maintenance.submission.specification import Code
@@ -314,4 +316,20 @@ def _provider() -> Any:
             "the Apache Spark provider is missing: install delta-maintenance[airflow-spark], "
             "or use the local engine"
         ) from error
+    _warn_of_mixed_versions()
     return spark_provider
+
+
+def _warn_of_mixed_versions() -> None:
+    """`pyspark` and `pyspark-client` own the same files, of which the last installed are there."""
+    versions = {}
+    for name in ("pyspark", "pyspark-client"):
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    if len(set(versions.values())) > 1:
+        _log.warning(
+            "pyspark %s and pyspark-client %s have overwritten each other's files: install one "
+            "version of both",
+            versions["pyspark"],
+            versions["pyspark-client"],
+        )

@@ -7,21 +7,17 @@ import hashlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from delta_maintenance.address import Address
-from delta_maintenance.errors import StorageError
 from delta_maintenance_airflow.compat import asset_states
 from delta_maintenance_airflow.hooks.delta import DeltaHook
 from delta_maintenance_airflow.hooks.policy import WayByPolicy
+from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher
 from delta_maintenance_airflow.triggers.cursor import Cursor, Position
 from delta_maintenance_airflow.triggers.table_stream import News, TableStream
-
-if TYPE_CHECKING:
-    from delta_maintenance.operations.watch import CommitCount
 
 
 class DeltaCommitEventTrigger(BaseEventTrigger):
@@ -135,66 +131,20 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
         position = await cursor.load()
         if position is None and self.after_version is not None:
             position = Position(version=self.after_version, told=self.after_version)
-        count: CommitCount | None = None
+        watcher = CommitWatcher(
+            self.table_uri,
+            min_commits=self.min_commits,
+            operations=self.operations,
+            position=position,
+        )
         async for news in shared_stream:
-            trouble = news.trouble
-            if trouble is None:
-                if position is None:
-                    position = Position(version=news.version, told=news.version)
-                if count is None or news.version < position.version:
-                    position, count = self._begin(position, news.version)
-                try:
-                    # Where nothing came, nobody is asked for anything.
-                    if news.version > count.version:
-                        await news.stream.count(count, newest=news.version, enough=self.min_commits)
-                except StorageError as error:
-                    if error.retryable:
-                        self.log.warning("%s", error)
-                        continue
-                    trouble = error
-            if trouble is not None:
-                told = type(trouble).__name__
-                if position is None or position.trouble != told:
-                    self.log.error("%s", trouble)
-                    yield self._error(told, trouble)
-                    position = replace(position or Position(version=-1, told=-1), trouble=told)
-                    await self._remember(cursor, position, told_now=True)
+            seen = await watcher.take(news)
+            if seen is None:
                 continue
-            assert count is not None and position is not None
-            if count.counted < self.min_commits:
-                position = Position(
-                    version=count.version, told=position.told, counted=count.counted
-                )
-                await self._remember(cursor, position)
-                continue
-            yield self._event("changed", from_version=position.told, to_version=count.version)
-            position = Position(version=count.version, told=count.version)
-            count.counted = 0
-            await self._remember(cursor, position, told_now=True)
-
-    def _begin(self, position: Position, newest: int) -> tuple[Position, CommitCount]:
-        # Loaded by now, by whoever opened the table.
-        from delta_maintenance.operations.watch import CommitCount, CommitFilter
-
-        if newest < position.version:
-            # Another table took the place of the one that was known: all of it is news.
-            position = Position(version=-1, told=-1)
-        accepts = CommitFilter(data_changes_only=True, operations=tuple(self.operations))
-        return position, CommitCount(accepts, version=position.version, counted=position.counted)
-
-    async def _remember(
-        self, cursor: Cursor, position: Position, *, told_now: bool = False
-    ) -> None:
-        if told_now:
-            await asyncio.sleep(self.settling_seconds)
-        await cursor.save(position)
-
-    def _error(self, name: str, error: Exception) -> TriggerEvent:
-        return self._event("error", error=name, message=str(error))
-
-    def _event(self, status: str, **facts: Any) -> TriggerEvent:
-        payload = {"status": status, "table": self.table_uri, **facts}
-        return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+            if seen.event is not None:
+                yield TriggerEvent(seen.event)  # type: ignore[no-untyped-call]
+                await asyncio.sleep(self.settling_seconds)
+            await cursor.save(seen.position)
 
     def _cursor_name(self) -> str:
         """The same for the same watcher: an asset may have several."""

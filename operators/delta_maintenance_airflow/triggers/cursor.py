@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -54,6 +56,100 @@ class Cursor:
             _log.warning("the position of a watcher could not be saved: %s", error)
         else:
             self._saved = position
+
+
+class CursorBoard:
+    """The positions of many watchers, in the state of the assets that they are for.
+
+    They are kept in a fixed number of values, so that one write remembers many tables, and each
+    value stays below the 64 KiB that Airflow accepts up to about 12,000 tables.
+    """
+
+    PARTS = 16
+
+    def __init__(
+        self,
+        states: Sequence[Any],
+        name: str,
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._states = states
+        self._name = name
+        self._now = now
+        self._parts: list[dict[str, list[Any]]] = [{} for _ in range(self.PARTS)]
+        self._waiting: dict[str, tuple[float, Position]] = {}
+
+    async def load(self) -> None:
+        """Reads all positions; of assets that differ, the oldest position counts."""
+        for part in range(self.PARTS):
+            for state in self._states:
+                value = await state.aget(self._key(part))
+                for key, row in (value if isinstance(value, Mapping) else {}).items():
+                    known = self._parts[part].get(key)
+                    if _row_position(row) and (known is None or row[0] < known[0]):
+                        self._parts[part][key] = list(row)
+
+    def get(self, table_uri: str) -> Position | None:
+        """The position of a table that was loaded, or written since."""
+        part, key = self._place(table_uri)
+        return _row_position(self._parts[part].get(key))
+
+    def put(self, table_uri: str, position: Position, *, after: float = 0.0) -> None:
+        """Has a position written with the next `save` that comes `after` so many seconds.
+
+        A later position of the table waits as long as an earlier one that is still waiting:
+        remembered too soon, it would cover an event that is not certain to be kept.
+        """
+        before, _ = self._waiting.get(table_uri, (0.0, position))
+        self._waiting[table_uri] = (max(before, self._now() + after), position)
+
+    async def save(self) -> None:
+        """Writes what is ready. A failure is logged: at worst, an event is told twice."""
+        now = self._now()
+        ready = {uri: pos for uri, (at, pos) in self._waiting.items() if at <= now}
+        changed: dict[int, dict[str, list[Any]]] = {}
+        for uri, position in ready.items():
+            part, key = self._place(uri)
+            row = [position.version, position.told, position.counted, position.trouble]
+            if self._parts[part].get(key) != row:
+                changed.setdefault(part, {})[key] = row
+            else:
+                del self._waiting[uri]
+        try:
+            for part, rows in changed.items():
+                value = {**self._parts[part], **rows}
+                for state in self._states:
+                    await state.aset(self._key(part), value)
+                self._parts[part] = value
+        # Whatever the state is kept in, none of its errors is worth a missed commit.
+        except Exception as error:
+            _log.warning("the positions of watchers could not be saved: %s", error)
+            return
+        for uri, position in ready.items():
+            if uri in self._waiting and self._waiting[uri][1] is position:
+                del self._waiting[uri]
+
+    def forget_others(self, table_uris: Collection[str]) -> None:
+        """Drops the positions of all other tables with the next write of their part."""
+        kept = {self._place(uri) for uri in table_uris}
+        for part, rows in enumerate(self._parts):
+            self._parts[part] = {key: row for key, row in rows.items() if (part, key) in kept}
+
+    def _key(self, part: int) -> str:
+        return f"{self._name}_{part}"
+
+    def _place(self, table_uri: str) -> tuple[int, str]:
+        digest = hashlib.sha256(table_uri.encode()).hexdigest()
+        return int(digest[:8], 16) % self.PARTS, digest[:16]
+
+
+def _row_position(row: Any) -> Position | None:
+    match row:
+        case [int(version), int(told), int(counted), None | str() as trouble]:
+            return Position(version=version, told=told, counted=counted, trouble=trouble)
+        case _:
+            return None
 
 
 def _position(value: Any) -> Position | None:

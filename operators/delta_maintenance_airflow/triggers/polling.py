@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from delta_maintenance.address import Address
 from delta_maintenance.errors import StorageAccessError
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ T = TypeVar("T")
 CATCH_UP = 0.1
 """Seconds before the next poll where one did not get to the end of what there was."""
 _THREADS = 8
-"""For all tables of a triggerer together: a poll takes milliseconds, and its interval seconds."""
+"""For all tables of one store together: a poll takes milliseconds, and its interval seconds. Each
+store has its own, so that one that does not answer holds up no other."""
 _LONGEST = 600.0
 """Seconds between polls of a store that does not answer, at most."""
 
@@ -55,10 +57,14 @@ class TablePolls:
         says now: keys expire and are replaced.
         """
         try:
-            return await _in_thread(question)
+            return await self._in_thread(question)
         except StorageAccessError:
             watching.store = await self.open()
-            return await _in_thread(question)
+            return await self._in_thread(question)
+
+    async def _in_thread(self, question: Callable[[], T]) -> T:
+        pool = _pool(store_root(self._table_uri))
+        return await asyncio.get_running_loop().run_in_executor(pool, question)
 
 
 class Pace:
@@ -88,11 +94,13 @@ class Pace:
         return pause
 
 
-async def _in_thread(question: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(_pool(), question)
+def store_root(table_uri: str) -> str:
+    """The store of a table, without its path: `s3://lake`; `file:` for all local tables."""
+    address = Address.parse(table_uri)
+    return "file:" if address.is_local else f"{address.scheme}://{address.authority}"
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
+def _pool(root: str) -> ThreadPoolExecutor:
     # Not the loop's own, which grows with the machine and is everybody's.
-    return ThreadPoolExecutor(_THREADS, thread_name_prefix="delta-watch")
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix=f"delta-watch-{root}")

@@ -32,7 +32,7 @@ output is incomplete.
 """
 
 _LOOKING = ("inspect", "files", "history", "health")
-_TABLES = ("assess", "run", "spark-spec", "spark-stage")
+_TABLES = ("init", "assess", "run", "spark-spec", "spark-stage")
 _MODULES = {"spark-spec": "spark_spec", "spark-stage": "spark_spec"}
 """The verbs that are not operations, in the order of the help: before the operations and after
 them. Each has a module of the same name in `verbs`, unless another name is given here."""

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
+from delta_maintenance.errors import message_line
 from delta_maintenance.operations.core.facts import (
     Facts,
     Grid,
@@ -22,7 +23,6 @@ from delta_maintenance.operations.core.facts import (
     shown,
     size_text,
 )
-from delta_maintenance.redaction import redact
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,8 +97,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def say(line: str) -> None:
-    """One line on stderr, under the name of the command, without credentials in addresses."""
-    print(f"delta-maintenance: {printable(redact(line))}", file=sys.stderr, flush=True)
+    """One line on stderr, under the name of the command: about a kilobyte at most, and without
+    credentials in addresses."""
+    print(f"delta-maintenance: {message_line(printable(line))}", file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:

@@ -6,6 +6,7 @@ import argparse
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from delta_maintenance import clock
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_storage_options
 from delta_maintenance.cli.output import warn
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from delta_maintenance.operations.health import TableHealth
     from delta_maintenance.policies.definition.policy import PolicyTable
     from delta_maintenance.policies.definition.rules import StorageRule
+    from delta_maintenance.policies.discovery import Discovery
     from delta_maintenance.policies.models import Assessment, LastRun, RunResult
     from delta_maintenance.table.read.table import Table
 
@@ -63,9 +65,17 @@ class PolicyTables:
         self._state = AssessmentStore(arguments.state) if arguments.state is not None else None
         policy = load_policy(arguments.config)
         named = {table.name: table for table in policy.named_tables}
+        self.unlisted: tuple[Assessment, ...] = ()
+        """The patterns that could not be listed, each as a failed assessment."""
         if not arguments.names or not named.keys() >= set(arguments.names):
             found = discover(policy, storage_options=lambda rule, _: self.storage_options(rule))
-            named = {table.name: table for table in found}
+            named = {table.name: table for table in found.tables}
+            missing = set(arguments.names) - named.keys()
+            if missing:
+                # It may be behind a pattern that cannot be listed.
+                found.complete()
+            if not arguments.names:
+                self.unlisted = self._failures(found)
         unknown = next((name for name in arguments.names if name not in named), None)
         if unknown is not None:
             raise InvalidRequestError(
@@ -75,6 +85,15 @@ class PolicyTables:
             )
         names = dict.fromkeys(arguments.names) or named
         self.tables = [named[name] for name in names]
+
+    def _failures(self, found: Discovery) -> tuple[Assessment, ...]:
+        now = clock.now()
+        if self._state is not None:
+            try:
+                return found.keep_failures(self._state, now=now)
+            except DeltaMaintenanceError as error:
+                warn([f"what could not be listed cannot be kept: {error}"])
+        return tuple(failed.assessment(now=now) for failed in found.unlisted)
 
     def storage_options(self, rule: StorageRule) -> Mapping[str, str]:
         """The storage options of a rule; those of the command line take precedence, and replace a

@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from typing import Any
 from delta_maintenance.address import Address
 from delta_maintenance.cli.output import say
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.scratch import scratch_folder
 
 _GRACE_SECONDS = 10
 
@@ -63,8 +63,8 @@ def run_spark_job(
     remote = _remote(arguments.master)
     require_no_credentials_in_addresses({"the master": arguments.master})
     environment = driver_environment(os.environ, secrets=secrets, remote=remote)
-    with tempfile.TemporaryDirectory(prefix="delta-maintenance-") as directory:
-        spec_file, report_file = Path(directory, "spec.json"), Path(directory, "report.json")
+    with scratch_folder() as directory:
+        spec_file, report_file = directory / "spec.json", directory / "report.json"
         told = (spec.write(spec_file), os.fspath(report_file))
         if remote is not None:
             if conf:
@@ -81,7 +81,7 @@ def run_spark_job(
                 spark_submit=os.fspath(home / "bin" / "spark-submit"),
                 master=arguments.master,
                 conf=conf,
-                py_files=_py_files(Path(directory), arguments.master),
+                py_files=_py_files(directory, arguments.master),
             )
         last_line = _run(command, environment, verbose=arguments.verbose)
         return _result(report_file, last_line, needs_java=remote is None)

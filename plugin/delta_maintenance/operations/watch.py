@@ -109,7 +109,8 @@ class CommitCount:
         self._accepts = accepts
         self._properties = dict(properties or {})
         self._newest: int | None = None
-        self._unread: list[int] = []
+        # Ranges, since a stray name may make any number of versions of it.
+        self._unread: list[range] = []
 
     def count(self, watch: LogWatch, *, newest: int, enough: int) -> bool:
         """Counts the commits up to `newest` until `enough` are found. Returns whether all were
@@ -120,20 +121,22 @@ class CommitCount:
         """
         if self._newest is None or newest > self._newest:
             first = self.version + 1 if self._newest is None else self._newest + 1
-            self._unread += range(first, newest + 1)
+            self._unread += [range(first, newest + 1)] if first <= newest else []
             self._newest = newest
         if self._accepts.takes_all:
-            self.counted += len(self._unread)
+            self.counted += sum(map(len, self._unread))
             self._unread.clear()
         # The newest commit is most likely cached and most likely to count. Changed values are
         # compared with earlier ones, so these commits are read in order.
         at = 0 if self._accepts.properties else -1
         while self._unread and self.counted < enough:
+            versions = self._unread[at]
             try:
-                self.counted += self._counts(watch, self._unread[at])
+                self.counted += self._counts(watch, versions[at])
             except PollSpentError:
                 return False
-            del self._unread[at]
+            left = versions[1:] if at == 0 else versions[:-1]
+            self._unread[at : at + 1 or None] = [left] if left else []
         self.version = newest
         self._unread.clear()
         return True

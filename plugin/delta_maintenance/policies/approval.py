@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
@@ -61,6 +61,24 @@ class ApprovedPlan(Record):
                 version=version if isinstance(version, int) else None,
                 remedy="plan again, and have that approved",
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approvals:
+    """The approvals that a run over one table has, for operations that need one."""
+
+    operations: Collection[str] = ()
+    """Operations that are approved whatever their plans."""
+    plans: Sequence[ApprovedPlan] = ()
+    """Plans that are approved as they are."""
+    asked: Collection[str] = ()
+    """Operations whose plans were shown already, or that were put off: not planned again."""
+    plans_on_spark: bool = False
+    """Whether a plan that only a Spark job can make is worth the job."""
+
+    def plan_of(self, operation: str) -> ApprovedPlan | None:
+        """The approved plan of an operation."""
+        return next((plan for plan in self.plans if plan.operation == operation), None)
 
 
 def asks_for_approval(operation: str, plan: Mapping[str, Any]) -> bool:

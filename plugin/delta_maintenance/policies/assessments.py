@@ -11,20 +11,66 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.policies.models import Assessment, LastRun, RunResult
+from delta_maintenance.policies.pending import PendingPlan, PutOff, pending_of
 from delta_maintenance.storage import FileStatus, Store, open_store
 
 MAX_BYTES = 512 << 10
-"""The largest size of an entry. Longer entries are shortened before they are written, and not read.
-"""
+"""Of an entry: what is longer is shortened before it is written, and not read."""
+HISTORY = 20
+"""Runs that are kept of a table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastRun(Record):
+    """One run over a table, in short."""
+
+    at: Instant
+    """When it began."""
+    seconds: float
+    status: str
+    """Of the `RunResult`; `needs-approval` where it waits for nothing else."""
+    operations: tuple[str, ...] = ()
+    """What was done, as `checkpoint: done`, in order."""
+    problem: str | None = None
+    """At most 300 characters."""
+    link: str | None = None
+    """Where whoever ran it tells more."""
+    reclaimed_bytes: int = 0
+    """Bytes of files that were deleted."""
+    spared_bytes: int = 0
+    """How many bytes of log less a reader opens afterwards."""
+
+    @classmethod
+    def of(cls, run: RunResult, link: str | None) -> PastRun:
+        """The short form of a result."""
+        deleted = [
+            each.result.get("bytes")
+            for each in run.outcomes
+            if each.result is not None and each.status in ("done", "incomplete", "failed")
+        ]
+        before = run.before.health if run.before is not None else None
+        after = run.after.health if run.after is not None else None
+        spared = before.bytes_to_open - after.bytes_to_open if before and after else 0
+        return cls(
+            at=run.started_at,
+            seconds=round((run.ended_at - run.started_at).total_seconds(), 3),
+            status="needs-approval" if run.waits_for_approval else run.status,
+            operations=tuple(f"{each.operation}: {each.status}" for each in run.outcomes),
+            problem=run.problem[:300] if run.problem is not None else None,
+            link=link,
+            reclaimed_bytes=sum(size for size in deleted if isinstance(size, int)),
+            spared_bytes=max(0, spared),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +88,16 @@ class AssessmentEntry(Record):
     """The address of further information about the run."""
     last_health: TableHealth | None = None
     """Of an earlier assessment, where this one has none."""
+    failing_since: Instant | None = None
+    """The first of the assessments that failed since the last good one."""
+    assessed_link: str | None = None
+    """Where whoever assessed it tells more."""
+    history: tuple[PastRun, ...] = ()
+    """The last runs that did something or failed, newest first; `HISTORY` at most."""
+    pending: tuple[PendingPlan, ...] = ()
+    """Plans that wait for an approval."""
+    put_off: tuple[PutOff, ...] = ()
+    """Operations that are not asked about for a while; at most one of each."""
 
     @property
     def name(self) -> str:
@@ -78,11 +134,17 @@ class AssessmentStore:
         self._known: dict[FileStatus, AssessmentEntry | UnreadableEntry] = {}
 
     def save(
-        self, assessment: Assessment, run: RunResult | None = None, *, link: str | None = None
+        self,
+        assessment: Assessment,
+        run: RunResult | None = None,
+        *,
+        link: str | None = None,
     ) -> None:
-        """Replaces the state of a table. Without a `run`, the last run is kept."""
-        found = self.load(assessment.name)
-        known = found if isinstance(found, AssessmentEntry) else None
+        """Replaces what is kept of a table. Without a `run`, the last one stays.
+
+        `link` leads to whoever made the run, or the assessment where there is none.
+        """
+        known = self._entry(assessment.name)
         entry = AssessmentEntry(assessment=assessment) if known is None else known
         if run is not None:
             entry = replace(
@@ -90,13 +152,58 @@ class AssessmentStore:
                 run=replace(run, before=None, after=None),
                 last_runs=run.last_runs,
                 link=link,
+                pending=pending_of(run, entry.pending),
             )
+            if run.outcomes or run.status == "failed":
+                entry = replace(entry, history=(PastRun.of(run, link), *entry.history)[:HISTORY])
+        failing = assessment.status == "failed"
         entry = replace(
             entry,
             assessment=assessment,
             last_health=known.health if known is not None and assessment.health is None else None,
+            failing_since=(entry.failing_since or assessment.assessed_at) if failing else None,
+            assessed_link=link,
+            pending=_still_waiting(entry.pending, assessment),
+            put_off=tuple(e for e in entry.put_off if e.until > assessment.assessed_at),
         )
         self.store.put(_file_name(assessment.name), _bounded(entry))
+
+    def link_pending(self, name: str, operations: Collection[str], link: str | None) -> None:
+        """Notes where the question about pending plans is open; None where it is closed."""
+        entry = self._entry(name)
+        if entry is not None:
+            linked = tuple(
+                replace(each, link=link) if each.operation in operations else each
+                for each in entry.pending
+            )
+            self.store.put(_file_name(name), _bounded(replace(entry, pending=linked)))
+
+    def put_off(self, name: str, *answers: PutOff) -> None:
+        """Notes operations that nobody wants to be asked about for a while."""
+        entry = self._entry(name)
+        if entry is not None:
+            kept = {each.operation: each for each in (*entry.put_off, *answers)}
+            put_off = replace(entry, put_off=tuple(kept.values()))
+            self.store.put(_file_name(name), _bounded(put_off))
+
+    def _entry(self, name: str) -> AssessmentEntry | None:
+        found = self.load(name)
+        return found if isinstance(found, AssessmentEntry) else None
+
+    def forget(self, name: str) -> None:
+        """Removes what is kept under a name, if anything is."""
+        self.store.delete(_file_name(name))
+
+    def saved_at(self) -> Callable[[str], datetime | None]:
+        """When the entry of a name was last saved; None where there is none.
+
+        Reads the listing alone, so that it costs the same however long the entries are.
+        """
+        listed = {
+            status.path: datetime.fromtimestamp(status.modified_ms / 1000, UTC)
+            for status in self._entries()
+        }
+        return lambda name: listed.get(_file_name(name))
 
     def load(self, name: str) -> AssessmentEntry | UnreadableEntry | None:
         """The state of a table; None if it was never assessed. Raises errors of the store."""
@@ -111,11 +218,7 @@ class AssessmentStore:
         the listing and the files that changed since the last call. Raises the errors of the store.
         """
         with self._lock:
-            listed = [
-                status
-                for status in self.store.list_from("")
-                if status.path.endswith(_SUFFIX) and not status.path.startswith(".")
-            ]
+            listed = self._entries()
             new = [status for status in listed if status not in self._known]
             with ThreadPoolExecutor(max_workers=self.store.parallel_reads) as pool:
                 read = dict(zip(new, pool.map(self._brief, new), strict=True))
@@ -123,6 +226,13 @@ class AssessmentStore:
             # A file that was deleted after the listing is skipped.
             self._known = {status: entry for status, entry in found.items() if entry is not None}
             return tuple(sorted(self._known.values(), key=_order))
+
+    def _entries(self) -> list[FileStatus]:
+        return [
+            status
+            for status in self.store.list_from("")
+            if status.path.endswith(_SUFFIX) and not status.path.startswith(".")
+        ]
 
     def close(self) -> None:
         """Lets go of connections."""
@@ -150,6 +260,19 @@ class AssessmentStore:
         if _file_name(entry.name) != status.path:
             return _unreadable(status, f"it holds another table, {entry.name!r}")
         return entry
+
+
+def _still_waiting(
+    pending: tuple[PendingPlan, ...], assessment: Assessment
+) -> tuple[PendingPlan, ...]:
+    if assessment.status == "failed":
+        return pending
+    waiting = {
+        each.operation
+        for each in assessment.operations
+        if each.needs_approval and each.status != "not-due"
+    }
+    return tuple(each for each in pending if each.operation in waiting)
 
 
 def _no_constant(name: str) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.definition.patterns import Pattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable, TableEntry
 from delta_maintenance.policies.definition.rules import StorageRule
+from delta_maintenance.policies.models import Assessment
 from delta_maintenance.policies.storage import environment_options
 from delta_maintenance.storage import Store, open_store
 from delta_maintenance.storage.core.listing import EntryKind
@@ -22,6 +27,7 @@ from delta_maintenance.table.read.segment import LOG_DIRECTORY
 _logger = logging.getLogger(__name__)
 
 _PARALLEL = 16
+_PATTERNS_AT_ONCE = 8
 
 OptionsAt = Callable[[StorageRule, str], Mapping[str, str]]
 """Gives the storage options that a rule refers to, for the store at an address."""
@@ -31,58 +37,166 @@ def _environment_options_at(rule: StorageRule, root: str) -> Mapping[str, str]:
     return environment_options(rule)
 
 
+@dataclass(frozen=True, slots=True)
+class UnlistedPattern:
+    """A pattern of a policy whose tables could not be listed, and why."""
+
+    pattern: str
+    error: DeltaMaintenanceError
+
+    def assessment(self, *, now: datetime) -> Assessment:
+        """The failure as an assessment, named after the pattern."""
+        return Assessment(
+            subject="pattern",
+            name=self.pattern,
+            uri=self.pattern,
+            assessed_at=now,
+            status="failed",
+            problem=str(self.error),
+            exit_status=self.error.exit_status,
+            retryable=self.error.retryable,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """The tables of a policy, and the patterns that could not be listed."""
+
+    tables: tuple[PolicyTable, ...]
+    """The named tables in the order of the policy, then those found, by pattern and path."""
+    unlisted: tuple[UnlistedPattern, ...] = ()
+    listed: tuple[str, ...] = ()
+    """The other patterns."""
+
+    def keep_failures(self, store: AssessmentStore, *, now: datetime) -> tuple[Assessment, ...]:
+        """Saves an entry for each pattern that failed, and removes those of all others."""
+        failures = tuple(failed.assessment(now=now) for failed in self.unlisted)
+        for failure in failures:
+            store.save(failure)
+        for pattern in self.listed:
+            store.forget(pattern)
+        return failures
+
+    def complete(self) -> tuple[PolicyTable, ...]:
+        """The tables; raises the first error if a pattern could not be listed."""
+        for failed in self.unlisted:
+            raise failed.error
+        return self.tables
+
+
 def discover(
     policy: Policy,
     *,
     storage_options: OptionsAt = _environment_options_at,
     parallel: int = _PARALLEL,
-) -> tuple[PolicyTable, ...]:
-    """All tables of the policy: first the named ones, in its order, then those found, by pattern
-    and path.
+    pauses: Sequence[float] = (2.0, 8.0),
+    sleep: Callable[[float], object] = time.sleep,
+) -> Discovery:
+    """Finds every table of the policy.
 
-    Lists the folders below each pattern's fixed prefix, level by level, without entering tables,
-    links, or folders whose names start with `.` or `_`. A failed listing is an error, because an
-    incomplete list would look complete. Raises `InvalidRequestError` if two tables have the same
-    name.
+    Lists the folders below the fixed beginning of each pattern, level by level. The search enters
+    neither tables nor links nor folders whose names begin with `.` or `_`. A listing is either
+    complete or an error, because half a list would look like the whole.
+
+    A pattern that cannot be listed fails alone. Errors that may pass are tried again after each of
+    the `pauses`, in seconds; all others are final. If two tables have one name, the second pattern
+    fails.
     """
+    searches = [_Search(policy, entry, parallel) for entry in policy.patterns]
+    results = _listed(searches, storage_options)
+    for pause in pauses:
+        again = [
+            number
+            for number, found in enumerate(results)
+            if isinstance(found, DeltaMaintenanceError) and found.retryable
+        ]
+        if not again:
+            break
+        sleep(pause)
+        repeated = _listed([searches[number] for number in again], storage_options)
+        for number, found in zip(again, repeated, strict=True):
+            results[number] = found
     tables = {table.uri: table for table in policy.named_tables}
-    for entry in policy.patterns:
-        search = _Search(entry, parallel)
-        # The rules of a pattern contain the storage settings of its root.
-        rule = policy.table_of(entry, search.root).rules.storage
-        found = search.tables(storage_options(rule, search.root))
-        if not found:
-            _logger.warning("there is no table at %s", entry.pattern)
-        for path in found:
-            uri = search.uri(path)
-            # If two patterns find the same table, the rules of the first pattern apply.
-            if uri not in tables:
-                name = "/".join(part for part in (entry.name, path) if part)
-                tables[uri] = policy.table_at(uri, name=name or uri)
-    _require_unique_names(tables.values())
-    return tuple(tables.values())
+    names = {table.name: table.uri for table in tables.values()}
+    unlisted = []
+    for search, found in zip(searches, results, strict=True):
+        if isinstance(found, DeltaMaintenanceError):
+            unlisted.append(UnlistedPattern(search.pattern, found))
+            continue
+        # Of two patterns that find one table, the first is the one whose rules it has.
+        new = {uri: search.named(path) for path in found if (uri := search.uri(path)) not in tables}
+        clash = next((uri for uri, name in new.items() if names.get(name, uri) != uri), None)
+        if clash is not None:
+            error = _same_name(new[clash], names[new[clash]], clash)
+            unlisted.append(UnlistedPattern(search.pattern, error))
+            continue
+        names |= {name: uri for uri, name in new.items()}
+        tables |= {uri: policy.table_at(uri, name=name) for uri, name in new.items()}
+    failed = {each.pattern for each in unlisted}
+    listed = tuple(each.pattern for each in searches if each.pattern not in failed)
+    return Discovery(tuple(tables.values()), tuple(unlisted), listed)
+
+
+def _listed(
+    searches: Sequence[_Search], storage_options: OptionsAt
+) -> list[list[str] | DeltaMaintenanceError]:
+    """The paths that each search finds, or the error that ended it."""
+    if not searches:
+        return []
+    with ThreadPoolExecutor(min(len(searches), _PATTERNS_AT_ONCE)) as pool:
+        return list(pool.map(lambda search: search.attempt(storage_options), searches))
+
+
+def _same_name(name: str, first: str, second: str) -> DeltaMaintenanceError:
+    return InvalidRequestError(
+        f"the tables {first} and {second} are both named {name}",
+        remedy="give the patterns names, which go before those of their tables",
+    )
 
 
 class _Search:
     """The tables below the root of one pattern."""
 
-    def __init__(self, entry: TableEntry, parallel: int) -> None:
+    def __init__(self, policy: Policy, entry: TableEntry, parallel: int) -> None:
         assert entry.pattern is not None
+        self._policy = policy
         self._entry = entry
         self._pattern = Pattern(entry.pattern)
         self._parallel = parallel
+        self.pattern = entry.pattern
         self.root = self._pattern.root
 
     def uri(self, path: str) -> str:
+        """The address of the table at a path below the root."""
         return str(Address.parse(self.root).join(path)) if path else self.root
 
-    def tables(self, storage_options: Mapping[str, str]) -> list[str]:
-        """The paths of its tables, relative to the root, in their order."""
+    def named(self, path: str) -> str:
+        """The name of that table."""
+        return "/".join(part for part in (self._entry.name, path) if part) or self.uri(path)
+
+    def attempt(self, storage_options: OptionsAt) -> list[str] | DeltaMaintenanceError:
+        """The paths of its tables, relative to the root, sorted; or why there are none."""
+        try:
+            # A pattern's own rules say how to reach its root.
+            rule = self._policy.table_of(self._entry, self.root).rules.storage
+            found = self._tables(storage_options(rule, self.root))
+        except DeltaMaintenanceError as error:
+            return error.located(table=self.root)
+        except Exception as error:
+            _logger.exception("the pattern %s could not be listed", self.pattern)
+            return DeltaMaintenanceError(
+                f"{type(error).__name__}: {error}",
+                table=self.root,
+                remedy="see the log for the details",
+            )
+        if not found:
+            _logger.warning("there is no table at %s", self.pattern)
+        return found
+
+    def _tables(self, storage_options: Mapping[str, str]) -> list[str]:
         store = open_store(self.root, storage_options)
         try:
             return sorted(path for path in self._logs(store) if self._entry.covers(self.uri(path)))
-        except DeltaMaintenanceError as error:
-            raise error.located(table=self.root) from error.__cause__
         finally:
             store.close()
 
@@ -138,14 +252,3 @@ def _logs_in_tree(store: Store) -> Iterator[str]:
 
 _IN_LOG = rf"^(?:[^._/][^/]*/)*{LOG_DIRECTORY}/"
 """No folder on the way there is hidden."""
-
-
-def _require_unique_names(tables: Iterable[PolicyTable]) -> None:
-    named: dict[str, str] = {}
-    for table in tables:
-        other = named.setdefault(table.name, table.uri)
-        if other != table.uri:
-            raise InvalidRequestError(
-                f"the tables {other} and {table.uri} are both named {table.name}",
-                remedy="give the patterns names, which go before those of their tables",
-            )

@@ -78,6 +78,17 @@ def carry_out(
     return asked.planned_only() if plan_only else asked.carried_out(commits_made)
 
 
+def plan_for_approval(
+    context: Context, due: AssessedOperation, *, commits_made: int
+) -> OperationOutcome:
+    """Plans an operation that needs an approval, so that its plan can be shown.
+
+    Ends as `needs-approval` with the plan as its result. A plan beyond the limits of the policy
+    ends as `stopped`, and one that changes nothing is applied at once: nobody has to agree.
+    """
+    return _Asked(context, find(due.operation), due, None).for_approval(commits_made)
+
+
 class _Asked:
     """One operation to plan or to apply."""
 
@@ -114,6 +125,29 @@ class _Asked:
         beyond = self._beyond(prepared.plan, commits_made=0)
         reason = self.due.reason if beyond is None else f"{self.due.reason}, but {beyond}"
         return replace(self.blank, reason=reason, result=prepared.plan.to_json())
+
+    def for_approval(self, commits_made: int) -> OperationOutcome:
+        """The plan, unless it breaks a limit or changes nothing."""
+        waiting = replace(
+            self.blank,
+            status="needs-approval",
+            reason=f"{self.due.reason}; approve it, for the policy asks for that",
+        )
+        prepared = None if self.due.engine == "spark" else self._prepared()
+        if prepared is None:
+            waiting = replace(waiting, engine="spark")
+            if not self.context.plans_on_spark:
+                return waiting
+            plan = self.record.plan.from_json(self._submitted(plan_only=True))
+        else:
+            plan = prepared.plan
+        if plan.is_noop:
+            result = self._by_job() if prepared is None else prepared.apply()
+            return self._ended(replace(self.blank, engine=waiting.engine), result)
+        beyond = self._beyond(plan, commits_made=commits_made)
+        if beyond is not None:
+            return self._stopped(replace(self.blank, engine=waiting.engine), beyond, plan)
+        return replace(waiting, result=plan.to_json())
 
     def carried_out(self, commits_made: int) -> OperationOutcome:
         """The Result, unless the plan breaks a limit."""

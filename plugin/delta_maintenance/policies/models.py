@@ -14,8 +14,10 @@ __all__ = ["AssessedOperation", "Assessment", "LastRun", "OperationOutcome", "Ru
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment(Record):
-    """One table, held against its policy at an instant."""
+    """One table, held against its policy at an instant; or a pattern that could not be listed."""
 
+    subject: Literal["table", "pattern"] = "table"
+    """`pattern`: `name` and `uri` are the pattern, and `status` is `failed`."""
     name: str
     uri: str
     assessed_at: Instant
@@ -85,3 +87,9 @@ class RunResult(Record):
     """Of what ended the run: one line, with the remedy."""
     exit_status: int = 0
     retryable: bool = False
+
+    @property
+    def waits_for_approval(self) -> bool:
+        """Whether nothing but an approval kept it from doing anything."""
+        waiting = any(outcome.status == "needs-approval" for outcome in self.outcomes)
+        return self.status == "blocked" and waiting

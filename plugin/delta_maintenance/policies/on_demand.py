@@ -118,6 +118,47 @@ def run_operation(
     )
 
 
+def run_plans(
+    table: Table,
+    policy_table: PolicyTable,
+    plans: Sequence[ApprovedPlan],
+    *,
+    last_runs: Sequence[LastRun] = (),
+    submit: SubmitToSpark | None = None,
+    progress: Progress | None = None,
+    now: Callable[[], Any] = clock.now,
+    new_id: clock.NewId = clock.new_id,
+) -> RunResult:
+    """Runs approved plans on the table, in order, each only if it still comes to the same.
+
+    At least one. What fails or is incomplete ends the run.
+    """
+    results: list[RunResult] = []
+    for plan in plans:
+        result = run_operation(
+            table,
+            policy_table,
+            plan.operation,
+            last_runs=last_runs,
+            approved=plan,
+            submit=submit,
+            progress=progress,
+            now=now,
+            new_id=new_id,
+        )
+        results.append(result)
+        last_runs = result.last_runs
+        if result.status != "done":
+            break
+    first, last = results[0], results[-1]
+    return replace(
+        last,
+        started_at=first.started_at,
+        before=first.before,
+        outcomes=tuple(outcome for result in results for outcome in result.outcomes),
+    )
+
+
 def _outcome(
     context: Context,
     record: AnyOperation,

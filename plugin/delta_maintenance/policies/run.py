@@ -8,16 +8,22 @@ follow from the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.policies.approval import Approvals
 from delta_maintenance.policies.assess import assess_table, failed_assessment
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.execute import Context, SubmitToSpark, carry_out
+from delta_maintenance.policies.execute import (
+    Context,
+    SubmitToSpark,
+    carry_out,
+    plan_for_approval,
+)
 from delta_maintenance.policies.models import (
     AssessedOperation,
     Assessment,
@@ -30,6 +36,7 @@ from delta_maintenance.table.read.table import Table
 
 __all__ = ["OperationOutcome", "RunResult", "SubmitToSpark", "failed_run", "run"]
 
+_NO_APPROVALS = Approvals()
 _TURNS = 2
 """How often one operation may run: once more where the commits of others make it due again."""
 RunStatus = Literal["done", "nothing-due", "planned", "incomplete", "failed", "stopped", "blocked"]
@@ -45,7 +52,7 @@ def run(
     policy_table: PolicyTable,
     *,
     last_runs: Sequence[LastRun] = (),
-    approved: Collection[str] = (),
+    approvals: Approvals = _NO_APPROVALS,
     plan_only: bool = False,
     submit: SubmitToSpark | None = None,
     progress: Progress | None = None,
@@ -54,10 +61,10 @@ def run(
 ) -> RunResult:
     """Runs the operations that are due on the table according to its policy.
 
-    `approved` names the approved operations among those that need an approval. With `plan_only`,
-    nothing is changed, and each outcome has the operation's Plan for the current table. `submit`
-    runs plans for Spark; without it, such plans fail. Errors of the library are returned, not
-    raised.
+    An operation that needs an approval runs as `approvals` say; without one it ends as
+    `needs-approval`, with the operation's Plan as its result. With `plan_only` nothing is changed,
+    and each outcome has the Plan for the table as it is now. `submit` runs what is planned for
+    Spark; without it that fails. The library's errors are in the answer, and never raised.
     """
     context = Context(
         table=table,
@@ -66,8 +73,9 @@ def run(
         progress=progress,
         now=now,
         new_id=new_id,
+        plans_on_spark=approvals.plans_on_spark,
     )
-    return _Run(context, {each.operation: each for each in last_runs}, approved, plan_only).run()
+    return _Run(context, {each.operation: each for each in last_runs}, approvals, plan_only).run()
 
 
 def failed_run(
@@ -78,13 +86,17 @@ def failed_run(
     last_runs: Sequence[LastRun] = (),
 ) -> RunResult:
     """The result for a table that could not even be opened."""
-    assessment = failed_assessment(table, error, now=now)
+    return result_of_failure(failed_assessment(table, error, now=now), last_runs=last_runs)
+
+
+def result_of_failure(assessment: Assessment, *, last_runs: Sequence[LastRun] = ()) -> RunResult:
+    """The result for a table, or a pattern, of which nothing but a failure is known."""
     return RunResult(
-        name=table.name,
-        uri=table.uri,
+        name=assessment.name,
+        uri=assessment.uri,
         status="failed",
-        started_at=now,
-        ended_at=now,
+        started_at=assessment.assessed_at,
+        ended_at=assessment.assessed_at,
         before=assessment,
         last_runs=tuple(last_runs),
         problem=assessment.problem,
@@ -99,7 +111,7 @@ class _Run:
 
     context: Context
     last_runs: dict[str, LastRun]
-    approved: Collection[str]
+    approvals: Approvals
     plan_only: bool
     outcomes: list[OperationOutcome] = field(default_factory=list)
     at_version: dict[str, list[int]] = field(default_factory=dict)
@@ -151,8 +163,11 @@ class _Run:
             started_at=now,
             engine=due.engine,
         )
-        if due.needs_approval and due.operation not in self.approved and not self.plan_only:
+        needed = due.needs_approval and not self.plan_only
+        needed = needed and due.operation not in self.approvals.operations
+        if needed and due.operation in self.approvals.asked:
             return blank
+        approved = self.approvals.plan_of(due.operation) if needed else None
         limit = self.context.policy_table.rules.limits.max_duration
         if limit is not None and now - started >= limit:
             return replace(
@@ -163,7 +178,16 @@ class _Run:
             )
         made = sum(outcome.commits for outcome in self.outcomes)
         try:
-            outcome = carry_out(self.context, due, commits_made=made, plan_only=self.plan_only)
+            if needed and approved is None:
+                outcome = plan_for_approval(self.context, due, commits_made=made)
+            else:
+                outcome = carry_out(
+                    self.context,
+                    due,
+                    commits_made=made,
+                    plan_only=self.plan_only,
+                    approved=approved,
+                )
         except DeltaMaintenanceError as error:
             outcome = _failed(blank, error, self.context.table.uri)
         outcome = replace(outcome, seconds=(self.context.now() - now).total_seconds())
@@ -171,7 +195,7 @@ class _Run:
         return outcome
 
     def _remember(self, outcome: OperationOutcome) -> None:
-        if outcome.status in ("planned", "stopped"):
+        if outcome.status in ("planned", "stopped", "needs-approval"):
             return
         result = outcome.result or {}
         version = result.get("version", -1)

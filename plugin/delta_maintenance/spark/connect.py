@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from delta_maintenance.scratch import scratch_folder
 from delta_maintenance.submission.library import library_zip
 
 
@@ -34,7 +33,7 @@ def ship_library(spark: SparkSession) -> None:
     Its dependencies must be installed on the server: pyarrow, numpy, fsspec, pyroaring and
     pydantic.
     """
-    with tempfile.TemporaryDirectory(prefix="delta-maintenance-") as folder:
-        file = Path(folder, "delta_maintenance.zip")
+    with scratch_folder() as folder:
+        file = folder / "delta_maintenance.zip"
         file.write_bytes(library_zip())
         spark.addArtifacts(str(file), pyfile=True)

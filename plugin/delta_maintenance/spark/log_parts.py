@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -22,13 +22,20 @@ _ROWS_PER_BATCH = ("spark.sql.execution.arrow.maxRecordsPerBatch", "16")
 
 
 def log_parts(
-    snapshot: Snapshot, *, log_bytes_per_task: int = LOG_BYTES_PER_TASK
+    snapshot: Snapshot,
+    *,
+    log_bytes_per_task: int = LOG_BYTES_PER_TASK,
+    only: Collection[str] | None = None,
 ) -> tuple[list[LogPart], int]:
-    """The files that make up a version, the newest part first, and how many parts are its tail."""
-    tail: list[LogPart] = [*adjacent_parts(snapshot.segment.tail, log_bytes_per_task)]
-    checkpoint = snapshot.checkpoint
-    parts = [*tail, *(checkpoint.parts(_ARROW_BYTES_PER_TASK) if checkpoint is not None else ())]
-    return parts, len(tail)
+    """The files that make up a version, the newest part first, and how many parts are its tail.
+
+    `only` names the sidecars of the checkpoint that count, by their paths.
+    """
+    parts: list[LogPart] = [*adjacent_parts(snapshot.segment.tail, log_bytes_per_task)]
+    tail = len(parts)
+    if snapshot.checkpoint is not None:
+        parts += snapshot.checkpoint.parts(_ARROW_BYTES_PER_TASK, only=only)
+    return parts, tail
 
 
 def adjacent_parts(

@@ -9,6 +9,7 @@ import math
 import os
 import pickle
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Self
 
 from pyspark.sql import SparkSession
@@ -21,6 +22,7 @@ from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY
 from delta_maintenance.spark import share_writer
 from delta_maintenance.spark.log_parts import (
     LOG_BYTES_PER_TASK,
+    adjacent_parts,
     log_parts,
     share_labels,
     shares,
@@ -29,6 +31,7 @@ from delta_maintenance.spark.log_parts import (
 from delta_maintenance.spark.log_shares import LogReading, TableAddress
 from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.share_writer import Report, ShareWriting, gravest
+from delta_maintenance.spark.sidecar_survey import survey_on_spark
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.progress import Progress
@@ -36,7 +39,8 @@ from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
-from delta_maintenance.table.write.sidecar_writer import SidecarSet, commit_times
+from delta_maintenance.table.write.sidecar_reuse import ReuseSurvey, require_reusable
+from delta_maintenance.table.write.sidecar_writer import SidecarSet, commit_times, taken_over
 
 _SAMPLED_FILES = 3
 # A share gets some actions more or less than others, which should not cost it a second sidecar.
@@ -79,15 +83,35 @@ class SparkSidecars:
             job.spark, job.table_uri, job.storage_options, new_id=job.new_id, progress=job.progress
         )
 
-    def write_sidecars(self, snapshot: Snapshot, spec: CheckpointSpec) -> SidecarSet:
+    def survey(self, snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
+        """See `SidecarEngine`."""
+        base = require_reusable(snapshot, spec)
+        self._tell(f"{len(base.sidecars)} sidecars of {base.files.name} to be searched", 0, 1)
+        with small_batches(self._spark):
+            return survey_on_spark(
+                self._spark,
+                snapshot,
+                spec,
+                base,
+                address=self._address,
+                tail=adjacent_parts(snapshot.segment.tail, self._log_bytes_per_task),
+            )
+
+    def write_sidecars(
+        self, snapshot: Snapshot, spec: CheckpointSpec, *, reuse: ReuseSurvey | None = None
+    ) -> SidecarSet:
         """See `SidecarEngine`. Where any share fails, the sidecars of the others are deleted.
 
         `UnknownFieldsError` where statistics take more columns than the layout has.
         """
-        parts, tail = log_parts(snapshot, log_bytes_per_task=self._log_bytes_per_task)
+        parts, tail = log_parts(
+            snapshot,
+            log_bytes_per_task=self._log_bytes_per_task,
+            only=None if reuse is None else {each.path for each in reuse.rewritten},
+        )
         if not parts:
-            return SidecarSet(reports=(), expired_tombstones=0)
-        labels = share_labels(self._spark, _share_count(snapshot, spec))
+            return _completed(SidecarSet(reports=(), expired_tombstones=0), reuse)
+        labels = share_labels(self._spark, _share_count(snapshot, spec, reuse))
         reading = LogReading(
             address=self._address,
             parts=tuple(pickle.dumps(part) for part in parts),
@@ -106,7 +130,7 @@ class SparkSidecars:
         reports = self._run(reading, writing)
         written = _settled(reports, snapshot.store)
         self._tell("sidecars", len(written.reports), len(written.reports))
-        return written
+        return _completed(written, reuse)
 
     def _run(self, reading: LogReading, writing: ShareWriting) -> list[Report]:
         with small_batches(self._spark):
@@ -122,10 +146,20 @@ class SparkSidecars:
             self._progress(what, done, total)
 
 
-def _share_count(snapshot: Snapshot, spec: CheckpointSpec) -> int:
+def _completed(written: SidecarSet, reuse: ReuseSurvey | None) -> SidecarSet:
+    """With what is taken over, and the tombstones that go with sidecars left out unread."""
+    if reuse is None:
+        return written
+    expired = written.expired_tombstones + reuse.dropped_expired
+    return replace(written, expired_tombstones=expired, taken_over=taken_over(reuse))
+
+
+def _share_count(snapshot: Snapshot, spec: CheckpointSpec, reuse: ReuseSurvey | None) -> int:
     """How many shares of the wanted size there may be; what is superseded is counted too."""
     actions = _actions_in_tail(snapshot)
-    if snapshot.checkpoint is not None:
+    if reuse is not None:
+        actions += sum(each.found.summary.tally.actions for each in reuse.rewritten)
+    elif snapshot.checkpoint is not None:
         actions += snapshot.checkpoint.row_count
     return max(1, math.ceil(actions / (spec.actions_per_sidecar * _FILL)))
 

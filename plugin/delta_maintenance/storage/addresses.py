@@ -6,13 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from delta_maintenance.address import (
-    AZURE_SCHEMES,
-    GCS_SCHEMES,
-    S3_SCHEMES,
-    Address,
-    StoreKind,
-)
+from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
@@ -30,14 +24,13 @@ def open_store(
 ) -> Store:
     """The store for a table's address, with a connection of its own or out of `clients`.
 
-    How an address is read says `Address.parse`. `storage_options` are for object stores: see
-    `S3Options`, `GCSOptions` and `AzureOptions`. `InvalidRequestError` for an address or option
-    that is not understood: where nobody has shown how to commit safely, no store is opened.
+    How an address is read says `Address.parse`. `storage_options` are for stores behind a network:
+    see `S3Options`, `GCSOptions`, `AzureOptions` and `HdfsOptions`; for every other scheme that
+    fsspec knows, see `storage.fsspec.options`. Such a store can only be read. `InvalidRequestError`
+    for an address or option that is not understood.
     """
     address = Address.parse(uri)
     kind = address.kind
-    if kind is StoreKind.OTHER:
-        raise _unknown(address)
     if kind in (StoreKind.LOCAL, StoreKind.MEMORY):
         _no_options(storage_options)
         if kind is StoreKind.LOCAL:
@@ -46,10 +39,14 @@ def open_store(
         from delta_maintenance.storage.memory.store import MemoryStore
 
         return MemoryStore(str(address))
-    return _open_object_store(address, storage_options, clients)
+    if kind is StoreKind.OTHER:
+        from delta_maintenance.storage.fsspec.store import FsspecStore
+
+        return FsspecStore(str(address), storage_options)
+    return _open_with_client(address, storage_options, clients)
 
 
-def _open_object_store(
+def _open_with_client(
     address: Address, storage_options: Mapping[str, str] | None, clients: SharedClients | None
 ) -> Store:
     client = clients.of(str(address), storage_options) if clients is not None else None
@@ -62,21 +59,14 @@ def _open_object_store(
             from delta_maintenance.storage.gcs.store import GCSStore
 
             return GCSStore(str(address), storage_options, client=client)
+        case StoreKind.HDFS:
+            from delta_maintenance.storage.hdfs.store import HdfsStore
+
+            return HdfsStore(str(address), storage_options, client=client)
         case _:
             from delta_maintenance.storage.azure.store import AzureStore
 
             return AzureStore(str(address), storage_options, client=client)
-
-
-def _unknown(address: Address) -> InvalidRequestError:
-    if address.is_chained:
-        return InvalidRequestError(
-            "chained addresses ('::') are not supported", remedy=f"use one of {_SUPPORTED}"
-        )
-    return InvalidRequestError(
-        f"no store is known for addresses that begin with {address.scheme}:",
-        remedy=f"use one of {_SUPPORTED}, and ./ before a path that holds a colon",
-    )
 
 
 def _no_options(storage_options: Mapping[str, str] | None) -> None:
@@ -85,7 +75,3 @@ def _no_options(storage_options: Mapping[str, str] | None) -> None:
             f"this store has no storage option {next(iter(storage_options))!r}",
             remedy="leave the storage options out",
         )
-
-
-_OBJECT_STORES = (*S3_SCHEMES, *GCS_SCHEMES, *AZURE_SCHEMES)
-_SUPPORTED = f"a local path, file:, memory:, {', '.join(f'{kind}:' for kind in _OBJECT_STORES)}"

@@ -28,7 +28,7 @@ def parse_options(
 ) -> StoreOptions | None:
     """What storage options mean for the store at an address; None for one that takes none.
 
-    `environment` completes those of Google and Azure, as the store itself would do.
+    `environment` completes those of Google, Azure and HDFS, as the store itself would do.
     `InvalidRequestError` for an address or option that is not understood.
     """
     address = uri if isinstance(uri, Address) else Address.parse(uri)
@@ -47,6 +47,10 @@ def parse_options(
 
             place = AzureAddress.of(address)
             return AzureOptions.parse(storage_options, place, environment)
+        case StoreKind.HDFS:
+            from delta_maintenance.storage.hdfs.options import HdfsOptions
+
+            return HdfsOptions.parse(storage_options, address, environment)
         case _:
             return None
 
@@ -62,9 +66,15 @@ def _meanings(name: str) -> set[tuple[str, str]]:
     """What an option of this name is, by store."""
     from delta_maintenance.storage.azure import options as azure_options
     from delta_maintenance.storage.gcs import options as gcs_options
+    from delta_maintenance.storage.hdfs import options as hdfs_options
     from delta_maintenance.storage.s3 import options as s3_options
 
-    stores = {"s3": s3_options.NAMES, "gcs": gcs_options.NAMES, "azure": azure_options.NAMES}
+    stores = {
+        "s3": s3_options.NAMES,
+        "gcs": gcs_options.NAMES,
+        "azure": azure_options.NAMES,
+        "hdfs": hdfs_options.NAMES,
+    }
     return {
         (store, meaning)
         for store, names in stores.items()

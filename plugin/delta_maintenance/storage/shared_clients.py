@@ -16,6 +16,7 @@ from delta_maintenance.address import Address
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.core.request_failure import PAUSES
 from delta_maintenance.storage.gcs.options import GCSOptions
+from delta_maintenance.storage.hdfs.options import HdfsOptions
 from delta_maintenance.storage.options import StoreOptions, parse_options
 from delta_maintenance.storage.s3.options import S3Options
 
@@ -39,7 +40,8 @@ class SharedClients:
         """
         where = Address.parse(address)
         options = parse_options(where, storage_options, os.environ)
-        place = "" if isinstance(options, S3Options) else _place(where, options)
+        unbound = isinstance(options, S3Options | HdfsOptions)
+        place = "" if unbound else _place(where, options)
         with self._lock:
             client = self._clients.get((options, place))
             if client is None:
@@ -57,12 +59,16 @@ class SharedClients:
                 from delta_maintenance.storage.gcs.client import GCSClient
 
                 return GCSClient(options, place, pauses=self._pauses)
+            case HdfsOptions():
+                from delta_maintenance.storage.hdfs.client import HdfsClient
+
+                return HdfsClient(options, pauses=self._pauses)
             case AzureOptions():
                 from delta_maintenance.storage.azure.client import AzureClient
 
                 return AzureClient(options, place, pauses=self._pauses)
             case _:
-                raise AssertionError("only object stores have clients")
+                raise AssertionError("no other store has a client")
 
 
 def _place(address: Address, options: StoreOptions | None) -> str:

@@ -44,6 +44,14 @@ class FaultContract:
         """
         raise NotImplementedError("derive a class with a method open_through")
 
+    def publishes(self, request: Request) -> bool:
+        """Whether a small file appears by this request."""
+        return writes(request)
+
+    def reads(self, request: Request) -> bool:
+        """Whether the answer to this request has the bytes of a file."""
+        return request.method == "GET"
+
     @pytest.fixture
     def open_one(self, proxy: FaultProxy) -> Iterator[Callable[[], Store]]:
         opened: list[Store] = []
@@ -64,7 +72,7 @@ class FaultContract:
         self, proxy: FaultProxy, open_one: Callable[[], Store], fault: HttpFault
     ) -> None:
         ours, theirs = open_one(), open_one()
-        proxy.choose = once(fault)
+        proxy.choose = once(fault, of=self.publishes)
         assert ours.put_if_absent(PATH, b"ours!!") is Put.DONE
         assert proxy.injected == [fault]
         assert theirs.put_if_absent(PATH, b"theirs") is Put.EXISTS
@@ -77,7 +85,7 @@ class FaultContract:
         ours, theirs = open_one(), open_one()
         # The very same bytes: only a mark of the call tells them apart.
         assert theirs.put_if_absent(PATH, b"same") is Put.DONE
-        proxy.choose = once(fault)
+        proxy.choose = once(fault, of=self.publishes)
         assert ours.put_if_absent(PATH, b"same") is Put.EXISTS
         assert proxy.injected == [fault]
 
@@ -86,7 +94,7 @@ class FaultContract:
         self, proxy: FaultProxy, open_one: Callable[[], Store], fault: HttpFault
     ) -> None:
         ours, theirs = open_one(), open_one()
-        proxy.choose = lambda request: fault if writes(request) else None
+        proxy.choose = lambda request: fault if self.publishes(request) else None
         if fault in APPLIED:
             assert ours.put_if_absent(PATH, b"ours") is Put.DONE
         else:
@@ -103,8 +111,8 @@ class FaultContract:
 
         def choose(request: Request) -> HttpFault | None:
             nonlocal written
-            written += writes(request)
-            if writes(request):
+            written += self.publishes(request)
+            if self.publishes(request):
                 return HttpFault.CUT_AFTER if written == 1 else None
             # Who wrote the file cannot be seen before the second attempt.
             return HttpFault.ERROR_BEFORE if written == 1 else None
@@ -121,7 +129,7 @@ class FaultContract:
         gone = threading.Event()
 
         def choose(request: Request) -> HttpFault | None:
-            if writes(request) and not gone.is_set():
+            if self.publishes(request) and not gone.is_set():
                 gone.set()
                 return HttpFault.CUT_AFTER
             return HttpFault.CUT_BEFORE if gone.is_set() else None
@@ -214,14 +222,14 @@ class FaultContract:
     ) -> None:
         store, data = open_one(), os.urandom(200_000)
         store.put("x", data)
-        proxy.choose = once(HttpFault.HALF_AN_ANSWER, of=reads)
+        proxy.choose = once(HttpFault.HALF_AN_ANSWER, of=self.reads)
         assert store.read("x") == data
         with store.open("x") as file:
-            proxy.choose = once(HttpFault.HALF_AN_ANSWER, of=reads)
+            proxy.choose = once(HttpFault.HALF_AN_ANSWER, of=self.reads)
             assert file.read() == data
         assert proxy.injected == [HttpFault.HALF_AN_ANSWER] * 2
         proxy.injected.clear()
-        proxy.choose = lambda request: HttpFault.HALF_AN_ANSWER if reads(request) else None
+        proxy.choose = lambda request: HttpFault.HALF_AN_ANSWER if self.reads(request) else None
         with pytest.raises(StorageError):
             store.read("x")
         # No layer below the store repeats a request by itself.
@@ -246,15 +254,15 @@ class FaultContract:
 
 
 def once(
-    fault: HttpFault, *, of: Callable[[Request], bool] | None = None
+    fault: HttpFault, *, of: Callable[[Request], bool]
 ) -> Callable[[Request], HttpFault | None]:
-    """The fault for the first request of a kind, by default one that writes."""
+    """The fault for the first request of a kind."""
     left = [fault]
     lock = threading.Lock()
 
     def choose(request: Request) -> HttpFault | None:
         with lock:
-            return left.pop() if left and (of or writes)(request) else None
+            return left.pop() if left and of(request) else None
 
     return choose
 
@@ -262,11 +270,6 @@ def once(
 def writes(request: Request) -> bool:
     """Whether the request would create a file."""
     return request.method in ("PUT", "POST")
-
-
-def reads(request: Request) -> bool:
-    """Whether the answer to a request has the bytes of a file."""
-    return request.method == "GET"
 
 
 def attempt(store: Store, path: str, data: bytes) -> Put | None:

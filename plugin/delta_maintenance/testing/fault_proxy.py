@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -46,11 +46,14 @@ class FaultProxy:
 
 
 @contextmanager
-def serve_faults(upstream: str, *, silence: float = 5.0) -> Iterator[FaultProxy]:
+def serve_faults(
+    upstream: str, *, silence: float = 5.0, redirects: Mapping[str, str] | None = None
+) -> Iterator[FaultProxy]:
     """Passes requests on to the server at `upstream` until the block ends.
 
     A silent request is given up after `silence` seconds, which must be more than the client's own
-    patience.
+    patience. `redirects` has for each server to which answers redirect what to name in its place,
+    such as another proxy.
     """
     host = urlsplit(upstream).netloc
     proxy = FaultProxy()
@@ -87,6 +90,10 @@ def serve_faults(upstream: str, *, silence: float = 5.0) -> Iterator[FaultProxy]
             headers = {
                 name: value for name, value in answer.getheaders() if name.lower() not in _OWN
             }
+            for server, instead in (redirects or {}).items():
+                place = headers.get("Location", "")
+                if place.startswith(server):
+                    headers["Location"] = instead + place[len(server) :]
             return Reply(status=answer.status, headers=headers, body=answer.read())
         finally:
             connection.close()

@@ -114,6 +114,9 @@ class FaultStore(Store):
     def read(self, path: str) -> bytes:
         return self._take(Step("read", path), lambda: self._store.read(path))
 
+    def read_head(self, path: str, size: int) -> bytes:
+        return self._take(Step("read", path), lambda: self._store.read_head(path, size))
+
     def open(self, path: str) -> BinaryIO:
         return self._take(Step("open", path), lambda: self._store.open(path))
 

@@ -142,6 +142,10 @@ class ScheduledStore(Store):
         self._schedule.pause()
         return self._store.read(path)
 
+    def read_head(self, path: str, size: int) -> bytes:
+        self._schedule.pause()
+        return self._store.read_head(path, size)
+
     def open(self, path: str) -> BinaryIO:
         self._schedule.pause()
         return self._store.open(path)

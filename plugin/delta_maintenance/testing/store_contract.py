@@ -76,6 +76,10 @@ class StoreContract:
     """Of a long log. It should take several requests to list."""
     doomed = 1_100
     """Files that are deleted at once. It should take several requests to delete them."""
+    races = 25
+    """Files for which `CONTENDERS` race."""
+    refused_names: frozenset[str] = frozenset()
+    """Of `ODD_NAMES`, those that the store does not have: it must not take them for others."""
 
     @pytest.fixture
     def store(self) -> Store:
@@ -177,7 +181,7 @@ class StoreContract:
         assert store.read("0.json") == b"two"
 
     def test_of_those_who_race_for_a_file_exactly_one_wins(self, store: Store) -> None:
-        paths = [f"{LOG}/{version:020}.json" for version in range(25)]
+        paths = [f"{LOG}/{version:020}.json" for version in range(self.races)]
         outcomes = self.contend(store, paths)
         for path, answers in zip(paths, zip(*outcomes, strict=True), strict=True):
             assert answers.count(Put.DONE) == 1, path
@@ -324,6 +328,13 @@ class StoreContract:
 
     @pytest.mark.parametrize("name", ODD_NAMES)
     def test_a_name_means_itself(self, store: Store, name: str) -> None:
+        if name in self.refused_names:
+            for call in (store.put, store.put_if_absent):
+                with pytest.raises(InvalidRequestError):
+                    call(name, b"")
+            assert store.stat(name) is None
+            assert list(store.list_from("")) == []
+            return
         neighbours = ["1", "x", "xLIVEy", "a", "b", "what", "a b", " ", "uber"]
         self.fill(store, [f"col={name}/{other}" for other in neighbours])
         path = f"col={name}/{name}"

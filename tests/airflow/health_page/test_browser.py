@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
 import pytest
-from assessed_tables import assessment, fill, run_result
+from assessed_tables import assessment, fill, health, run_result
 from browser import open_browser
 
 from delta_maintenance.policies.assessments import AssessmentStore
@@ -79,7 +79,7 @@ class Server:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("airflow")
     (home / "dags").mkdir()
-    shutil.copy(DAGS / "delta_manual.py", home / "dags")
+    shutil.copy(DAGS / "delta_maintenance_dags.py", home / "dags")
     (home / "passwords.json").write_text('{"somebody": "secret"}')
     (home / "policy.yaml").write_text(
         "version: 1\n"
@@ -105,7 +105,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     }
     store = AssessmentStore(str(home / "assessments"))
     fill(store, 104)
-    store.save(replace(assessment("orders"), assessed_at=datetime.now(UTC)), run_result())
+    now = datetime.now(UTC)
+    for hours in (9, 6, 1):
+        run = run_result(started_at=now - timedelta(hours=hours), ended_at=now)
+        before = assessment(health=health(bytes_to_open=700 << 20))
+        outcome = replace(run.outcomes[0], result={"bytes": hours << 32})
+        outcomes = (outcome, *run.outcomes[1:])
+        run = replace(run, outcomes=outcomes, before=before, after=assessment())
+        store.save(replace(assessment("orders"), assessed_at=now), run, link="/dags/d/runs/r")
+    unlisted = assessment("s3://lake/**", status="failed", health=None, operations=())
+    told = "the store turns the credentials away; correct them"
+    store.save(replace(unlisted, subject="pattern", problem=f"table s3://lake: {told}"))
     store.save(replace(assessment(HOSTILE, uri="s3://elsewhere/hostile"), status="blocked"))
     subprocess.run(
         [sys.executable, "-c", PREPARE], env=environment, check=True, capture_output=True
@@ -228,10 +238,10 @@ def test_airflows_own_pages_lead_to_it(server: Server, browser: Browser) -> None
         assert frame.locator("tbody tr").count() == 100
         # A visitor of Airflow's page can go on to one of ours, and send its address to others.
         frame.locator("a.name").nth(70).click()
-        frame.wait_for_selector("[data-drawn]")
+        frame.wait_for_selector(".drawing svg")
         page.wait_for_url(re.compile("/plugin/delta-tables/.*table"))
         page.reload()
-        framed(page).wait_for_selector("[data-drawn]")
+        framed(page).wait_for_selector(".drawing svg")
 
 
 def test_nobody_sees_it_without_signing_in(server: Server, browser: Browser) -> None:
@@ -283,32 +293,111 @@ def test_the_theme_is_the_one_chosen_in_airflow(server: Server, browser: Browser
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_pictures_of_a_table_are_drawn(server: Server, browser: Browser, theme: str) -> None:
+def test_the_charts_of_a_table_are_drawn(server: Server, browser: Browser, theme: str) -> None:
     with visitor(browser, server, theme=theme) as page:
         page.goto(f"{server.address}/delta-maintenance/table?name=orders")
-        page.wait_for_selector("[data-drawn]")
-        for canvas in ("replay", "log", "sizes"):
-            colours = page.evaluate(
-                """id => {
-                    const canvas = document.getElementById(id);
-                    const { width, height } = canvas;
-                    const data = canvas.getContext("2d").getImageData(0, 0, width, height).data;
-                    const seen = new Set();
-                    for (let at = 0; at < data.length; at += 4)
-                        if (data[at + 3] > 250) seen.add(data.slice(at, at + 3).join());
-                    return seen.size;
-                }""",
-                canvas,
+        drawings = page.locator(".drawing svg")
+        assert drawings.count() == 3
+        panel = page.evaluate("getComputedStyle(document.querySelector('figure')).backgroundColor")
+        for number in range(3):
+            colours = drawings.nth(number).evaluate(
+                """svg => [...svg.querySelectorAll('circle, .bar rect, .series path, text')].map(
+                    mark => getComputedStyle(mark)[mark.matches('path') ? 'stroke' : 'fill']
+                )"""
             )
-            assert colours > 10, canvas
+            assert len(colours) > 10 and panel not in colours
+            assert drawings.nth(number).bounding_box()["height"] > 150
+        tips = drawings.nth(1).locator("title").all_text_contents()
+        assert any("version" in tip or "KiB" in tip for tip in tips)
+        page.locator("summary").first.press("Enter")
+        assert page.locator("figure table").first.is_visible()
+        page.locator("summary").first.press("Enter")
         picture(page, f"health-table-{theme}", full_page=True)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_texts_can_be_read_in_both_themes(server: Server, browser: Browser, theme: str) -> None:
+    """Contrast of at least 4.5 to 1, as WCAG 2.2 asks for."""
+    with visitor(browser, server, theme=theme) as page:
+        for path in ("/", "/table?name=orders"):
+            page.goto(f"{server.address}/delta-maintenance{path}")
+            poor = page.evaluate(
+                """() => {
+                    const parse = (c) => (c.match(/[\\d.]+/g) || []).map(Number);
+                    const over = (top, below) => {
+                        const a = top[3] ?? 1;
+                        return [0, 1, 2].map((i) => top[i] * a + below[i] * (1 - a));
+                    };
+                    const light = (c) => {
+                        const [r, g, b] = c.map((v) => {
+                            const s = v / 255;
+                            return s <= 0.03928 ? s / 12.92 : ((s + 0.055) / 1.055) ** 2.4;
+                        });
+                        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+                    };
+                    const ground = (e) => {
+                        const layers = [];
+                        for (let at = e; at; at = at.parentElement)
+                            layers.unshift(parse(getComputedStyle(at).backgroundColor));
+                        return layers.reduce((below, top) => over(top, below), [255, 255, 255]);
+                    };
+                    const poor = [];
+                    for (const e of document.querySelectorAll("main *")) {
+                        const texts = [...e.childNodes].filter((n) => n.nodeType === 3);
+                        const shown = texts.some((n) => n.data.trim());
+                        if (!shown || !e.getClientRects().length || e.closest("svg")) continue;
+                        const below = ground(e);
+                        const text = over(parse(getComputedStyle(e).color), below);
+                        const [a, b] = [light(text), light(below)].sort((x, y) => y - x);
+                        const ratio = (a + 0.05) / (b + 0.05);
+                        if (ratio < 4.5) poor.push(`${e.className}: ${ratio.toFixed(2)}`);
+                    }
+                    return [...new Set(poor)];
+                }"""
+            )
+            assert poor == [], path
+
+
+def test_a_phone_shows_the_columns_that_matter(server: Server, browser: Browser) -> None:
+    with visitor(browser, server) as page:
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.goto(f"{server.address}/delta-maintenance/")
+        heads = page.locator(".tables thead th:visible").all_inner_texts()
+        assert [head.strip() for head in heads] == ["Table", "Status", "Last maintenance"]
+        for path in ("/", "/table?name=orders", "/run?name=orders"):
+            page.goto(f"{server.address}/delta-maintenance{path}")
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= 390, f"{path} is {wide} pixels wide"
+        page.goto(f"{server.address}/delta-maintenance/")
+        picture(page, "health-phone")
+
+
+def test_the_keyboard_reaches_everything(server: Server, browser: Browser) -> None:
+    with visitor(browser, server) as page:
+        page.goto(f"{server.address}/delta-maintenance/?q=orders")
+        page.evaluate("document.activeElement.blur()")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip"
+        assert page.locator(".skip").bounding_box()["x"] >= 0
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.type") == "search"
+        reached = set()
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement === document.body"):
+                break
+            reached.add(page.evaluate("document.activeElement.innerText"))
+            outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+            assert outline != "none"
+        assert {"Table", "Commits", "orders"} <= reached
 
 
 def test_names_of_others_run_no_script(server: Server, browser: Browser) -> None:
     with visitor(browser, server) as page:
-        page.goto(f"{server.address}/delta-maintenance/?status=blocked&q=img")
+        page.goto(f"{server.address}/delta-maintenance/?left=1&q=img")
         page.locator("a.name").click()
-        page.wait_for_selector("[data-drawn]")
+        page.wait_for_selector(".drawing svg")
         assert HOSTILE in page.inner_text("h1")
         page.get_by_role("link", name="Run an operation…").click()
         page.wait_for_selector("#field-table_uri")

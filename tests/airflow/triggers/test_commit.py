@@ -198,7 +198,7 @@ def test_tables_that_start_together_do_not_stay_together() -> None:
     assert sum(first < 15 for first in firsts if first is not None) in range(30, 70)
 
 
-def test_no_more_threads_than_the_pool_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_threads_than_the_pool_of_a_store_has() -> None:
     busy, most = set(), []
 
     def ask() -> None:
@@ -207,7 +207,8 @@ def test_no_more_threads_than_the_pool_has(monkeypatch: pytest.MonkeyPatch) -> N
         threading.Event().wait(0.005)
 
     async def scenario() -> None:
-        await asyncio.gather(*(polling._in_thread(ask) for _ in range(100)))
+        polls = [polling.TablePolls(DeltaHook(None), f"s3://pooled/{n}") for n in range(100)]
+        await asyncio.gather(*(each._in_thread(ask) for each in polls))
 
     run(scenario())
     assert max(most) <= polling._THREADS

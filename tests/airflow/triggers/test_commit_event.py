@@ -438,7 +438,7 @@ def test_a_deleted_table_is_told_once_and_its_successor_is_news(
 
 def test_a_wrong_address_is_told() -> None:
     async def scenario() -> None:
-        async with running(watcher(State(), table_uri="hdfs://lake/t").run()) as events:
+        async with running(watcher(State(), table_uri="nothing://lake/t").run()) as events:
             await eventually(lambda: len(events) == 1)
         assert events[0]["status"] == "error"
         assert "no store is known" in events[0]["message"]

@@ -67,11 +67,15 @@ def test_files_that_cannot_be_counted_are_a_failure_half_way(
 ) -> None:
     root = Path(builder.store.root)
     pq.write_table(pa.table({"id": [1, 2]}), root / "a")
+    refused = cli(VERB, root, "--json")
+    assert (refused.status, refused.out) == (3, "") and "nothing was committed" in refused.err
+    supporting = ["--feature", "rowTracking", "--other-writers", "none"]
+    assert cli("upgrade-protocol", root, *supporting).status == 0
     outcome = cli(VERB, root, "--json")
     result = BackfillRowIdsResult.from_json(outcome.document)
     assert outcome.status == 1 and result.status == "incomplete"
     assert result.files_backfilled == 1 and len(result.uncounted) == 2
-    assert "commits were made, then: the rows of 2 files cannot be counted" in outcome.err
+    assert "1 commit was made, then: the rows of 2 files cannot be counted" in outcome.err
     check(builder.store, enabled=False)
 
 

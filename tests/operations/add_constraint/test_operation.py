@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite.play import examples
 
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -207,7 +208,7 @@ def test_a_table_that_never_rests_ends_as_a_conflict() -> None:
     assert KEY not in configuration(table)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.sampled_from(["good", "bad", "gone", "swap"]), max_size=6))
 def test_a_constraint_never_lands_over_a_row_that_violates_it(others: list[str]) -> None:
     table = built()

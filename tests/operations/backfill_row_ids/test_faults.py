@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from fault_play import telling_faults
 from row_ids import append, check, commits, delete, state, without_row_ids
 
 from delta_maintenance.clock import NewId
@@ -28,7 +29,7 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash, faults
+from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
@@ -98,7 +99,7 @@ def test_every_step_may_be_the_last(
     # With a checkpoint, only the steps that write it are new.
     cases = [
         (at, fault)
-        for at, fault in faults(trial.trace)
+        for at, fault in telling_faults(trial.trace)
         if not checkpoint or "checkpoint" in trial.trace[at].path
     ]
     assert len(cases) > (10 if checkpoint else 60)
@@ -165,6 +166,7 @@ while True:
 
 
 @pytest.mark.conformance("RT-13")
+@pytest.mark.process
 def test_processes_that_are_killed_leave_their_work_to_the_next_two_at_a_time(
     tmp_path: Path,
 ) -> None:

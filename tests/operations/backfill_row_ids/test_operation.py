@@ -55,6 +55,9 @@ def stats(rows: int, **more: Any) -> str:
     return json.dumps({"numRecords": rows, **more})
 
 
+SUPPORTED = log.protocol(1, 7, writer_features=["domainMetadata", "rowTracking"])
+
+
 def built(
     *files: Action,
     protocol: Action | None = None,
@@ -432,8 +435,20 @@ def test_rows_come_from_footers_where_statistics_do_not_tell() -> None:
     check(table.store)
 
 
-def test_files_that_cannot_be_counted_leave_row_tracking_supported_and_the_rest_done() -> None:
+def test_the_protocol_stays_where_a_file_cannot_be_counted() -> None:
     table = built(*(log.add(f"f{n}", **({} if n == 2 else {"stats": stats(1)})) for n in range(6)))
+    with pytest.raises(RefusedError, match="the rows of 1 files cannot be counted.*f2: gone"):
+        apply(table, plan_of(table), engine=counting({}))
+    assert table.open().latest_version() == 0
+    delete(table.store, "f2")
+    assert backfill(table).status == "enabled"
+
+
+def test_files_that_cannot_be_counted_leave_row_tracking_supported_and_the_rest_done() -> None:
+    table = built(
+        *(log.add(f"f{n}", **({} if n == 2 else {"stats": stats(1)})) for n in range(6)),
+        protocol=SUPPORTED,
+    )
     result = apply(table, plan_of(table), engine=counting({}))
     assert (result.status, result.files_backfilled) == ("incomplete", 5)
     assert result.problem == "the rows of 1 files cannot be counted"
@@ -477,7 +492,8 @@ def test_row_ids_that_others_give_out_above_their_mark_are_not_given_out_again()
 
     def count(paths: pa.StringArray) -> RowCounts:
         asked.append(paths)
-        if len(asked) == 2:
+        # Each batch is counted once before the first commit, and once for its own.
+        if len(asked) == 3 + 2:
             table.commit([high], version=latest(table) + 1)
         return RowCounts(counts=pa.array([30] * len(paths), pa.int64()))
 
@@ -731,7 +747,8 @@ def test_a_log_that_is_cleaned_up_meanwhile_is_opened_anew() -> None:
 
     def count(paths: pa.StringArray) -> RowCounts:
         asked.append(paths.to_pylist())
-        if len(asked) == 2:
+        # Each batch is counted once before the first commit, and once for its own.
+        if len(asked) == 3 + 2:
             after = latest(table)
             append(store, "n1")
             append(store, "n2")
@@ -742,14 +759,14 @@ def test_a_log_that_is_cleaned_up_meanwhile_is_opened_anew() -> None:
         return RowCounts(counts=pa.array([2] * len(paths), pa.int64()))
 
     result = apply(table, plan_of(table, checkpoint=False), engine=count)
-    assert (result.status, result.files_backfilled, len(asked)) == ("enabled", 10, 4)
+    assert (result.status, result.files_backfilled, len(asked)) == ("enabled", 10, 7)
     live = table.open().snapshot().live_files()
     ids = sorted(live["base_row_id"].to_pylist())
     assert len(set(ids)) == 12 and live["base_row_id"].null_count == 0
 
 
 def test_records_survive_their_json() -> None:
-    table = built(log.add("none"))
+    table = built(log.add("none"), protocol=SUPPORTED)
     plan = plan_of(table, operation_id="x", other_writers="none")
     assert BackfillRowIdsPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
     result = apply(table, plan, engine=counting({}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from checkpointing import (
     state_of,
     write,
 )
+from corpus_tables import TABLES
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -37,12 +37,8 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing.actions import Action, commit_info, features
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 
-CORPUS = Path(
-    os.environ.get("DELTA_MAINTENANCE_CORPUS", Path(__file__).parents[4] / "shared" / "tables")
-)
 BEFORE_ALL_TABLES = datetime(2000, 1, 1, tzinfo=UTC)
 """By this clock every commit lies in the future, and so no tombstone expires."""
-TABLES = sorted(path.stem for path in (CORPUS / "expected").glob("*.json"))
 
 
 def log_of(folder: Path) -> MemoryStore:

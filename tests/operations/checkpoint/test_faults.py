@@ -22,6 +22,7 @@ from checkpointing import (
     state_of,
     write,
 )
+from fault_play import telling_faults
 
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
@@ -40,8 +41,10 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash, faults
+from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+
+pytestmark = pytest.mark.cases
 
 HINT = "_delta_log/_last_checkpoint"
 CLASSIC = "_delta_log/00000000000000000003.checkpoint.parquet"
@@ -135,7 +138,7 @@ def test_no_fault_at_any_step_harms_the_table(
 ) -> None:
     trial = FaultStore(world.copy())
     write(Table(trial), kind, per_sidecar, new_id=ids("first"))
-    cases = list(faults(trial.trace))
+    cases = list(telling_faults(trial.trace))
     for at, fault in cases:
         files = world.copy()
         store = FaultStore(files, at=at, fault=fault)
@@ -277,6 +280,7 @@ for seed in sys.stdin:
 
 
 @pytest.mark.conformance("CKPT-25")
+@pytest.mark.process
 def test_killed_processes_leave_a_sound_table(
     world: World, tmp_path: Path, count_cases: Callable[[str, int], None]
 ) -> None:

@@ -21,6 +21,7 @@ from checkpointing import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite.play import examples
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.testing.actions import (
@@ -214,7 +215,7 @@ def histories(draw: st.DrawFn) -> list[list[Action]]:
 
 
 @pytest.mark.conformance("CKPT-03", "CKPT-07", "CKPT-02", "LOG-06", "LOG-12", "REC-02", "STAT-05")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     commits=histories(),
     shape=st.sampled_from(SHAPES),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus_tables import TABLES
 
 from delta_maintenance import open_table
 from delta_maintenance.clock import epoch_millis, new_id
@@ -17,10 +18,6 @@ from delta_maintenance.operations import clean_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
-CORPUS = Path(
-    os.environ.get("DELTA_MAINTENANCE_CORPUS", Path(__file__).parents[4] / "shared" / "tables")
-)
-TABLES = sorted(path.stem for path in (CORPUS / "expected").glob("*.json"))
 NOW = datetime.now(UTC)
 NEWEST = NOW - timedelta(days=400)
 

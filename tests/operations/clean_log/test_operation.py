@@ -22,11 +22,13 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan, CleanLogResult
 from delta_maintenance.protocol.delta_log.file_names import (
+    LogFileKind,
     checksum_name,
     classic_checkpoint_name,
     commit_name,
     compaction_name,
     multipart_checkpoint_name,
+    parse_log_file_name,
     uuid_checkpoint_name,
 )
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -104,8 +106,19 @@ def going(planned: CleanLogPlan) -> dict[str, tuple[str, ...]]:
 
 @contextmanager
 def promised(table: TableBuilder, oldest: int) -> Iterator[None]:
-    """Every version from `oldest` on opens before and after, and is the same."""
-    versions = range(oldest, table.version + 1)
+    """Every version from `oldest` on is the same afterwards.
+
+    A version needs its checkpoint or compaction and all commits up to it. So the last version in
+    front of each, that version and the newest answer for those in between.
+    """
+    files = map(parse_log_file_name, names(table))
+    ends = {
+        file.end_version if file.kind is LogFileKind.COMPACTION else file.version
+        for file in files
+        if file.kind in BASES
+    }
+    chosen = {oldest, table.version, *ends, *((end or 0) - 1 for end in ends)}
+    versions = [version for version in range(oldest, table.version + 1) if version in chosen]
     before = {version: state(table, version) for version in versions}
     yield
     for version in versions:
@@ -126,6 +139,12 @@ def state(table: TableBuilder, version: int) -> Any:
     return found
 
 
+BASES = (
+    LogFileKind.CLASSIC_CHECKPOINT,
+    LogFileKind.MULTIPART_CHECKPOINT,
+    LogFileKind.UUID_CHECKPOINT,
+    LogFileKind.COMPACTION,
+)
 SHORT = {"allow_short_retention": True, "no_other_writers": True}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpointing import files_of, state_of
+from corpus_tables import TABLES
+from fault_play import play_faults
 
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -30,6 +31,7 @@ from delta_maintenance.operations.compact_log import (
 )
 from delta_maintenance.protocol.delta_log.compaction import RangeReplay
 from delta_maintenance.protocol.delta_log.file_names import commit_name, compaction_name
+from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -46,14 +48,9 @@ from delta_maintenance.testing.actions import (
     sidecar,
     txn,
 )
-from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash, faults
 from delta_maintenance.testing.table_builder import LOG, TableBuilder
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-CORPUS = Path(
-    os.environ.get("DELTA_MAINTENANCE_CORPUS", Path(__file__).parents[4] / "shared" / "tables")
-)
-TABLES = sorted(path.stem for path in (CORPUS / "expected").glob("*.json"))
 
 
 def build(commits: int, **configuration: str) -> TableBuilder:
@@ -369,13 +366,18 @@ def test_whatever_fails_at_any_step_leaves_the_table_as_it_was(count_cases: Any)
             store.put(path, data)
         return store
 
-    trial = FaultStore(copy())
-    assert compact_log.apply(Table(trial), planned).status == "written"
-    cases = list(faults(trial.trace))
-    for at, fault in cases:
-        store = copy()
-        with suppress(SimulatedCrash, DeltaMaintenanceError, FileNotFoundError):
-            compact_log.apply(Table(FaultStore(store, at=at, fault=fault)), planned)
+    def run(store: Store) -> str | None:
+        with suppress(FileNotFoundError):
+            return compact_log.apply(Table(store), planned).status
+        return None
+
+    assert run(copy()) == "written"
+    played = 0
+    for outcome in play_faults(run, copy):
+        played += 1
+        if not outcome.is_new:
+            continue
+        store = outcome.store
         left = files_of(store)
         assert {path: left[path] for path in files} == files
         again = compact_log.apply(Table(store), planned)
@@ -384,7 +386,7 @@ def test_whatever_fails_at_any_step_leaves_the_table_as_it_was(count_cases: Any)
             snapshot = Table(store).snapshot(version=version)
             assert snapshot.warnings == ()
             assert without_change(state_of(snapshot)) == without_change(state)
-    count_cases("faults of a log compaction", len(cases))
+    count_cases("faults of a log compaction", played)
 
 
 def without_change(state: Any) -> Any:

@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import fault_play
 import pytest
 from checkpointing import State, as_checkpointed, state_of
 from droppable_tables import TABLES, Clock, comparable, drop, planned
+from fault_play import Files, files_of, play_faults
 
-from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import drop_feature
 from delta_maintenance.operations.drop_feature import DropFeaturePlan
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash, faults
-from delta_maintenance.testing.table_builder import LOG
-
-Files = dict[str, tuple[bytes, int]]
-FOLDERS = ("", "/_sidecars", "/_staged_commits")
-
-
-def files_of(store: Store) -> Files:
-    return {
-        status.path: (store.read(status.path), status.modified_ms)
-        for folder in FOLDERS
-        for status in store.list_from(LOG + folder)
-    }
+from delta_maintenance.testing.fault_store import Fault, FaultStore, faults
 
 
 def store_of(files: Files, clock: Clock) -> MemoryStore:
-    store = MemoryStore()
-    for path, (data, modified_ms) in files.items():
-        store.now_ms = lambda modified_ms=modified_ms: modified_ms
-        store.put(path, data)
+    store = fault_play.store_of(files, now_ms=lambda: 0)
     clock.govern(store)
     return store
 
@@ -131,9 +116,9 @@ def test_a_run_after_a_fault_at_any_step_ends_it(case: str, count_cases: Any) ->
             else fault is Fault.FAILURE and at % 9 == 0
         )
     ]
-    for number, (at, fault) in enumerate(cases):
-        store = store_of(world.files, world.clock)
-        with suppress(SimulatedCrash, DeltaMaintenanceError):
-            world.run(FaultStore(store, at=at, fault=fault))
-        world.check(store, anew=number % 2 == 0)
+    looked = 0
+    for outcome in play_faults(world.run, lambda: store_of(world.files, world.clock), cases):
+        if outcome.is_new:
+            world.check(outcome.store, anew=looked % 2 == 0)
+            looked += 1
     count_cases(f"faults while dropping, {case}", len(cases))

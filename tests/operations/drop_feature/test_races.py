@@ -21,6 +21,8 @@ from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import SimulatedCrash
 from delta_maintenance.testing.table_builder import LOG, TableBuilder, log_text
 
+pytestmark = pytest.mark.cases
+
 PROTECTED_BEFORE = "delta.requireCheckpointProtectionBeforeVersion"
 
 

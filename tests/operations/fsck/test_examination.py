@@ -29,8 +29,10 @@ from delta_maintenance.protocol.delta_log.file_names import (
     hadoop_checksum_name,
     multipart_checkpoint_name,
 )
+from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary
+from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder, log_text
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=2)
 
@@ -77,6 +79,22 @@ def _again(t: SoundTable, path: str, **fields: Any) -> log.Action:
 def _spoil_checksum(t: SoundTable) -> None:
     stated = json.loads(t.read(checksum_name(3)))
     t.checksum(3, stated | {"numFiles": stated["numFiles"] + 1})
+
+
+def _tag_wrongly(t: SoundTable) -> None:
+    wrong = SidecarSummary(
+        tally=Tally(adds=9),
+        first_place=b"",
+        last_place=b"\xff",
+        deleted_first=None,
+        deleted_last=None,
+        filter=None,
+    )
+    lines = [json.loads(line) for line in t.store.read(MANIFEST).splitlines()]
+    for line in lines:
+        if "sidecar" in line:
+            line["sidecar"]["tags"] = wrong.to_tags(SIDECAR.rpartition("/")[2])
+    t.write(MANIFEST.rpartition("/")[2], log_text(lines))
 
 
 def _mapped(*columns: tuple[str, dict[str, Any]]) -> Callable[[SoundTable], None]:
@@ -205,6 +223,7 @@ SEEDS: dict[str, Seed] = {
         SIDECAR,
         bare=False,
     ),
+    "sidecar-summary": Seed(_tag_wrongly, SIDECAR, bare=False),
     "orphan-sidecar": Seed(
         lambda t: t.write("_sidecars/lone.parquet", b"x"), "_delta_log/_sidecars/lone.parquet"
     ),
@@ -341,6 +360,17 @@ def test_a_sound_table_has_no_findings_by_any_route() -> None:
 
 
 @pytest.mark.conformance("CM-08")
+@pytest.mark.conformance("VAC-16")
+def test_tombstones_of_deletion_vectors_are_no_removes_of_absent_files() -> None:
+    """Dropping deletion vectors commits them, here as in Delta Spark."""
+    table = SoundTable()
+    table.step(log.remove(VECTOR_FILE, dataChange=False), log.remove("absent"))
+    found = problems(table)
+    assert found.keys() == {"remove-of-absent-file"}
+    (problem,) = found["remove-of-absent-file"]
+    assert "others" not in problem and "absent" in problem
+
+
 def test_columns_that_come_back_or_are_mapped_anew_reuse_no_name() -> None:
     table = SoundTable(extras=False)
     one, two = ("a", _id(1, "x")), ("b", _id(2, "y"))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import fault_play
 import pytest
+from fault_play import Files, files_of, play_faults
 from sound_tables import SoundTable
 
-from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.fsck import FsckOptions, FsckResult, Survey
 from delta_maintenance.protocol.delta_log.file_names import (
@@ -21,13 +22,12 @@ from delta_maintenance.protocol.delta_log.file_names import (
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash, Step, faults
+from delta_maintenance.testing.fault_store import Fault, FaultStore, Step, faults
 from delta_maintenance.testing.table_builder import EPOCH_MS
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(hours=1)
 MANIFEST = "00000000000000000003.checkpoint.00000000-0000-4000-8000-000000000000.json"
 ALL = FsckOptions(repair=True, remove_missing_files=True, allow_append_only=True)
-Files = dict[str, tuple[bytes, int]]
 
 
 def damaged() -> Files:
@@ -38,7 +38,7 @@ def damaged() -> Files:
     table.v2_checkpoint(3, actions=[a for a in table.state(3) if "add" not in a])
     table.hint("{")
     table.store.delete("c")
-    return _files(table)
+    return files_of(table.store)
 
 
 def sound_states() -> list[Any]:
@@ -46,23 +46,8 @@ def sound_states() -> list[Any]:
     return states(SoundTable(configuration={"delta.appendOnly": "true"}).store, range(5))
 
 
-def _files(table: SoundTable) -> Files:
-    paths = [path for batch in table.store.list_tree() for path in batch["path"].to_pylist()]
-    statuses = {path: table.store.stat(path) for path in paths}
-    return {
-        path: (table.store.read(path), status.modified_ms)
-        for path, status in statuses.items()
-        if status is not None
-    }
-
-
 def store_of(files: Files) -> MemoryStore:
-    store = MemoryStore()
-    for path, (data, modified_ms) in files.items():
-        store.now_ms = lambda modified_ms=modified_ms: modified_ms
-        store.put(path, data)
-    store.now_ms = lambda: int(NOW.timestamp() * 1000)
-    return store
+    return fault_play.store_of(files, now_ms=lambda: epoch_millis(NOW))
 
 
 def states(store: Store, versions: range) -> list[Any]:
@@ -112,12 +97,11 @@ def test_a_fault_at_any_step_leaves_every_version_as_it_was(
     ]
 
     cases = _cases(recorded.trace)
-    for at, fault in cases:
-        store = store_of(files)
-        where = f"{fault.value} at {recorded.trace[at]}"
-        with suppress(SimulatedCrash, DeltaMaintenanceError):
-            repair(FaultStore(store, at=at, fault=fault), surveyed)
-
+    play = play_faults(lambda store: repair(store, surveyed), lambda: store_of(files), cases)
+    for outcome in play:
+        if not outcome.is_new:
+            continue
+        store, where = outcome.store, outcome.where
         for version, state in enumerate(states(store, range(5))):
             assert state in (good[version], spoilt[version]), where
         for path, (data, _) in files.items():

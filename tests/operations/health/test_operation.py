@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite.play import examples
 from vacuum_tables import NOW, Folder, days_ago
 
 import delta_maintenance
@@ -227,7 +228,7 @@ _FILES = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(_FILES, st.none() | st.integers(0, 29))
 def test_counts_are_those_of_a_replay_by_hand(
     events: list[tuple[int, bool, int, int | None]], checkpointed: int | None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from corpus_tables import TABLES
 
 from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
@@ -20,10 +20,6 @@ from delta_maintenance.protocol.schema.types import column_mapping_mode
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
-CORPUS = Path(
-    os.environ.get("DELTA_MAINTENANCE_CORPUS", Path(__file__).parents[4] / "shared" / "tables")
-)
-TABLES = sorted(path.stem for path in (CORPUS / "expected").glob("*.json"))
 FEATURES = ("deletionVectors", "rowTracking", "v2Checkpoint", "columnMapping", "changeDataFeed")
 NOW = datetime.now(UTC)
 

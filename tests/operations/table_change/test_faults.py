@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from fault_play import play_faults
 
-from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
+from delta_maintenance.errors import CommitUnknownError
 from delta_maintenance.operations import set_properties, upgrade_protocol
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
@@ -17,7 +17,7 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash, faults
+from delta_maintenance.testing.fault_store import FaultStore
 from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, TableBuilder
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(hours=1)
@@ -74,22 +74,21 @@ def test_after_every_fault_the_table_is_as_before_or_as_after_and_a_rerun_ends_i
     after = state(trial)
     assert before != after
     cases = 0
-    for at, fault in faults(trial.trace):
-        store = store_of(table)
-        status = None
-        with suppress(SimulatedCrash, DeltaMaintenanceError):
-            status = change(FaultStore(store, at=at, fault=fault))
+    for outcome in play_faults(change, lambda: store_of(table)):
+        cases += 1
+        if not outcome.is_new and outcome.result is None:
+            continue
+        store, where = outcome.store, outcome.where
         reached = state(store)
-        assert reached in (before, after), (at, fault)
-        if status is not None:
-            assert (status, reached) == ("committed", after), (at, fault)
+        assert reached in (before, after), where
+        if outcome.result is not None:
+            assert (outcome.result, reached) == ("committed", after), where
         rerun = change(store)
-        assert rerun == ("nothing-to-do" if reached == after else "committed"), (at, fault)
+        assert rerun == ("nothing-to-do" if reached == after else "committed"), where
         assert state(store) == after
-        assert Table(store).snapshot().version == 3, (at, fault)
+        assert Table(store).snapshot().version == 3, where
         for version in range(3):
             assert Table(store).snapshot(version=version).protocol == before[0]
-        cases += 1
     count_cases("faults of protocol and property changes", cases)
     assert cases > 10
 

@@ -23,6 +23,7 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 NOW = datetime.now(UTC) + timedelta(days=4000)
 """When every file of the corpus is old, and every tombstone has expired."""
+CLOCK_CHECK = "delta_maintenance.operations.vacuum.operation.require_same_clock"
 SHORT = {"allow_short_retention": True, "no_other_writers": True}
 
 
@@ -56,7 +57,7 @@ def age(root: Path) -> None:
 def test_no_real_table_loses_a_file_of_its_newest_version(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count_cases: Any
 ) -> None:
-    monkeypatch.setattr(vacuum.operation, "require_same_clock", lambda *_, **__: None)
+    monkeypatch.setattr(CLOCK_CHECK, lambda *_, **__: None)
     vacuumed = refused = deleted = 0
     for source in corpus_tables(corpus):
         root = tmp_path / source.name
@@ -91,7 +92,7 @@ def test_no_real_table_loses_a_file_of_its_newest_version(
 def test_every_version_that_is_kept_keeps_its_files(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vacuum.operation, "require_same_clock", lambda *_, **__: None)
+    monkeypatch.setattr(CLOCK_CHECK, lambda *_, **__: None)
     checked = 0
     for source in corpus_tables(corpus):
         root = tmp_path / source.name

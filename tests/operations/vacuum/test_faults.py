@@ -19,11 +19,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import fault_play
 import pyarrow as pa
 import pytest
+from fault_play import Files, files_of, play_faults
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from suite.play import examples
 from vacuum_tables import NOW, Folder, days_ago
 
 from delta_maintenance.clock import epoch_millis
@@ -41,10 +44,9 @@ from delta_maintenance.testing.actions import (
     metadata,
     remove,
 )
-from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash, faults
+from delta_maintenance.testing.fault_store import FaultStore
 from delta_maintenance.testing.table_builder import LOG
 
-Files = dict[str, tuple[bytes, int]]
 VECTOR = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
 WEEK = timedelta(days=7)
 
@@ -64,23 +66,8 @@ NEEDED = {"live.parquet", VECTOR, "p/b.parquet", "young.parquet"}
 DEAD = {"p/a.parquet", "orphan.parquet"}
 
 
-def files_of(store: Store) -> Files:
-    found: Files = {}
-    for batch in store.list_tree():
-        for path, modified in zip(
-            batch["path"].to_pylist(), batch["modified_ms"].to_pylist(), strict=True
-        ):
-            found[path] = (store.read(path), modified)
-    return found
-
-
 def store_of(files: Files) -> MemoryStore:
-    store = MemoryStore()
-    for path, (data, modified_ms) in files.items():
-        store.now_ms = lambda modified_ms=modified_ms: modified_ms
-        store.put(path, data)
-    store.now_ms = lambda: epoch_millis(NOW)
-    return store
+    return fault_play.store_of(files, now_ms=lambda: epoch_millis(NOW))
 
 
 def run(store: Store, **options: Any) -> VacuumResult:
@@ -99,21 +86,22 @@ def test_a_fault_at_any_step_leaves_what_is_needed(mode: str, count_cases: Any) 
     files = build()
     trial = FaultStore(store_of(files))
     assert run(trial, mode=mode).status == "vacuumed"
-    cases = list(faults(trial.trace))
     assert any(step.path == "orphan.parquet" for step in trial.trace) == (mode == "full")
-    for at, fault in cases:
-        store = store_of(files)
-        with suppress(SimulatedCrash, DeltaMaintenanceError):
-            run(FaultStore(store, at=at, fault=fault), mode=mode)
+    played = 0
+    for outcome in play_faults(lambda store: run(store, mode=mode), lambda: store_of(files)):
+        played += 1
+        if not outcome.is_new:
+            continue
+        store, where = outcome.store, outcome.where
         left = data_of(store)
-        assert left >= NEEDED and left <= NEEDED | DEAD, (at, fault)
+        assert left >= NEEDED and left <= NEEDED | DEAD, where
         version = Table(store).snapshot().version
         for old in range(4):
             Table(store).snapshot(version=old).live_files()
-        assert run(store).status in ("vacuumed", "nothing-to-do"), (at, fault)
-        assert data_of(store) == NEEDED, (at, fault)
+        assert run(store).status in ("vacuumed", "nothing-to-do"), where
+        assert data_of(store) == NEEDED, where
         assert Table(store).snapshot().version >= version
-    count_cases(f"faults of a vacuum, {mode}", len(cases))
+    count_cases(f"faults of a vacuum, {mode}", played)
 
 
 class Broken(MemoryStore):
@@ -313,7 +301,7 @@ def vector_path(prefix: str) -> str:
 
 TestVacuums = pytest.mark.conformance("VAC-03", "VAC-04", "VAC-06", "VAC-17")(Vacuums.TestCase)
 TestVacuums.settings = settings(
-    max_examples=40,
+    max_examples=examples(40),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
@@ -342,6 +330,7 @@ KILLED = textwrap.dedent(
 )
 
 
+@pytest.mark.process
 def test_a_killed_run_leaves_what_is_needed(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     seed = random.Random(11)

@@ -44,6 +44,7 @@ from delta_maintenance.testing.table_builder import LOG, TableBuilder
 WEEK_MS = 7 * 86_400_000
 VECTOR = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
 """The file of `actions.deletion_vector()`."""
+CLOCK_CHECK = "delta_maintenance.operations.vacuum.operation.require_same_clock"
 SHORT = {"allow_short_retention": True, "no_other_writers": True}
 
 
@@ -640,7 +641,7 @@ def test_a_directory_that_has_just_changed_stays(tmp_path: Path) -> None:
 def _apply(table: Folder, planned: vacuum.Survey) -> VacuumResult:
     """On a disk, whose clock is the real one: only the clock of the check is set."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vacuum.operation, "require_same_clock", lambda *_, **__: None)
+        patch.setattr(CLOCK_CHECK, lambda *_, **__: None)
         return vacuum.apply(table.open(), planned.plan, now=table.now, surveyed=planned)
 
 

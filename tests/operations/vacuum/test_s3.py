@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from emulators.s3_server import S3Server, serve_s3
+from emulators.s3_server import S3Server
 from vacuum_tables import days_ago
 
 from delta_maintenance.clock import epoch_millis
@@ -22,14 +22,14 @@ from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import log_text
 
 LIVE, DEAD = 30, 20
+CLOCK_CHECK = "delta_maintenance.operations.vacuum.operation.require_same_clock"
 LATER = datetime.now(UTC) + timedelta(days=8)
 """The server stamps objects with the time it is: a vacuum in a week finds them old."""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with serve_s3() as running:
-        yield running
+@pytest.fixture
+def server(s3_server: S3Server) -> S3Server:
+    return s3_server
 
 
 def filled(server: S3Server, *, live: int, dead: int) -> Table:
@@ -52,7 +52,7 @@ def table(server: S3Server) -> Iterator[Table]:
 
 @pytest.fixture(autouse=True)
 def same_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vacuum.operation, "require_same_clock", lambda *_, **__: None)
+    monkeypatch.setattr(CLOCK_CHECK, lambda *_, **__: None)
 
 
 def test_a_thousand_files_take_one_request_to_list_and_one_to_delete(server: S3Server) -> None:

@@ -325,6 +325,7 @@ def test_every_key_of_the_document_is_described() -> None:
     assert undescribed == []
 
 
+@pytest.mark.process
 def test_reading_a_policy_loads_nothing_heavy() -> None:
     code = """
 import sys

@@ -41,6 +41,8 @@ def of(*features: str, before: Protocol = NEW) -> dict[str, Impact]:
         ("typeWidening", "Delta Spark 3.1", Access.NO, Access.NO),
         ("typeWidening", "Delta Spark 3.3", Access.UNKNOWN, Access.UNKNOWN),
         ("icebergCompatV2", "Databricks Runtime 13.3 LTS", Access.YES, Access.NO),
+        ("collations", "Delta Spark 4.4", Access.YES, Access.NO),
+        ("collations", "Delta Spark 3.3", Access.YES, Access.NO),
     ],
 )
 def test_clients_that_lose_access_are_listed(

@@ -73,6 +73,7 @@ def test_valid_intervals(text: str, expected: timedelta) -> None:
         f"{'9' * 5000} days",
         "٧ days",
         "interval interval 1 day",
+        "interval " + "1 day " * 200_000,
     ],
 )
 def test_intervals_without_fixed_length_are_refused(text: str) -> None:

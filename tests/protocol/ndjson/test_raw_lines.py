@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite.play import examples
 from tests.properties.test_routes import PATHS, VECTORS, files
 
 from delta_maintenance.errors import CorruptTableError
@@ -29,8 +30,10 @@ from delta_maintenance.testing.actions import (
     cdc,
     commit_info,
     deletion_vector,
+    domain,
     dv_id,
     metadata,
+    protocol,
     remove,
     txn,
 )
@@ -45,6 +48,28 @@ STYLES: list[dict[str, Any]] = [
     {},
     {"separators": (",", ":"), "sort_keys": True},
 ]
+BLANKS = ("", " ", "\t", "  ")
+other_lines = st.one_of(
+    st.sampled_from(BLANKS),
+    st.builds(
+        lambda blank, action, style: blank + json.dumps(action, **style) + blank,
+        st.sampled_from(BLANKS),
+        st.sampled_from(
+            [
+                cdc("c"),
+                commit_info(add="{", note='"add":{'),
+                txn("app", 3),
+                metadata(),
+                protocol(),
+                domain("d", "{}"),
+                {"add": None},
+                {},
+            ]
+        ),
+        st.sampled_from(STYLES),
+    ),
+)
+"""Lines without an add or a remove, in any form."""
 
 
 def read_files(
@@ -92,16 +117,16 @@ def lines(draw: st.DrawFn) -> list[tuple[Action, str]]:
 
 
 @pytest.mark.conformance("COMP-02", "FILE-11")
-@settings(max_examples=200)
-@given(lines(), st.integers(0, 3), st.booleans())
-def test_actions_keep_their_fields_and_get_keys(
-    made: list[tuple[Action, str]], cut: int, between: bool
+@settings(max_examples=examples(200))
+@given(lines(), st.integers(0, 3), st.lists(st.tuples(st.integers(0, 9), other_lines), max_size=3))
+def test_every_action_keeps_its_fields_and_gets_its_key(
+    made: list[tuple[Action, str]], cut: int, others: list[tuple[int, str]]
 ) -> None:
     texts = [line for _, line in made]
-    if between:
-        texts.insert(len(texts) // 2, json.dumps(commit_info(add="{", note='"add":{')))
-        texts.insert(0, json.dumps(cdc("c"), separators=(",", ":")))
-    found = read("\n".join(["{}", *texts[:cut]]) + "\n\n", "\n".join([*texts[cut:], "{}"]))
+    for at, line in others:
+        texts.insert(at, line)
+    files = ["\n".join(part) for part in (texts[:cut], texts[cut:])]
+    found = read(*(text if text.strip() else "{}" for text in files))
     expected = {}
     for action, _ in made:
         ((name, value),) = action.items()
@@ -109,7 +134,7 @@ def test_actions_keep_their_fields_and_get_keys(
     assert found == expected
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.data())
 def test_plain_lines_have_one_action_and_a_simple_path(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(PLAIN)))

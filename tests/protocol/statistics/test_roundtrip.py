@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from suite.play import examples
 
 from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema
@@ -142,7 +143,7 @@ def with_plain_decimals(text: str) -> str:
 
 
 @pytest.mark.conformance("STAT-07", "CKPT-11")
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rows=st.lists(rows_of(STATISTICS), max_size=6), broken=st.booleans())
 def test_columns_round_trip_through_json(rows: list[Any], broken: bool) -> None:
     parsed = column_of(rows, STATISTICS)
@@ -164,7 +165,7 @@ def test_columns_round_trip_through_json(rows: list[Any], broken: bool) -> None:
 
 
 @pytest.mark.conformance("STAT-07", "CKPT-11")
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     row=rows_of(STATISTICS), ascii_only=st.booleans(), spaced=st.booleans(), broken=st.booleans()
 )
@@ -186,7 +187,7 @@ def test_json_of_other_writers_round_trips(
     assert _rounded(_members(again)) == _rounded(_members(text))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(text=st.lists(st.sampled_from(PIECES), max_size=8).map("".join) | strings)
 @example(text='{"numRecords":1}}{')
 @example(text="{}null{}")

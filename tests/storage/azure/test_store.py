@@ -137,6 +137,7 @@ def test_a_listing_goes_on_through_pages_empty_ones_included(
 EMPTY_PAGE = b"<EnumerationResults><Blobs/><NextMarker>%s</NextMarker></EnumerationResults>"
 
 
+@pytest.mark.server
 def test_names_that_xml_cannot_hold_are_decoded() -> None:
     def answer(request: Request) -> Reply:
         body = (
@@ -269,6 +270,7 @@ def test_a_container_that_does_not_exist_is_no_empty_table(azure_server: AzureSe
     store.close()
 
 
+@pytest.mark.server
 def test_who_answers_in_azure_s_place_is_not_believed() -> None:
     with serve(lambda request: Reply(status=200, body=b"<html>Sign in</html>")) as url:
         root, given = "az://data/t", {"account_name": "a", "anon": "true", "endpoint": url}
@@ -356,6 +358,7 @@ def test_a_wrong_key_is_turned_away_without_a_word_of_it(
     store.close()
 
 
+@pytest.mark.server
 def test_no_token_goes_over_a_connection_without_tls() -> None:
     store = AzureStore("az://data/t", {"account_name": "a", "endpoint": "http://127.0.0.1:9"})
     with pytest.raises(StorageAccessError, match="without TLS"):

@@ -18,6 +18,7 @@ def session() -> Iterator[HttpSession]:
     session.close()
 
 
+@pytest.mark.server
 def test_a_request_is_sent_once_whatever_the_answer(session: HttpSession) -> None:
     seen: list[str] = []
 
@@ -35,6 +36,7 @@ def test_a_request_is_sent_once_whatever_the_answer(session: HttpSession) -> Non
     assert seen == ["/200", "/301", "/307", "/401", "/429", "/500", "/503", "/gone"]
 
 
+@pytest.mark.server
 def test_a_body_cut_short_is_no_answer(session: HttpSession) -> None:
     def answer(request: Request) -> Reply:
         return Reply(status=200, headers={"Content-Length": "10"}, body=b"half!")
@@ -43,6 +45,7 @@ def test_a_body_cut_short_is_no_answer(session: HttpSession) -> None:
         session.send("GET", url, {})
 
 
+@pytest.mark.server
 def test_a_body_is_taken_as_it_is_stored(session: HttpSession) -> None:
     stored = gzip.compress(b"data")
 
@@ -53,6 +56,7 @@ def test_a_body_is_taken_as_it_is_stored(session: HttpSession) -> None:
         assert session.send("GET", url, {}).body == stored
 
 
+@pytest.mark.server
 def test_stored_passwords_replace_no_credentials(
     session: HttpSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +71,7 @@ def test_stored_passwords_replace_no_credentials(
         assert session.send("GET", url, {"Authorization": "Bearer ours"}).body == b"Bearer ours"
 
 
+@pytest.mark.server
 def test_a_failure_tells_the_reason_and_nothing_of_the_address(session: HttpSession) -> None:
     with serve(lambda request: Reply(status=200)) as url:
         pass

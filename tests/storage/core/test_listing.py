@@ -27,8 +27,10 @@ from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.testing.store_contract import ODD_NAMES, UNCLEAN_PATHS
 
+SERVED = [pytest.param(name, marks=pytest.mark.server) for name in ("s3", "gcs", "azure")]
 
-@pytest.fixture(params=["memory", "local", "s3", "gcs", "azure"])
+
+@pytest.fixture(params=["memory", "local", *SERVED])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """A store over an empty root that has a neighbour of a similar name."""
     if request.param == "memory":

@@ -318,6 +318,7 @@ def test_a_bucket_that_does_not_exist_is_no_empty_table(gcs_server: GCSServer) -
     store.close()
 
 
+@pytest.mark.server
 def test_who_answers_in_google_s_place_is_not_believed() -> None:
     with serve(lambda request: Reply(status=200, body=b"<html>Sign in</html>")) as url:
         client = GCSClient(GCSOptions(endpoint_url=url), "bucket", sleep=lambda seconds: None)
@@ -412,6 +413,7 @@ def test_a_service_account_signs_in_and_its_token_goes_with_every_request(
 
 
 @pytest.mark.parametrize("key", ["{not json", '{"type": "service_account"}', '{"type": "hunter2"}'])
+@pytest.mark.server
 def test_a_key_that_is_none_is_not_repeated(key: str) -> None:
     store = GCSStore("gs://bucket/t", {"GOOGLE_SERVICE_ACCOUNT_KEY": key})
     with pytest.raises(StorageAccessError, match="NoCredentials") as got:

@@ -57,6 +57,7 @@ def names(directory: Path) -> list[str]:
 # Crashes.
 
 
+@pytest.mark.process
 def test_a_process_killed_while_it_streams_leaves_no_torn_file(root: Path) -> None:
     child = subprocess.Popen(
         [
@@ -86,6 +87,7 @@ def test_a_process_killed_while_it_streams_leaves_no_torn_file(root: Path) -> No
     assert store.read("_delta_log/1.checkpoint.parquet") == b"whole"
 
 
+@pytest.mark.process
 def test_a_process_killed_while_it_commits_leaves_whole_commits_only(root: Path) -> None:
     size = 300_000
     seed = int(os.environ.get("SEED", time.time_ns()))

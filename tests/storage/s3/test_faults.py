@@ -575,6 +575,7 @@ def test_a_bucket_that_does_not_exist_is_no_empty_table(s3_server: S3Server) -> 
     with_s3.close()
 
 
+@pytest.mark.server
 def test_no_server_at_all_is_a_failure_that_keeps_secrets() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -38,8 +38,11 @@ class S3Server:
         }
 
     def make_bucket(self, name: str) -> None:
-        """Makes an empty bucket, in place of one that another server of this process left."""
+        """Makes an empty bucket, in place of the one that an earlier test made."""
+        from moto.s3.models import s3_backends
+
         _backend().buckets.pop(name, None)
+        s3_backends.bucket_accounts.pop(name, None)
         _backend().create_bucket(name, "us-east-1")
 
     def fill(self, bucket: str, keys: Iterable[str], data: bytes = b"") -> None:

@@ -26,6 +26,8 @@ from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.interleaving import Schedule, ScheduledStore, single_threaded
 from delta_maintenance.testing.table_builder import EPOCH_MS, log_text
 
+pytestmark = pytest.mark.cases
+
 SEEDS = int(os.environ.get("DELTA_MAINTENANCE_SEEDS", "12"))
 WRITERS = 3
 COMMITS = 8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from datetime import UTC, date, datetime, tzinfo
 from decimal import Decimal
@@ -14,6 +13,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from corpus_tables import CORPUS
 from deltalake import DeltaTable, QueryBuilder
 from pyroaring import BitMap64
 
@@ -35,9 +35,6 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
 
-CORPUS = Path(
-    os.environ.get("DELTA_MAINTENANCE_CORPUS", Path(__file__).parents[4] / "shared" / "tables")
-)
 TABLES = sorted(path.parent.name for path in CORPUS.glob("*/_delta_log"))
 UUID = "00000000-0000-4000-8000-000000000000"
 

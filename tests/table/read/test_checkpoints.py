@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite.play import examples
 from tests.properties.model import State, replay, state_of
 from tests.table.failures import fails
 
@@ -300,7 +301,7 @@ def test_damaged_pages_of_files_are_found_on_the_way_and_read_from_elsewhere(
 
 
 @pytest.mark.conformance("CKPT-32")
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(at=st.integers(0, 10**6), size=st.integers(1, 64), kind=st.sampled_from(sorted(KINDS)))
 def test_no_damage_raises_anything_but_an_error_of_this_library(
     at: int, size: int, kind: str

@@ -17,6 +17,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.storage.core.base import FileStatus
 from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.read import log_reader
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
 from delta_maintenance.testing.actions import add, commit_info, features, metadata, remove
@@ -42,6 +43,12 @@ class ShakyStore(MemoryStore):
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
         self.before_listing()
         return super().list_from(directory, start)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tails are read as often as they are asked for, as long ones are."""
+    monkeypatch.setattr(log_reader, "_KEPT_BYTES", 0)
 
 
 def json_name(version: int) -> str:
@@ -128,6 +135,14 @@ def test_a_clean_up_after_a_snapshot_was_opened_does_not_spoil_it() -> None:
     reopened = other.avoiding(failure.value)
     assert (reopened.version, reopened.segment.base_version) == (6, 4)
     assert state_of(reopened) == expected(table)
+
+
+def test_a_short_tail_is_read_once_and_outlives_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "_KEPT_BYTES", 1 << 20)
+    table, _ = shaky()
+    snapshot = table.open().snapshot()
+    clean_up(table, 4)
+    assert state_of(snapshot) == expected(table)
 
 
 @pytest.mark.conformance("CKPT-02")

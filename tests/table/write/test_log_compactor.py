@@ -10,6 +10,7 @@ from typing import BinaryIO
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite.play import examples
 
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.delta_log.compaction import RangeContent, content_of
@@ -118,7 +119,7 @@ def test_content_is_compared_where_the_bytes_agree(
 
 
 @given(st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_batches_of_any_size_come_to_the_same(data: st.DataObject) -> None:
     """Their room is used again while others are under way."""
     table = TableBuilder()

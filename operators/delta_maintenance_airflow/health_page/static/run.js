@@ -29,7 +29,7 @@
     const name = ui.split("/").at(-1);
     say(
       error.status === 404
-        ? `This Airflow has no Dag ${name}: put the file dags/${name}.py of the repository into its Dags folder.`
+        ? `This Airflow has no Dag ${name}: call delta_maintenance_dags() in a file of its Dags folder.`
         : error.status === 403
           ? `You may not see the Dag ${name}. Ask whoever looks after Airflow's permissions.`
           : `Airflow did not answer: ${error.message || error.status || "no connection"}`,

@@ -31,8 +31,8 @@ def add_parser(verbs: Verbs) -> None:
         summary="show which maintenance is due on the tables of a policy, and why",
         description=(
             "Compare each table with the policy: which operations are due, in which order, why, "
-            "and their\ncost and benefit. Reads logs but no data, and changes nothing. A table "
-            "that cannot be read\ndoes not prevent the assessment of the others."
+            "and their\ncost and benefit. Reads logs but no data, and changes nothing. A "
+            "table or\na pattern that cannot be read does not prevent the assessment of the others."
         ),
         json_help="print the Assessments as one JSON document, a list",
     )
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     tables = PolicyTables(arguments)
     look = partial(_assessed, tables, verbose=arguments.verbose)
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        assessments = list(pool.map(look, tables.tables))
+        assessments = [*pool.map(look, tables.tables), *tables.unlisted]
     if arguments.json:
         print_json([assessment.to_json() for assessment in assessments])
     else:

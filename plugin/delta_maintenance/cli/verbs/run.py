@@ -7,19 +7,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
+from delta_maintenance.cli.approvals import add_approvals, approved_plans
 from delta_maintenance.cli.arguments import Verbs, add_spark
 from delta_maintenance.cli.output import Progress, print_json, print_table
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
 from delta_maintenance.cli.spark_launcher import run_spark_job
 from delta_maintenance.cli.verbs.assess import unexpected, worst
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.operations.core.registry import policy_operations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from delta_maintenance.policies.approval import ApprovedPlan
     from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.models import AssessedOperation, LastRun, RunResult
+    from delta_maintenance.policies.models import AssessedOperation, Assessment, LastRun, RunResult
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -36,14 +37,7 @@ def add_parser(verbs: Verbs) -> None:
         ),
         json_help="print the RunResults as one JSON document, a list",
     )
-    parser.add_argument(
-        "--approve",
-        metavar="OPERATION",
-        action="append",
-        default=[],
-        choices=[record.name for record in policy_operations()],
-        help="approve this operation if the policy requires an approval; repeatable",
-    )
+    add_approvals(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="only plan what is due, and change nothing"
     )
@@ -52,10 +46,15 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs, and prints the outcome."""
+    """Runs, and prints the outcomes."""
+    plans = approved_plans(arguments)
     tables = PolicyTables(arguments)
     with Progress() as progress:
-        results = [_run(tables, table, arguments, progress) for table in tables.tables]
+        results = [
+            _run(tables, table, arguments, plans.get(table.name, ()), progress)
+            for table in tables.tables
+        ]
+    results += [_unlisted(assessment) for assessment in tables.unlisted]
     if arguments.json:
         print_json([result.to_json() for result in results])
     else:
@@ -69,8 +68,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(
-    tables: PolicyTables, table: PolicyTable, arguments: argparse.Namespace, progress: Progress
+    tables: PolicyTables,
+    table: PolicyTable,
+    arguments: argparse.Namespace,
+    plans: Sequence[ApprovedPlan],
+    progress: Progress,
 ) -> RunResult:
+    from delta_maintenance.policies.approval import Approvals
     from delta_maintenance.policies.run import failed_run, run
 
     started = clock.now()
@@ -82,7 +86,7 @@ def _run(
                 opened,
                 table,
                 last_runs=last_runs,
-                approved=arguments.approve,
+                approvals=Approvals(operations=arguments.approve, plans=plans),
                 plan_only=arguments.dry_run,
                 submit=partial(_submit, tables, arguments),
                 progress=progress,
@@ -98,6 +102,12 @@ def _run(
         problem = unexpected(error, verbose=arguments.verbose)
         return failed_run(table, problem, now=started, last_runs=last_runs)
     return result
+
+
+def _unlisted(pattern: Assessment) -> RunResult:
+    from delta_maintenance.policies.run import result_of_failure
+
+    return result_of_failure(pattern)
 
 
 def _submit(

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +52,8 @@ from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
 from delta_maintenance.table.read.table import Table
+
+T = TypeVar("T")
 
 SUPPORT, ENABLE = "support", "enable"
 """The first and the last commit of a backfill."""
@@ -104,6 +106,19 @@ class RowIdBackfill:
         self.problems: dict[str, None] = {}
         """Why files were left out, without repetition."""
 
+    def require_countable(self, snapshot: Snapshot) -> None:
+        """`RefusedError` where the rows of a file without row IDs cannot be counted."""
+        problems = self._restarting(self._uncountable, snapshot)
+        if problems:
+            raise RefusedError(
+                f"the rows of {len(problems)} files cannot be counted, so that row tracking could "
+                f"not be enabled in the end: {problems[0]}",
+                table=snapshot.table,
+                version=snapshot.version,
+                remedy="restore these files, or remove their entries with fsck --repair "
+                "--remove-missing-files; nothing was committed",
+            )
+
     def support(
         self, snapshot: Snapshot, *, convert_draft: bool, lift_suspension: bool
     ) -> Snapshot:
@@ -137,14 +152,7 @@ class RowIdBackfill:
         file by other writers win. Raises `CommitConflictError` if another writer disabled row
         tracking.
         """
-        for _ in range(_RESTARTS):
-            try:
-                return self._fill(snapshot)
-            except VanishedFileError:
-                snapshot = self._table.snapshot()
-            except UnusableCheckpointError as error:
-                snapshot = snapshot.avoiding(error)
-        self._fill(snapshot)
+        self._restarting(self._fill, snapshot)
 
     def enable(self, snapshot: Snapshot, findings: RowIdFindings) -> int | None:
         """Enables row tracking, where `findings` are those of the snapshot and nothing lacks.
@@ -202,6 +210,23 @@ class RowIdBackfill:
             mark = max(change.high_water_mark, self._highest_row_id)
             txn.stage_domain(row_tracking.DOMAIN, row_tracking.render_domain_configuration(mark))
         return self._committed(txn)
+
+    def _restarting(self, work: Callable[[Snapshot], T], snapshot: Snapshot) -> T:
+        """Does what streams the files of a snapshot, and begins anew where one cannot be read."""
+        for _ in range(_RESTARTS):
+            try:
+                return work(snapshot)
+            except VanishedFileError:
+                snapshot = self._table.snapshot()
+            except UnusableCheckpointError as error:
+                snapshot = snapshot.avoiding(error)
+        return work(snapshot)
+
+    def _uncountable(self, snapshot: Snapshot) -> list[str]:
+        problems: dict[str, None] = {}
+        for batch in files_without_row_ids(snapshot, files_per_batch=self._files_per_commit):
+            problems |= dict.fromkeys(counted(batch, self._count_rows)[1])
+        return list(problems)
 
     def _fill(self, snapshot: Snapshot) -> None:
         base, touched = snapshot, TouchedFiles(snapshot.table)

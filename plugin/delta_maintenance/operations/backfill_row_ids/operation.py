@@ -206,6 +206,9 @@ class _Run:
             if done is not None:
                 self._version = done.version
                 return
+        if self._plan.changes_support and self._plan.files_to_count:
+            # The protocol is never raised for a backfill that cannot be finished.
+            self.backfill.require_countable(snapshot)
         snapshot = self.backfill.support(
             snapshot,
             convert_draft=options.convert_draft,

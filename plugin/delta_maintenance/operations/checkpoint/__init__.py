@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         CheckpointPlan,
         CheckpointResult,
         Engine,
+        Incremental,
     )
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "CheckpointPlan",
     "CheckpointResult",
     "Engine",
+    "Incremental",
     "apply",
     "plan",
 ]
@@ -34,6 +36,7 @@ __getattr__ = lazy_names(
         "CheckpointPlan": "options",
         "CheckpointResult": "options",
         "Engine": "options",
+        "Incremental": "options",
         "apply": "operation",
         "plan": "operation",
     },

@@ -6,21 +6,26 @@ a failure at any point leaves the table as it was.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from delta_maintenance import clock
 from delta_maintenance.clock import Clock, NewId, epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
+from delta_maintenance.operations.checkpoint.incremental import decide, foresee
 from delta_maintenance.operations.checkpoint.options import (
     CheckpointKind,
     CheckpointOptions,
     CheckpointPlan,
     CheckpointResult,
     Engine,
+    Incremental,
 )
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, classic_checkpoint_name
+from delta_maintenance.protocol.delta_log.sidecar_tiers import sidecar_size
 from delta_maintenance.protocol.features.registry import (
     Operation,
     require_supported,
@@ -34,6 +39,11 @@ from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.write.action_file import ParquetStyle
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec, WrittenKind, layout_of
 from delta_maintenance.table.write.checkpoint_writer import WrittenCheckpoint, write_checkpoint
+from delta_maintenance.table.write.sidecar_reuse import (
+    NotReusableError,
+    ReuseSurvey,
+    survey_reuse,
+)
 from delta_maintenance.table.write.sidecar_writer import SidecarEngine
 
 __all__ = [
@@ -42,6 +52,7 @@ __all__ = [
     "CheckpointPlan",
     "CheckpointResult",
     "Engine",
+    "Incremental",
     "apply",
     "plan",
 ]
@@ -56,7 +67,10 @@ def plan(
     engine: SidecarEngine | None = None,
     progress: Progress | None = None,
 ) -> CheckpointPlan:
-    """Plans a checkpoint of this snapshot. Reads only the small state of the snapshot.
+    """What a checkpoint of this snapshot would be.
+
+    Reads nothing but the snapshot's small state, unless sidecars might be taken over: then also
+    what the commits since say of files, and the filters of the sidecars.
 
     Raises `UnsupportedFeatureError` or `RefusedError` if the table must not be written to, and
     `InvalidRequestError` for an option without meaning here.
@@ -70,7 +84,7 @@ def plan(
     existing = _existing(snapshot, options, kind)
     retention = snapshot.properties.set_transaction_retention
     tombstones_from, notes = _tombstones_from(snapshot, now)
-    return CheckpointPlan(
+    planned = CheckpointPlan(
         table=snapshot.table,
         version=snapshot.version,
         kind=None if existing else kind,
@@ -78,12 +92,52 @@ def plan(
         reason=existing or f"{_why(snapshot, options)}; {why}",
         log_bytes=_log_bytes(snapshot),
         commits_since_checkpoint=len(snapshot.segment.commits),
-        actions_per_sidecar=options.actions_per_sidecar,
+        actions_per_sidecar=_sidecar_size(snapshot, options),
         time_zone=options.time_zone,
         tombstones_from=tombstones_from,
         transactions_from=None if retention is None else _before(now, retention),
         notes=(*notes, *_notes(snapshot)),
     )
+    return planned if existing else _with_decision(snapshot, planned, options.incremental)
+
+
+def _with_decision(
+    snapshot: Snapshot, planned: CheckpointPlan, wanted: Incremental
+) -> CheckpointPlan:
+    if planned.kind == "classic" or not planned.actions_per_sidecar:
+        if wanted == "always":
+            raise _refused(
+                snapshot,
+                f"a {planned.kind} checkpoint as planned has no sidecars to take over",
+                "ask for a V2 kind with sidecars, or leave incremental at auto",
+            )
+        return planned
+    spec = _spec(snapshot, planned)
+    look = foresee if planned.engine == "spark" else decide
+    decision = look(snapshot, spec, wanted)
+    expected = decision.incremental_bytes if decision.incremental else decision.full_bytes
+    return replace(
+        planned,
+        reason=f"{planned.reason}; {decision.reason}",
+        incremental=decision.incremental,
+        incremental_option=wanted,
+        expected_bytes=expected,
+        expected_full_bytes=decision.full_bytes,
+        expected_incremental_bytes=decision.incremental_bytes,
+    )
+
+
+def _sidecar_size(snapshot: Snapshot, options: CheckpointOptions) -> int:
+    if not options.actions_per_sidecar:
+        return 0
+    actions = sum(entry.status.size for entry in snapshot.segment.tail) // _LOG_BYTES_PER_ACTION
+    if snapshot.checkpoint is not None:
+        actions += snapshot.checkpoint.row_count
+    return sidecar_size(actions, at_most=options.actions_per_sidecar)
+
+
+_LOG_BYTES_PER_ACTION = 600
+"""About as many as a line with usual statistics has."""
 
 
 def apply(
@@ -113,7 +167,7 @@ def apply(
         snapshot = table.snapshot(version=plan.version)
     try:
         _require_writable(snapshot)
-        written = _write(snapshot, plan, engine, new_id, progress)
+        written, reused, notes = _write(snapshot, plan, engine, new_id, progress)
     except FileExistsError:
         return _already_there(table, plan)
     except DeltaMaintenanceError as error:
@@ -125,14 +179,17 @@ def apply(
         kind=plan.kind,
         engine=plan.engine,
         path=written.path,
+        incremental=reused is not None,
         sidecars=len(written.sidecars),
+        sidecars_taken_over=written.taken_over,
         bytes_written=written.bytes_written,
         actions=written.actions,
         num_files=written.tally.adds,
         num_tombstones=written.tally.tombstones,
         expired_tombstones=written.expired_tombstones,
+        expired_tombstones_kept=reused.kept_expired if reused is not None else 0,
         hint_updated=written.hint_updated,
-        notes=plan.notes,
+        notes=(*plan.notes, *notes),
     )
 
 
@@ -142,10 +199,34 @@ def _write(
     engine: SidecarEngine | None,
     new_id: NewId,
     progress: Progress | None,
-) -> WrittenCheckpoint:
+) -> tuple[WrittenCheckpoint, ReuseSurvey | None, tuple[str, ...]]:
+    """What was written, what it took over, and what else there is to say."""
+    write = partial(write_checkpoint, new_id=new_id, engine=engine, progress=progress)
+    spec = _spec(snapshot, plan)
+    notes: tuple[str, ...] = ()
+    if plan.incremental:
+        survey = survey_reuse if engine is None else engine.survey
+        try:
+            # The plan may be older than the log is now, and one for Spark knows of no sidecar.
+            decision = decide(snapshot, spec, plan.incremental_option, survey=survey)
+            if decision.survey is not None:
+                return write(snapshot, spec, reuse=decision.survey), decision.survey, ()
+            notes = (f"written {decision.reason}",)
+        except NotReusableError as error:
+            notes = (f"written in full, since {error}",)
+        except UnusableCheckpointError as error:
+            snapshot = snapshot.avoiding(error)
+    while True:
+        try:
+            return write(snapshot, spec), None, notes
+        except UnusableCheckpointError as error:
+            snapshot = snapshot.avoiding(error)
+
+
+def _spec(snapshot: Snapshot, plan: CheckpointPlan) -> CheckpointSpec:
     assert plan.kind is not None
     properties = snapshot.properties
-    spec = CheckpointSpec(
+    return CheckpointSpec(
         kind=plan.kind,
         actions_per_sidecar=plan.actions_per_sidecar,
         layout=layout_of(snapshot, zone=_zone(plan.time_zone)),
@@ -160,11 +241,6 @@ def _write(
         if plan.transactions_from is None
         else epoch_millis(plan.transactions_from),
     )
-    while True:
-        try:
-            return write_checkpoint(snapshot, spec, new_id=new_id, engine=engine, progress=progress)
-        except UnusableCheckpointError as error:
-            snapshot = snapshot.avoiding(error)
 
 
 def _require_writable(snapshot: Snapshot) -> None:

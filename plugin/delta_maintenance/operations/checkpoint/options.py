@@ -15,6 +15,10 @@ file as JSON or Parquet. `auto` follows the table's `delta.checkpointPolicy`."""
 
 Engine = Literal["auto", "local", "spark"]
 
+Incremental = Literal["auto", "never", "always"]
+"""Whether sidecars of the checkpoint before are taken over: `auto` where that is possible and
+cheaper, `always` wherever it is possible, and refused otherwise, `never`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointOptions(Record):
@@ -32,11 +36,23 @@ class CheckpointOptions(Record):
         int,
         AtLeast(0),
         Flag(
-            help="of V2 checkpoints: file actions per sidecar, by default {default}; 0 keeps them "
-            "in the top-level file"
+            help="of V2 checkpoints: file actions per sidecar at most, by default {default}; 0 "
+            "keeps them in the top-level file"
         ),
     ] = 50_000
-    """Of V2 checkpoints: file actions per sidecar; 0 keeps them in the top-level file."""
+    """Of V2 checkpoints: file actions per sidecar at most; 0 keeps them in the top-level file.
+    Tables of less than some million files get smaller sidecars, so that the removal of one file
+    rewrites little."""
+    incremental: Annotated[
+        Incremental,
+        Flag(
+            help="of V2 checkpoints: take over the sidecars of the newest checkpoint that hold no "
+            "file which a commit since has added or removed. auto, the default, does so if that "
+            "writes less; always refuses if it is not possible; never writes all sidecars"
+        ),
+    ] = "auto"
+    """Whether a V2 checkpoint takes over the sidecars of the newest one that hold no file which a
+    commit since has added or removed."""
     time_zone: Annotated[
         str | None,
         Flag(
@@ -73,6 +89,17 @@ class CheckpointPlan(Record):
     """Tombstones deleted before this instant are expired and left out; None keeps all."""
     transactions_from: Instant | None
     """Transactions last updated at or before this instant are left out; None keeps all."""
+    incremental: bool = False
+    """Whether sidecars of the newest checkpoint are to be taken over."""
+    incremental_option: Incremental = "auto"
+    """The option of the same purpose: `apply` decides again if the log has moved on."""
+    expected_bytes: int | None = None
+    """Bytes that `apply` is expected to write; None if only executors of Spark can tell."""
+    expected_full_bytes: int | None = None
+    """Bytes that a full checkpoint is expected to have."""
+    expected_incremental_bytes: int | None = None
+    """Bytes that an incremental one is expected to write; None if it is not possible, or if only
+    executors of Spark can tell."""
     notes: tuple[str, ...] = ()
     """Skipped, omitted and preserved contents, with reasons."""
 
@@ -93,14 +120,21 @@ class CheckpointResult(Record):
     engine: Literal["local", "spark"] = "local"
     path: str | None = None
     """The top-level file, relative to the table root."""
+    incremental: bool = False
+    """Whether sidecars of an earlier checkpoint were taken over."""
     sidecars: int = 0
+    """All sidecars of the checkpoint."""
+    sidecars_taken_over: int = 0
     bytes_written: int = 0
-    """The top-level file and its sidecars."""
+    """Of the top-level file and of the sidecars that were written for it."""
     actions: int = 0
     """All rows of the checkpoint."""
     num_files: int = 0
     num_tombstones: int = 0
     expired_tombstones: int = 0
+    """Expired tombstones that were left out."""
+    expired_tombstones_kept: int = 0
+    """Expired tombstones in sidecars that were taken over; rewriting the sidecar drops them."""
     hint_updated: bool = False
     """Whether `_last_checkpoint` points here now; it is never moved to an older version."""
     notes: tuple[str, ...] = ()

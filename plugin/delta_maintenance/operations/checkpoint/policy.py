@@ -27,7 +27,10 @@ class CheckpointRule(Rule):
     kind: Literal["auto", "classic", "v2-classic", "v2-json", "v2-parquet"] = "auto"
     """`auto` follows the table's `delta.checkpointPolicy`."""
     actions_per_sidecar: Annotated[int, Field(ge=0)] = 50_000
-    """Of V2 checkpoints: file actions per sidecar; 0 keeps them in the top-level file."""
+    """Of V2 checkpoints: file actions per sidecar at most; 0 keeps them in the top-level file."""
+    incremental: Literal["auto", "never"] = "auto"
+    """Of V2 checkpoints: `auto` takes over sidecars of the newest one if that writes less, `never`
+    writes all of them."""
     time_zone: str | None = None
     """Of partition values of type timestamp; only needed for statistics as structs."""
 
@@ -60,6 +63,7 @@ def due(look: Look) -> AssessedOperation | None:
         **given(
             kind=rule.kind,
             actions_per_sidecar=rule.actions_per_sidecar,
+            incremental=rule.incremental,
             time_zone=rule.time_zone,
             engine=look.rules.engine.prefer,
             auto_spark_bytes=look.rules.engine.spark_log_bytes,
@@ -70,8 +74,8 @@ def due(look: Look) -> AssessedOperation | None:
         return not_due("checkpoint", plan.reason)
     actions = health.num_files + health.tombstones
     sidecars = 0
-    if plan.kind != "classic" and options.actions_per_sidecar:
-        sidecars = math.ceil(actions / options.actions_per_sidecar)
+    if plan.kind != "classic" and plan.actions_per_sidecar:
+        sidecars = math.ceil(actions / plan.actions_per_sidecar)
     return AssessedOperation(
         operation="checkpoint",
         status="due",

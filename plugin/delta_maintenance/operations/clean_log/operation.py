@@ -9,7 +9,7 @@ the clean-up stops.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -244,8 +244,9 @@ class _Decision:
     def _note_oldest(self, times: Mapping[int, int]) -> None:
         if times:
             oldest = min(times)
+            time = _text(clock.instant(times[oldest]))
             self.notes.append(
-                f"the file of the oldest commit, {oldest}, is of {_text(_instant(times[oldest]))}; "
+                f"the file of the oldest commit, {oldest}, is of {time}; "
                 "the files of a copied table are as young as the copy"
             )
 
@@ -417,10 +418,6 @@ _STEERING = (
     "delta.enableInCommitTimestamps",
     "delta.inCommitTimestampEnablementVersion",
 )
-
-
-def _instant(epoch_ms: int) -> datetime:
-    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=epoch_ms)
 
 
 def _text(instant: datetime) -> str:

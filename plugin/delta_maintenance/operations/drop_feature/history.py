@@ -7,8 +7,9 @@ table property for this purpose, and with a boundary rounded to the minute.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
+from delta_maintenance import clock
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan
@@ -21,7 +22,7 @@ from delta_maintenance.operations.drop_feature.traces import (
 from delta_maintenance.protocol.changes.drop import FeatureRemoval
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.read.history import read_commit_info
-from delta_maintenance.table.read.log_age import file_times
+from delta_maintenance.table.read.log_age import file_times, told_time
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -143,11 +144,11 @@ def plan_truncation(
 
 
 def ready_at(table: Table, snapshot: Snapshot, version: int) -> datetime | None:
-    """The instant from which history before a version can be deleted; None if unknown."""
-    # The younger of the two times of the commit counts, as it does for the clean-up.
+    """When the log can be cut off at a version; None where nobody can tell."""
+    # The latest of all times of the commit counts, as it does for the clean-up.
     times = [file_times(list_log(table.store), now_ms=0)[version]]
-    times.append(table.snapshot(version=version).timestamp_ms or 0)
-    instant = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=max(times))
+    times.append(told_time(table.snapshot(version=version).state.commit_info) or 0)
+    instant = clock.instant(max(times))
     return ready_after(snapshot, instant)
 
 

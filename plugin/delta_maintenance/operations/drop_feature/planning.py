@@ -87,7 +87,8 @@ def downgrade(snapshot: Snapshot, removal: FeatureRemoval, name: str, way: Way) 
 def checkpoint_options(removal: FeatureRemoval) -> CheckpointOptions:
     """How checkpoints on the way are written: without the feature that is about to go."""
     kind: CheckpointKind = "classic" if removal.v2_checkpoints else "auto"
-    return CheckpointOptions(kind=kind, engine="local")
+    # A sidecar that is taken over may hold what the feature left there.
+    return CheckpointOptions(kind=kind, engine="local", incremental="never")
 
 
 def decide(

@@ -14,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from delta_maintenance.operations.fsck.check_sidecars import SidecarCheck
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.log_history import HISTORY_FIELDS, LogHistory
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
 from delta_maintenance.protocol.actions.model import Protocol
+from delta_maintenance.protocol.delta_log.checkpoint_tags import stated_sums
 from delta_maintenance.protocol.delta_log.file_history import (
     ABSENT,
     COMPARED_FIELDS,
@@ -28,11 +30,18 @@ from delta_maintenance.protocol.delta_log.file_history import (
 from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, LogFileKind
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from delta_maintenance.protocol.delta_log.replay import StateReplay
+from delta_maintenance.protocol.delta_log.sidecar_summary import stated_summary
+from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.ndjson.split import SingleActions
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.checkpoint_reader import (
+    Checkpoint,
+    FileActionBatch,
+    UnusableCheckpointError,
+)
+from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.log_inventory import LogInventory
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles
 
@@ -89,7 +98,7 @@ def check_hint(store: Store, inventory: LogInventory, findings: Findings) -> Non
     """`_last_checkpoint`: readable, and about a checkpoint that is there."""
     path = f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"
     try:
-        hint = parse_hint(store.read(path))
+        hint = parse_hint(read_hint(store, path))
     except FileNotFoundError:
         return
     if hint is None:
@@ -131,8 +140,7 @@ def _is_sound(
     comparison = None
     if history is not None and state is not None and not is_base:
         comparison = _Comparison(history.files, files.version, whole=history.base is None)
-    keys = MapKeys(partition_columns=frozenset())
-    for batch in checkpoint.file_actions(keys=keys, fields=HISTORY_FIELDS):
+    for batch in _file_actions(store, checkpoint, findings):
         if comparison is not None:
             comparison.take(batch.adds, batch.removes)
     if comparison is None or state is None:
@@ -142,6 +150,34 @@ def _is_sound(
     for problem in problems:
         findings.add("checkpoint-differs", problem, version=files.version, path=path)
     return not problems
+
+
+def _file_actions(
+    store: Store, checkpoint: Checkpoint, findings: Findings
+) -> Iterator[FileActionBatch]:
+    """All file actions of a checkpoint. On the way, each sidecar is held against what its tags say,
+    by which later checkpoints take it over without reading it."""
+    keys = MapKeys(partition_columns=frozenset())
+    if not checkpoint.sidecars:
+        yield from checkpoint.file_actions(keys=keys, fields=HISTORY_FIELDS)
+        return
+    total = Tally()
+    for sidecar, path in zip(checkpoint.sidecars, checkpoint.sidecar_paths, strict=True):
+        check = SidecarCheck(store, path, stated_summary(sidecar))
+        for batch in checkpoint.file_actions(keys=keys, fields=HISTORY_FIELDS, only={path}):
+            check.take(batch)
+            yield batch
+        total.add(check.found)
+        for problem in check.problems():
+            findings.add("sidecar-summary", problem, version=checkpoint.files.version, path=path)
+    stated = stated_sums(checkpoint.singles.checkpoint_metadata[0].tags)
+    if stated is not None and stated != total:
+        findings.add(
+            "sidecar-summary",
+            "the sums in its tags are not those of its sidecars",
+            version=checkpoint.files.version,
+            path=f"{LOG_DIRECTORY}/{checkpoint.files.name}",
+        )
 
 
 class _Comparison:

@@ -25,6 +25,7 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
 )
 from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.log_inventory import LogInventory
 from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LogEntry
@@ -43,7 +44,7 @@ def check_checksums(
     """Reads every checksum, and compares those of versions that the history covers."""
     entries = [entry for entry in inventory.entries if entry.file.kind is LogFileKind.CHECKSUM]
     stated: dict[int, tuple[LogEntry, VersionChecksum]] = {}
-    for entry, data in read_ahead(store, entries, lambda entry: store.read(entry.path)):
+    for entry, data in read_ahead(store, entries, lambda entry: read_hint(store, entry.path)):
         version = entry.file.version
         assert version is not None
         if version > last:

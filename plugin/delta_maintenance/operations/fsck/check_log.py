@@ -6,8 +6,8 @@ Files" and "In-Commit Timestamps" that can be told from the log alone.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from delta_maintenance.clock import epoch_millis
@@ -15,6 +15,7 @@ from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.log_history import LogHistory
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, commit_name
+from delta_maintenance.protocol.delta_log.gaps import version_gaps
 from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.log_inventory import LogInventory
@@ -43,16 +44,16 @@ def check_gaps(
 ) -> None:
     """Commits that are missing among others, and checkpoints without theirs."""
     oldest = min(listing.commits, default=last + 1)
-    missing = [version for version in range(oldest, last) if version not in listing.commits]
-    if history is None and oldest > 0 and not missing and oldest <= last:
+    checkpoints = {checkpoint.version for checkpoint in listing.checkpoints}
+    gaps = version_gaps([*listing.commits, last])
+    if history is None and oldest > 0 and not gaps and oldest <= last:
         findings.add(
             "log-gap",
             f"the commits before {oldest} are gone, and no readable checkpoint stands for them",
             version=oldest,
             path=_commit_path(oldest - 1),
         )
-    checkpoints = {checkpoint.version for checkpoint in listing.checkpoints}
-    for first, end in _runs([version for version in missing if version not in checkpoints]):
+    for first, end in version_gaps([*listing.commits, *checkpoints, last], first=oldest):
         commits = f"commit {first} is" if first == end else f"commits {first} to {end} are"
         findings.add(
             "log-gap" if history is None else "history-gap",
@@ -102,16 +103,17 @@ def check_commits(history: LogHistory, findings: Findings, *, root: str) -> None
 
 def check_compactions(store: Store, listing: LogListing, findings: Findings) -> None:
     """Log compactions that do not do what their commits do."""
+    versions = sorted(listing.commits)
     for entry in listing.compactions:
         first, last = entry.file.version, entry.file.end_version
         assert first is not None and last is not None
-        commits = [listing.commits.get(version) for version in range(first, last + 1)]
-        present = [commit for commit in commits if commit is not None]
+        within = versions[bisect_left(versions, first) : bisect_right(versions, last)]
         if not entry.status.size:
             findings.add("unreadable-compaction", "the file is empty", path=entry.path)
-        elif len(present) == len(commits):
+        elif len(within) == last - first + 1:
+            commits = [listing.commits[version] for version in within]
             try:
-                problem = compare_compaction(store, present, entry.file.name)
+                problem = compare_compaction(store, commits, entry.file.name)
             except (CorruptTableError, RefusedError):
                 # Its commits themselves cannot be put together: that is found with them.
                 continue
@@ -155,13 +157,3 @@ def _commit_path(version: int) -> str:
 
 def _is_old(entry: LogEntry, now: datetime) -> bool:
     return 0 < entry.status.modified_ms < epoch_millis(now - _YOUNG)
-
-
-def _runs(versions: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Adjacent versions as their first and last."""
-    start: int | None = None
-    for at, version in enumerate(versions):
-        start = version if start is None else start
-        if at + 1 == len(versions) or versions[at + 1] != version + 1:
-            yield start, version
-            start = None

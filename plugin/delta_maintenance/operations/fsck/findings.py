@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.errors import shortened
 from delta_maintenance.operations.fsck.options import Finding, Severity
 
 
@@ -63,8 +64,8 @@ class Findings:
                 kind=kind,
                 severity=rule.severity,
                 version=version,
-                path=path,
-                problem=problem,
+                path=path if path is None else shortened(path, _MOST_PATH),
+                problem=shortened(problem),
                 remedy=remedy or rule.remedy,
             )
         )
@@ -126,6 +127,7 @@ class Findings:
         self._single = []
 
 
+_MOST_PATH = 4096
 _RANK: Mapping[Severity, int] = {"corrupt": 0, "warning": 1, "note": 2}
 
 _RESTORE = "restore it from a backup"
@@ -168,6 +170,10 @@ KINDS: Mapping[str, FindingKind] = {
     "unreadable-checkpoint": FindingKind("corrupt", _CHECKPOINT),
     "missing-sidecar": FindingKind("corrupt", _CHECKPOINT),
     "sidecar-size": FindingKind("warning", _CHECKPOINT),
+    "sidecar-summary": FindingKind(
+        "warning",
+        "write a checkpoint with incremental never: one that takes the sidecar over goes by it",
+    ),
     "orphan-sidecar": FindingKind("note", "clean-log deletes it when it is old enough"),
     "checkpoint-differs": FindingKind(
         "corrupt", f"{_CHECKPOINT}; find out first which of the two is right"

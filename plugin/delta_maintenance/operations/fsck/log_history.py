@@ -26,6 +26,7 @@ from delta_maintenance.protocol.delta_log.file_history import (
     FileActions,
     FileHistory,
 )
+from delta_maintenance.protocol.delta_log.gaps import start_of_run
 from delta_maintenance.protocol.delta_log.replay import StateReplay
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import (
@@ -37,6 +38,7 @@ from delta_maintenance.protocol.ndjson.split import (
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.log_file import read_listed
 from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import CheckpointFiles, LogEntry, LogListing
 
@@ -106,14 +108,14 @@ def read_history(
     facts: list[CommitFacts] = []
     tail: list[FileActions] = []
     entries = [entry for version, entry in sorted(listing.commits.items()) if version <= last]
-    broken = {version for version in range(last + 1) if version not in listing.commits}
+    # What lies before the newest gap is of no use; how wide the gaps are is of no matter.
+    first = start_of_run(listing.commits, last)
     for piece in _pieces(store, entries, findings):
-        broken.update(piece.damaged)
+        first = max([first, *(version + 1 for version in piece.damaged)])
         facts.extend(piece.facts)
         tail.extend(piece.files)
         if progress is not None:
             progress("commits", len(facts), len(entries))
-    first = max(broken, default=-1) + 1
     base, actions = _base(store, listing, first)
     if base is None and (first > 0 or last < 0):
         return None
@@ -142,9 +144,11 @@ class _Piece:
 
 def _pieces(store: Store, entries: Sequence[LogEntry], findings: Findings) -> Iterator[_Piece]:
     piece, lines, size = _Piece([], [], []), dict[LogEntry, FileLines](), 0
-    for entry, data in read_ahead(store, entries, lambda entry: store.read(entry.path)):
+    for entry, data in read_ahead(store, entries, lambda entry: _read(store, entry)):
         version = _version(entry)
         try:
+            if isinstance(data, CorruptTableError):
+                raise data
             text = split(entry.path, data)
             actions, beside = parse_other_lines(text, commit_info=True)
             found = FileLines.of(text, beside)
@@ -162,6 +166,14 @@ def _pieces(store: Store, entries: Sequence[LogEntry], findings: Findings) -> It
             piece, lines, size = _Piece([], [], []), {}, 0
     _parse(lines, piece, findings)
     yield piece
+
+
+def _read(store: Store, entry: LogEntry) -> bytes | CorruptTableError:
+    """A commit, or why it cannot be read: one of them keeps nobody from reading the others."""
+    try:
+        return read_listed(store, entry.status)
+    except CorruptTableError as error:
+        return error
 
 
 def _facts(version: int, text: CommitText, actions: SingleActions) -> CommitFacts:

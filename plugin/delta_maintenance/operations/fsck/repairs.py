@@ -37,6 +37,7 @@ from delta_maintenance.protocol.features.registry import Operation, require_supp
 from delta_maintenance.table.commit.outcome import Conflicted, Landed
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.log_inventory import newest_sound_checkpoint
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -103,7 +104,10 @@ class Repairing:
             return _outcome(repair, "already-done", reason="the checkpoint is not what it was")
         snapshot = self._without_bad_checkpoints(files.version)
         require_supported(snapshot.protocol, Operation.CLEAN_LOG, table=self.table.uri)
-        options = CheckpointOptions(kind=_kind(files, snapshot), engine="local")
+        # What is repaired must not rest on what may be damaged, too.
+        options = CheckpointOptions(
+            kind=_kind(files, snapshot), engine="local", incremental="never"
+        )
         plan = checkpoint.plan(snapshot, options, now=self.now)
         if files.kind is LogFileKind.CLASSIC_CHECKPOINT:
             # It is in the way of the new one. Until that is there, readers go by the log before it.
@@ -134,7 +138,7 @@ class Repairing:
         listing = list_log(store)
         versions = {files.version for files in listing.checkpoints}
         try:
-            hint = parse_hint(store.read(_HINT))
+            hint = parse_hint(read_hint(store, _HINT))
         except FileNotFoundError:
             return _outcome(repair, "already-done", reason="there is no hint any more")
         if hint is not None and hint.version in versions:

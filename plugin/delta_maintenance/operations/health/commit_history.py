@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
+from delta_maintenance import clock
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations.health.models import CommitPoint, MaintenanceSeen, TableHealth
 from delta_maintenance.protocol.actions.model import CommitInfo
@@ -13,6 +14,7 @@ from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.history import adjusted_times
+from delta_maintenance.table.read.log_file import read_listed
 from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LogEntry, LogListing
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -125,7 +127,7 @@ def _info(store: Store, entry: LogEntry) -> CommitInfo | None:
 
 def _beginning(store: Store, entry: LogEntry) -> bytes:
     if 0 < entry.status.size <= _WHOLE:
-        return store.read(entry.path)
+        return read_listed(store, entry.status)
     with store.open(entry.path) as file:
         data = file.read(_HEAD)
     # The last line is incomplete.
@@ -142,7 +144,7 @@ def _times(
             own = info.in_commit_timestamp if info is not None else None
             if version >= first and own is not None:
                 times[version] = own
-    return {version: _instant(ms) for version, ms in times.items()}
+    return {version: clock.instant(ms) for version, ms in times.items()}
 
 
 def _seen(point: CommitPoint, info: CommitInfo) -> MaintenanceSeen:
@@ -161,7 +163,3 @@ def _last_of_each(seen: Iterable[MaintenanceSeen]) -> tuple[MaintenanceSeen, ...
     for each in sorted(seen, key=lambda each: each.version):
         newest[each.operation, each.result] = each
     return tuple(sorted(newest.values(), key=lambda each: -each.version))
-
-
-def _instant(epoch_ms: int) -> datetime:
-    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=epoch_ms)

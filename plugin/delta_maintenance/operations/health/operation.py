@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -277,7 +278,7 @@ def _before(instant: datetime, age: timedelta) -> int:
 def _instant(epoch_ms: int | None) -> datetime | None:
     if epoch_ms is None:
         return None
-    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=epoch_ms)
+    return clock.instant(epoch_ms)
 
 
 _KINDS: Mapping[LogFileKind, LogFilesKind] = {

@@ -76,7 +76,9 @@ def require_deletable_root(store: Store) -> None:
         if address.is_local:
             too_high = os.path.normpath(address.path) in (os.sep, os.path.expanduser("~"))
         else:
-            too_high = not address.path and address.kind is not StoreKind.MEMORY
+            # A chained address leads into a single archive or the like, and is only read.
+            freely = address.kind is StoreKind.MEMORY or address.is_chained
+            too_high = not address.path and not freely
         if too_high:
             raise RefusedError(
                 "nothing is deleted where the table's root is that of a whole store or a home",

@@ -25,7 +25,12 @@ from delta_maintenance.operations.vacuum.options import (
     VacuumPlan,
 )
 from delta_maintenance.operations.vacuum.references import FileReferences
-from delta_maintenance.operations.vacuum.removed_in_log import LogWindow, removed_paths, window_to
+from delta_maintenance.operations.vacuum.removed_in_log import (
+    LogWindow,
+    RemovedSince,
+    removed_paths,
+    window_to,
+)
 from delta_maintenance.protocol.features.registry import Operation, require_supported
 from delta_maintenance.protocol.vacuum.visibility import VisibilityRules
 from delta_maintenance.storage.core.listing import EntryKind, tree_of
@@ -224,25 +229,35 @@ class _Surveying:
         return newest_commit_not_after(self.snapshot, listing, times, instant_ms=self.before_ms - 1)
 
     def _protect_removed_since(self, references: FileReferences) -> None:
-        """Checkpoints drop tombstones after the table's retention; only commits know longer."""
+        """Protects what the retained commits removed recently, by any time that is known.
+
+        Checkpoints drop tombstones after the table's retention, and by the clocks of their writers.
+        """
         listing = list_log(self.store)
-        last = self._newest_before(listing)
-        earliest = min(listing.commits, default=0)
-        if last is None and earliest > 0:
+        times = file_times(listing, now_ms=epoch_millis(self.now))
+        entries = [listing.commits[version] for version in sorted(listing.commits)]
+        removed = RemovedSince(self.store, entries, times, since_ms=self.before_ms)
+        for actions in removed.actions():
+            references.in_use.add(actions)
+        longer = self.retention > self.settings.retention
+        if removed.unreadable:
+            if longer:
+                raise removed.unreadable[0]
+            self.notes.append(
+                f"{len(removed.unreadable)} commits below a checkpoint cannot be read; of what "
+                "they removed, only the checkpoint tells the age"
+            )
+        if longer and not removed.goes_back and min(listing.commits, default=0) > 0:
             raise _refused(
                 self.snapshot,
                 f"the log does not go back for {self.retention}, so that the files removed within "
                 "that time are unknown",
                 "take a shorter retention, or keep the log for longer",
             )
-        since = -1 if last is None else last
-        entries = [listing.commits[v] for v in sorted(listing.commits) if v > since]
-        references.in_use.add(pa.table({"path": removed_paths(self.store, entries)}))
 
     def _complete(self, references: FileReferences) -> Snapshot:
-        """Protects files that were committed while the folder was listed and the log was read."""
-        if self.retention > self.settings.retention:
-            self._protect_removed_since(references)
+        """Protects what was committed while the folder was listed and the log was read."""
+        self._protect_removed_since(references)
         advanced = advance(self.snapshot)
         for commit in advanced.commits:
             references.in_use.add(commit.adds)
@@ -314,7 +329,7 @@ class _Surveying:
             first_commit=window.first if window is not None and swept else None,
             last_commit=window.last if window is not None and swept else None,
             reason=self._reason(files, window),
-            notes=tuple(self.notes),
+            notes=tuple(dict.fromkeys(self.notes)),
         )
 
     def _reason(self, files: int, window: LogWindow | None) -> str:

@@ -48,7 +48,8 @@ RECORD = OperationRecord(
         before="delta_maintenance.operations.vacuum.policy:before",
     ),
     report="every single file with size, time and the reason",
-    decisive=("delete_before", "files", "bytes", "groups"),
+    # Not the reasons: a checkpoint makes an expired tombstone an unreferenced file.
+    decisive=("delete_before", "files", "bytes"),
     asks_for_approval=lambda plan: bool(plan.files or plan.directories),
     planned_amounts=planned_amounts,
     done_amounts=done_amounts,

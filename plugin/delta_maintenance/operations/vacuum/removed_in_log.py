@@ -1,30 +1,44 @@
 """Files that a range of commits removed from a table, read from the commits.
 
-For a vacuum that lists no folders and only finds files that the log still names.
+A vacuum that lists no folders finds its candidates here. Every vacuum finds here what commits tell
+of removals whose tombstones a checkpoint has dropped.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import RefusedError, StorageError
+from delta_maintenance.errors import CorruptTableError, RefusedError, StorageError
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, locations
-from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
-from delta_maintenance.protocol.ndjson.split import parse_other_lines
+from delta_maintenance.protocol.delta_log.file_names import MAX_VERSION
+from delta_maintenance.protocol.ndjson.parse import (
+    FileLines,
+    MapKeys,
+    ParsedFileActions,
+    parse_file_actions,
+)
+from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines, split
 from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_paths
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.log_age import told_time
+from delta_maintenance.table.read.log_file import read_hint, read_listed
+from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry, LogListing
 
 LAST_VACUUM = "_last_vacuum_info"
 """Where Delta Spark keeps how far its last vacuum by the log went, relative to `_delta_log`."""
 _KEY = "latestCommitVersionOutsideOfRetentionWindow"
-_FIELDS = {"add": ("path",), "remove": ("path", "deletionVector"), "cdc": ("path",)}
+_FIELDS = {
+    "add": ("path",),
+    "remove": ("path", "deletionVector", "deletionTimestamp"),
+    "cdc": ("path",),
+}
 _BYTES_PER_BATCH = 12 << 20
 
 
@@ -62,11 +76,13 @@ def window_to(store: Store, listing: LogListing, last: int) -> LogWindow:
 def last_vacuumed(store: Store) -> int | None:
     """The last commit that a `lite` vacuum has read, if it is recorded."""
     try:
-        value = json.loads(store.read(f"{LOG_DIRECTORY}/{LAST_VACUUM}"))
-    except (FileNotFoundError, ValueError):
+        value = json.loads(read_hint(store, f"{LOG_DIRECTORY}/{LAST_VACUUM}"))
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     version = value.get(_KEY) if isinstance(value, dict) else None
-    return version if isinstance(version, int) and not isinstance(version, bool) else None
+    if not isinstance(version, int) or isinstance(version, bool):
+        return None
+    return version if 0 <= version <= MAX_VERSION else None
 
 
 def record_vacuumed(store: Store, version: int) -> None:
@@ -78,33 +94,13 @@ def removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
     """The data files, deletion vectors and change data files that commits removed or wrote.
 
     Relative to the root and decoded, each once; those that lie elsewhere or are no UTF-8 are left
-    out. `StorageError` where a commit is gone since it was listed.
+    out. `CorruptTableError` where a commit cannot be read, `StorageError` where one is gone since
+    it was listed.
     """
-    try:
-        return _removed_paths(store, entries)
-    except FileNotFoundError as error:
-        raise StorageError(
-            "a commit is gone since it was listed", file=error.filename, remedy="run again"
-        ) from None
-
-
-def _removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
     found: list[pa.BinaryArray] = []
-    waiting: list[FileLines] = []
-    size = 0
-    keys = MapKeys(partition_columns=frozenset())
-    for _, text in LogTail(store, entries).texts():
-        _, beside = parse_other_lines(text)
-        lines = FileLines.of(text, beside)
-        if not lines.runs:
-            continue
-        waiting.append(lines)
-        size += lines.size
-        if size >= _BYTES_PER_BATCH:
-            found += _named(waiting, keys, store.addresses)
-            waiting, size = [], 0
-    if waiting:
-        found += _named(waiting, keys, store.addresses)
+    everything = ((_readable(content)[0], True) for _, content in _commits(store, entries))
+    for sources, _ in _batches(everything):
+        found += _places(_parsed(sources), store.addresses)
     places = pc.unique(pa.chunked_array(found, pa.binary()))
     try:
         return places.cast(pa.string())
@@ -112,12 +108,117 @@ def _removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
         return pa.array([text for text in map(_text, places.to_pylist()) if text], pa.string())
 
 
-def _named(sources: list[FileLines], keys: MapKeys, roots: Sequence[str]) -> list[pa.BinaryArray]:
-    parsed = parse_file_actions(sources, keys=keys, fields=_FIELDS)
-    paths = [*parsed.removes["path"].chunks, *parsed.cdc_paths.chunks]
+@dataclass(slots=True)
+class RemovedSince:
+    """What commits removed, or wrote as change data, where any time known of it is late.
+
+    Known are the time of the commit's file, the times that the commit tells itself, and the
+    `deletionTimestamp` of each removal. All are in milliseconds since 1970-01-01 UTC.
+    """
+
+    store: Store
+    entries: Sequence[LogEntry]
+    times: Mapping[int, int]
+    """Of the commits' files, by version."""
+    since_ms: int
+    """Times from this one on are late."""
+    goes_back: bool = False
+    """Whether any commit was met that is not late."""
+    unreadable: list[CorruptTableError] = field(default_factory=list)
+    """Why some commits tell nothing."""
+
+    def actions(self) -> Iterator[pa.Table]:
+        """The actions some at a time: their `path`, and their `deletionVector` if any has one.
+
+        `StorageError` where a commit is gone since it was listed.
+        """
+        for sources, late in _batches(self._lines()):
+            for parsed in self._parsed(sources):
+                removes = parsed.removes
+                if late:
+                    yield pa.table({"path": parsed.cdc_paths})
+                else:
+                    is_late = pc.greater_equal(removes["deletionTimestamp"], self.since_ms)
+                    removes = removes.filter(pc.fill_null(is_late, False))
+                yield removes
+
+    def _lines(self) -> Iterator[tuple[FileLines, bool]]:
+        for entry, content in _commits(self.store, self.entries):
+            try:
+                lines, told_ms = _readable(content)
+            except CorruptTableError as error:
+                self.unreadable.append(error)
+                continue
+            late = max(self.times[entry.file.version or 0], told_ms or 0) >= self.since_ms
+            self.goes_back |= not late
+            yield lines, late
+
+    def _parsed(self, sources: list[FileLines]) -> Iterator[ParsedFileActions]:
+        try:
+            yield _parsed(sources)
+        except CorruptTableError as error:
+            if len(sources) == 1:
+                self.unreadable.append(error)
+                return
+            for source in sources:
+                yield from self._parsed([source])
+
+
+_Content = CommitText | CorruptTableError
+"""Of a commit, or why it cannot be read."""
+
+
+def _commits(store: Store, entries: Sequence[LogEntry]) -> Iterator[tuple[LogEntry, _Content]]:
+    try:
+        yield from read_ahead(store, entries, partial(_content, store))
+    except FileNotFoundError as error:
+        raise StorageError(
+            "a commit is gone since it was listed", file=error.filename, remedy="run again"
+        ) from None
+
+
+def _content(store: Store, entry: LogEntry) -> _Content:
+    try:
+        return split(entry.path, read_listed(store, entry.status))
+    except CorruptTableError as error:
+        return error
+
+
+def _readable(content: _Content) -> tuple[FileLines, int | None]:
+    """The file actions of a commit, and the time that it tells."""
+    if isinstance(content, CorruptTableError):
+        raise content
+    actions, beside = parse_other_lines(content, commit_info=True)
+    return FileLines.of(content, beside), told_time(actions.commit_info)
+
+
+def _batches(
+    commits: Iterable[tuple[FileLines, bool]],
+) -> Iterator[tuple[list[FileLines], bool]]:
+    """The commits some at a time, those with the flag apart from the others."""
+    waiting: dict[bool, list[FileLines]] = {True: [], False: []}
+    sizes = {True: 0, False: 0}
+    for lines, flag in commits:
+        if lines.runs:
+            waiting[flag].append(lines)
+            sizes[flag] += lines.size
+        if sizes[flag] >= _BYTES_PER_BATCH:
+            yield waiting[flag], flag
+            waiting[flag], sizes[flag] = [], 0
+    yield from ((lines, flag) for flag, lines in waiting.items() if lines)
+
+
+def _parsed(sources: Sequence[FileLines]) -> ParsedFileActions:
+    keys = MapKeys(partition_columns=frozenset())
+    return parse_file_actions(sources, keys=keys, fields=_FIELDS)
+
+
+def _places(actions: ParsedFileActions, roots: Sequence[str]) -> list[pa.BinaryArray]:
+    removes = actions.removes
+    paths = [*removes["path"].chunks, *actions.cdc_paths.chunks]
     vectors: list[pa.StringArray] = []
-    if "deletionVector" in parsed.removes.column_names:
-        for chunk in parsed.removes["deletionVector"].chunks:
+    if "deletionVector" in removes.column_names:
+        for chunk in removes["deletionVector"].chunks:
             relative, absolute = deletion_vector_paths(chunk)
             # These are no URIs: they are taken literally.
             vectors.append(relative)

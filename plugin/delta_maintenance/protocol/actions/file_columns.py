@@ -10,7 +10,7 @@ identified by its path and the unique id of its deletion vector ("Action Reconci
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -20,8 +20,12 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.actions.deletion_vectors import unique_ids
+from delta_maintenance.protocol.columns.arrays import integers, to_bools
 
 STRING_MAP = pa.map_(pa.string(), pa.string())
+
+PAIRS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.string())]))
+"""A map as JSON has it where its keys are no fields."""
 
 DELETION_VECTOR = pa.struct(
     [
@@ -151,11 +155,11 @@ def normalise(
         if name not in batch.column_names:
             continue
         column = batch[name]
-        if wanted == STRING_MAP and pa.types.is_struct(column.type):
-            keep = partition_keys if name == "partitionValues" else ()
+        if wanted == STRING_MAP and not pa.types.is_map(column.type):
+            keep = (partition_keys if name == "partitionValues" else None) or ()
+            to_map = _pairs_to_map if column.type == PAIRS else _struct_to_map
             column = pa.chunked_array(
-                [_struct_to_map(chunk, keep_null=keep or ()) for chunk in column.chunks],
-                STRING_MAP,
+                [to_map(c, keep_null=keep) for c in column.chunks], STRING_MAP
             )
         elif wanted == DELETION_VECTOR and column.type != wanted:
             column = pa.chunked_array(
@@ -163,7 +167,8 @@ def normalise(
             )
         elif column.type != wanted:
             column = column.cast(wanted)
-        if name == "partitionValues" and partition_keys and pa.types.is_map(batch[name].type):
+        has_pairs = pa.types.is_map(batch[name].type) or batch[name].type == PAIRS
+        if name == "partitionValues" and partition_keys and has_pairs:
             column = pa.chunked_array(
                 [_completed(chunk, partition_keys) for chunk in column.chunks], STRING_MAP
             )
@@ -225,18 +230,72 @@ def _struct_to_map(values: pa.StructArray, *, keep_null: Collection[str]) -> pa.
     )
 
 
+def _pairs_to_map(values: pa.ListArray, *, keep_null: Collection[str]) -> pa.MapArray:
+    """Without the nulls of other keys than those."""
+    items = values.flatten()
+    names, texts = pc.struct_field(items, "key"), pc.struct_field(items, "value")
+    kept = pc.or_(pc.is_valid(texts), pc.is_in(names, pa.array(keep_null, pa.string())))
+    row = np.repeat(np.arange(len(values)), _lengths(values))[to_bools(kept)]
+    return _map_by_row(values, row, names.filter(kept), texts.filter(kept))
+
+
 def _completed(values: pa.MapArray, keys: Collection[str]) -> pa.MapArray:
-    """The maps with a null for every key that they lack."""
-    offsets = np.asarray(values.offsets)
-    complete = pc.or_(pc.equal(np.diff(offsets), len(keys)), pc.is_null(values))
-    if pc.all(complete, min_count=0).as_py():
+    """The maps with a null for every key that they lack, and each key once, in their order."""
+    lengths = _lengths(values)
+    complete = (lengths == len(keys)) | to_bools(pc.is_null(values))
+    if complete.all():
         return values
-    present = pc.unique(values.keys.slice(offsets[0], offsets[-1] - offsets[0])).to_pylist()
-    names = sorted({*keys, *present})
+    first, count = values.offsets[0].as_py(), int(lengths.sum())
+    present = values.keys.slice(first, count)
+    distinct = pc.unique(present)
+    if len(distinct) > _FEW_KEYS:
+        return _completed_by_row(values, sorted(keys))
+    names = sorted({*keys, *distinct.to_pylist()})
     children = [pc.map_lookup(values, query_key=name, occurrence="first") for name in names]
     fields = [pa.field(name, pa.string()) for name in names]
     struct = pa.StructArray.from_arrays(children, fields=fields, mask=pc.is_null(values))
     return _struct_to_map(struct, keep_null=keys)
+
+
+_FEW_KEYS = 64
+"""So many are looked up one after the other in all rows; of more, only those that are there."""
+
+
+def _completed_by_row(values: pa.MapArray, keys: Sequence[str]) -> pa.MapArray:
+    """The same for maps with any number of keys between them: linear in what they hold."""
+    lengths = _lengths(values)
+    rows = np.flatnonzero(to_bools(pc.is_valid(values)))
+    first, count = values.offsets[0].as_py(), int(lengths.sum())
+    lacking = len(rows) * len(keys)
+    added = pa.array(keys, pa.string()).take(integers(np.tile(np.arange(len(keys)), len(rows))))
+    names = pa.concat_arrays([values.keys.slice(first, count), added])
+    texts = pa.concat_arrays([values.items.slice(first, count), pa.nulls(lacking, pa.string())])
+    row = np.append(np.repeat(np.arange(len(values)), lengths), np.repeat(rows, len(keys)))
+    encoded = names.dictionary_encode()
+    rank = np.empty(len(encoded.dictionary), np.int64)
+    rank[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(rank))
+    key = rank[encoded.indices.to_numpy()]
+    # Stable: of two entries of one key the first stands, before the null that was added for it.
+    order = np.lexsort((key, row))
+    row, key = row[order], key[order]
+    stands = np.append(True, (row[1:] != row[:-1]) | (key[1:] != key[:-1]))[: len(row)]
+    chosen = integers(order[stands])
+    return _map_by_row(values, row[stands], names.take(chosen), texts.take(chosen))
+
+
+def _lengths(values: pa.MapArray | pa.ListArray) -> npt.NDArray[np.int64]:
+    """How many entries each row has, none where it is null."""
+    lengths: npt.NDArray[np.int64] = np.diff(values.offsets.to_numpy()).astype(np.int64)
+    return lengths
+
+
+def _map_by_row(
+    values: pa.Array, row: npt.NDArray[np.int64], names: pa.Array, texts: pa.Array
+) -> pa.MapArray:
+    """Maps of entries in the order of their rows, null where `values` is."""
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.bincount(row, minlength=len(values)), out=offsets[1:])
+    return pa.MapArray.from_arrays(pa.array(offsets, mask=_offset_mask(values)), names, texts)
 
 
 def _offset_mask(values: pa.Array) -> np.ndarray | None:

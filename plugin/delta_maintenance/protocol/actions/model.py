@@ -216,8 +216,12 @@ class CommitInfo:
     @property
     def in_commit_timestamp(self) -> int | None:
         """Milliseconds since 1970-01-01 UTC ("In-Commit Timestamps"), if the action carries it."""
-        value = self.values.get("inCommitTimestamp")
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return _long_or_none(self.values.get("inCommitTimestamp"))
+
+    @property
+    def timestamp(self) -> int | None:
+        """When the writer says that it committed: milliseconds since 1970-01-01 UTC."""
+        return _long_or_none(self.values.get("timestamp"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +312,12 @@ def _integer_or_none(value: Json, key: str, action: str) -> int | None:
     if isinstance(number, bool) or not isinstance(number, int) or not -(2**63) <= number < 2**63:
         raise CorruptTableError(f"{action}.{key} is no 64-bit integer: {number!r}")
     return number
+
+
+def _long_or_none(value: Any) -> int | None:
+    """A 64-bit integer, or None for anything else: free-form fields are no reason to fail."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and -(2**63) <= value < 2**63 else None
 
 
 def _string_or_none(value: Json, key: str, action: str) -> str | None:

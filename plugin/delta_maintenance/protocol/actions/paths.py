@@ -98,16 +98,50 @@ def locations(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
 
     `root` is the table's address as the user gave it: literal, but for the `file:` scheme.
     """
-    absolute = pc.match_substring_regex(paths, ABSOLUTE)
-    if not pc.any(absolute).as_py():
-        return decoded(paths)
-    spelt = paths
-    for pattern, replacement in _REWRITES:
-        spelt = pc.replace_substring_regex(spelt, pattern, replacement)
-    places = decoded(pc.if_else(absolute, spelt, paths))
+    places, absolute = _written(paths)
+    if absolute is None:
+        return places
     folder = location_of_root(root) + b"/"
     inside = pc.and_(absolute, pc.starts_with(places, folder))
     return pc.if_else(inside, pc.binary_replace_slice(places, 0, len(folder), b""), places)
+
+
+def written_places(paths: pa.StringArray) -> pa.BinaryArray:
+    """The place that each path names, told by its text alone: equal texts give equal places,
+    wherever the table lies by now.
+
+    A relative and an absolute path of one file have two; `places_to_find` gives both.
+    """
+    return _written(paths)[0]
+
+
+def places_to_find(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
+    """Every `written_places` that another spelling of one of these paths may have been given."""
+    places, absolute = _written(paths)
+    folder = location_of_root(root) + b"/"
+    if absolute is None:
+        below = pc.binary_join_element_wise(pa.scalar(folder), places, pa.scalar(b""))
+        return pa.concat_arrays([places, below])
+    inside = pc.and_(absolute, pc.starts_with(places, folder))
+    relative = places.filter(pc.invert(absolute))
+    return pa.concat_arrays(
+        [
+            places,
+            pc.binary_join_element_wise(pa.scalar(folder), relative, pa.scalar(b"")),
+            pc.binary_replace_slice(places.filter(inside), 0, len(folder), b""),
+        ]
+    )
+
+
+def _written(paths: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray | None]:
+    """The places by the texts alone, and which of them are absolute, None where none is."""
+    absolute = pc.match_substring_regex(paths, ABSOLUTE)
+    if not pc.any(absolute).as_py():
+        return decoded(paths), None
+    spelt = paths
+    for pattern, replacement in _REWRITES:
+        spelt = pc.replace_substring_regex(spelt, pattern, replacement)
+    return decoded(pc.if_else(absolute, spelt, paths)), absolute
 
 
 def below_root(paths: pa.StringArray, *, root: str) -> pa.StringArray:

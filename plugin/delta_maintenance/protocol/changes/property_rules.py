@@ -231,6 +231,10 @@ RULES: tuple[PropertyRule, ...] = (
     PropertyRule(
         name="delta.universalFormat.enabledFormats", parse=str, neutral="", instead=_ICEBERG
     ),
+    _flag("delta.universalFormat.iceberg.atomicConversion.supported"),
+    # How Delta Spark converts and clones tables of Iceberg.
+    _flag("delta.castIcebergTimeType"),
+    _flag("delta.ignoreIcebergBucketPartition"),
 )
 """All known table properties except constraints."""
 

@@ -279,18 +279,19 @@ def unexpired(
 def deletion_times(tombstones: pa.Table, *, commit_times: Mapping[int, int]) -> pa.ChunkedArray:
     """The removal time of each file, in milliseconds since 1970-01-01 UTC; null if unknown.
 
-    Taken from the tombstone, or else from the commit that contains it.
+    The later one of what its tombstone says and of the time of the commit that it comes from,
+    since either may be of a clock that was behind.
     """
     times = (
         tombstones["deletionTimestamp"]
         if "deletionTimestamp" in tombstones.column_names
         else pa.chunked_array([pa.nulls(tombstones.num_rows, pa.int64())])
     )
-    if times.null_count and COMMIT_VERSION in tombstones.column_names:
+    if COMMIT_VERSION in tombstones.column_names:
         versions = tombstones[COMMIT_VERSION].to_numpy()
         known, at = np.unique(versions, return_inverse=True)
         committed = pa.array([commit_times.get(int(version)) for version in known], pa.int64())
-        times = pc.coalesce(times, committed.take(pa.array(at)))
+        times = pc.max_element_wise(times, committed.take(pa.array(at)), skip_nulls=True)
     return times
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION, logical_file_keys
 from delta_maintenance.protocol.actions.paths import locations
-from delta_maintenance.protocol.columns.arrays import integers
+from delta_maintenance.protocol.columns.arrays import integers, to_bools
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -27,6 +27,8 @@ Bools = npt.NDArray[np.bool_]
 ABSENT = -1
 """Replaces nulls in columns without negative numbers."""
 
+_VECTOR = r"(^|/)deletion_vector_[0-9a-f-]{36}\.bin$"
+"""Paths of deletion vectors, as every writer names them."""
 COMPARED_FIELDS = ("size", "modificationTime", "baseRowId", "defaultRowCommitVersion")
 """Numeric fields of `add` that a checkpoint repeats."""
 
@@ -161,8 +163,9 @@ class FileHistory:
         both = together & (self._is_add[1:] != self._is_add[:-1])
         yield from self._grouped("added-and-removed", np.flatnonzero(both) + 1)
         absent = committed & ~self._is_add & ~self._was_live
-        yield from self._grouped("remove-of-absent-file", np.flatnonzero(absent))
-        # Compared as written: two spellings of one path are two keys without deletion vectors.
+        rows = np.flatnonzero(absent)
+        yield from self._grouped("remove-of-absent-file", rows[~self._are_vectors(rows)])
+        # Two spellings of a path are told apart here, for they need no vectors to be two.
         written = _encoded(self._paths)
         yield from self._grouped("two-live-vectors", self._second_vectors(written))
 
@@ -172,6 +175,14 @@ class FileHistory:
         before = np.zeros(len(self._codes), bool)
         before[1:] = self._is_add[:-1] & (self._codes[1:] == self._codes[:-1])
         return before
+
+    def _are_vectors(self, rows: Ints) -> Bools:
+        """Which actions name a deletion vector as if it were a data file.
+
+        Dropping the feature commits such removes, so that a writer without it keeps the vectors.
+        """
+        paths = self._paths.take(integers(self._codes[rows]))
+        return to_bools(pc.fill_null(pc.match_substring_regex(paths, _VECTOR), False))
 
     def _accumulated(self, weights: Ints) -> Ints:
         """The sum of a weight over the live files, for every version."""

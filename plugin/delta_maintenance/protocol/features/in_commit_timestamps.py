@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.features.registry import supports
 
@@ -21,8 +22,21 @@ def is_active(protocol: Protocol, configuration: Mapping[str, str]) -> bool:
 
 
 def next_timestamp(now_ms: int, previous_ms: int) -> int:
-    """The timestamp of a commit made at `now_ms`, always later than that of the previous commit."""
+    """The time of a commit attempted at `now_ms`, always later than the commit before it.
+
+    `RefusedError` where the commit before it claims a time that no calendar has.
+    """
+    if previous_ms >= _END_OF_CALENDAR_MS:
+        raise RefusedError(
+            f"the newest commit says that it was made {previous_ms} ms after 1970, and the next "
+            "one must be later",
+            remedy="find out which writer's clock was wrong; until then commit nothing",
+        )
     return max(now_ms, previous_ms + 1)
+
+
+_END_OF_CALENDAR_MS = 253_402_300_799_999
+"""The end of the year 9999."""
 
 
 def with_enablement(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.errors import InvalidRequestError, shortened
 
 CheckpointPolicy = Literal["classic", "v2"]
 
@@ -86,10 +86,12 @@ class TableProperties:
 def parse_interval(text: str) -> timedelta:
     """The duration of an interval such as `interval 30 days` or `7 days 12 hours`.
 
-    The word `interval` is optional, and case is ignored. Units range from weeks to microseconds;
-    only seconds can have a fraction. Raises `InvalidRequestError` for all other text, including
-    months and years, which have no fixed length, and negative durations.
+    The word `interval` may be missing, case does not matter. Units go from weeks to microseconds;
+    only seconds take a fraction. `InvalidRequestError` for anything else: months and years, which
+    have no fixed length, a total below zero, and texts of more than 1,000 characters.
     """
+    if len(text) > _LONGEST_INTERVAL:
+        raise _invalid_interval(text)
     words = _INTERVAL.fullmatch(" ".join(text.lower().split()))
     if words is None:
         raise _invalid_interval(text)
@@ -109,6 +111,9 @@ def parse_interval(text: str) -> timedelta:
     return total
 
 
+_MOST_QUOTED = 80
+_LONGEST_INTERVAL = 1000
+"""Characters: matching takes more than linear time."""
 _UNITS = {
     "week": timedelta(weeks=1),
     "day": timedelta(days=1),
@@ -127,8 +132,8 @@ _INTERVAL = re.compile(rf"(?:interval )?(?P<terms>{_TERM.pattern}(?: {_TERM.patt
 
 def _invalid_interval(text: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{text!r} is not an interval with a fixed, non-negative length",
-        remedy="use a value such as 'interval 7 days', with units from weeks to microseconds",
+        f"{shortened(text, _MOST_QUOTED)!r} is no interval of fixed, non-negative length",
+        remedy="write it like 'interval 7 days', in weeks to microseconds",
     )
 
 

@@ -22,17 +22,18 @@ from delta_maintenance.protocol.actions.file_columns import (
 from delta_maintenance.protocol.ndjson.split import FILE_ACTIONS, SINGLE_ACTIONS, parse_line
 
 
-def tidy_lines(data: bytes, *, name: str, numbers: Sequence[int]) -> bytes:
+def tidy_lines(data: bytes, *, name: str, numbers: Sequence[int], pairs: bool = False) -> bytes:
     """The same lines with every known field in the type that the protocol gives it.
 
     `numbers` are those of the lines in the file `name`, for messages; lines without one follow at
-    the end. `CorruptTableError` names what nobody can read.
+    the end. With `pairs`, maps become lists of objects that have a `key` and a `value`.
+    `CorruptTableError` names what nobody can read.
     """
     tidy = []
     lines = (line for line in data.split(b"\n") if line.strip())
     for line, number in zip_longest(lines, numbers):
         try:
-            tidy.append(json.dumps(_tidy_line(line)).encode())
+            tidy.append(json.dumps(_tidy_line(line, pairs)).encode())
         except CorruptTableError as error:
             if number is not None:
                 error.problem = f"line {number}: {error.problem}"
@@ -40,7 +41,7 @@ def tidy_lines(data: bytes, *, name: str, numbers: Sequence[int]) -> bytes:
     return b"\n".join([*tidy, b""])
 
 
-def _tidy_line(line: bytes) -> dict[str, dict[str, Any]]:
+def _tidy_line(line: bytes, pairs: bool) -> dict[str, dict[str, Any]]:
     actions = {name: value for name, value in parse_line(line).items() if value is not None}
     for action, value in actions.items():
         if action in SINGLE_ACTIONS:
@@ -49,7 +50,7 @@ def _tidy_line(line: bytes) -> dict[str, dict[str, Any]]:
             raise CorruptTableError(f"{action} is no JSON object")
     return {
         action: {
-            name: _tidy(action, name, item)
+            name: _tidy(action, name, item, pairs)
             for name, item in actions[action].items()
             if item is not None
         }
@@ -57,7 +58,7 @@ def _tidy_line(line: bytes) -> dict[str, dict[str, Any]]:
     }
 
 
-def _tidy(action: str, name: str, value: Any) -> Any:
+def _tidy(action: str, name: str, value: Any, pairs: bool) -> Any:
     wanted = FILE_ACTION_TYPES[action].get(name)
     if wanted is None:
         return value
@@ -67,7 +68,7 @@ def _tidy(action: str, name: str, value: Any) -> Any:
         if isinstance(value, dict) and all(
             item is None or isinstance(item, str) for item in value.values()
         ):
-            return value
+            return [{"key": k, "value": v} for k, v in value.items()] if pairs else value
         raise CorruptTableError(f"{action}.{name} is no map of text")
     if wanted == DELETION_VECTOR:
         if not isinstance(value, dict):

@@ -8,7 +8,7 @@ by field, until it is either understood or named as corrupt.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -21,12 +21,14 @@ from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.protocol.actions.file_columns import (
     DELETION_VECTOR,
     FILE_ACTION_TYPES,
+    PAIRS,
     PARSED_COLUMNS,
     STRING_MAP,
     empty,
     keyless_rows,
     normalise,
 )
+from delta_maintenance.protocol.ndjson.bounds import MOST_KEYS, has_too_many_keys, is_too_deep
 from delta_maintenance.protocol.ndjson.lenient import tidy_lines
 from delta_maintenance.protocol.ndjson.split import SINGLE_ACTIONS, CommitText, LineRun
 
@@ -77,9 +79,12 @@ class FileLines:
         """The lines, one behind the other."""
         return b"".join(run.text for run in self.runs)
 
-    def tidied(self) -> bytes:
-        """The same, brought into the protocol's form. `CorruptTableError` where that cannot be."""
-        return tidy_lines(self.joined(), name=self.name, numbers=self.numbers)
+    def tidied(self, *, pairs: bool = False) -> bytes:
+        """The same, brought into the protocol's form. `CorruptTableError` where that cannot be.
+
+        With `pairs`, maps become lists of objects that have a `key` and a `value`.
+        """
+        return tidy_lines(self.joined(), name=self.name, numbers=self.numbers, pairs=pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,25 +166,36 @@ class MapKeys:
     tags: frozenset[str] = frozenset()
     usual: frozenset[tuple[str, str]] = frozenset(_USUAL_FIELDS)
     """The actions' fields met so far: asking for the others costs time in every row."""
+    as_pairs: bool = False
+    """Whether maps are read as lists of pairs, for the lines of which the keys are too many."""
 
-    def struct_of(self, name: str) -> pa.StructType:
-        """The struct that stands for the map `name`."""
+    def struct_of(self, name: str) -> pa.DataType:
+        """The struct, or the list of pairs, that stands for the map `name`."""
+        if self.as_pairs:
+            return PAIRS
         known = self.tags if name == "tags" else self.partition_columns | self.partition_values
         return pa.struct([pa.field(key, pa.string()) for key in sorted(known)])
 
     def learn(self, name: str, inferred: pa.DataType) -> None:
-        """Adds the keys of an inferred struct; `ArrowInvalid` where a value is no text."""
-        if pa.types.is_null(inferred):
+        """Adds the keys of an inferred struct.
+
+        `ArrowInvalid` where a value is no text, or where the keys would become too many.
+        """
+        if pa.types.is_null(inferred) or self.as_pairs:
             return
         for child in inferred:
             # Text that looks like a date is inferred as a timestamp.
             if not _is_text(child.type):
                 raise pa.ArrowInvalid(f"{name}.{child.name} is {child.type}")
         names = {child.name for child in inferred}
+        known = self.tags if name == "tags" else self.partition_values
+        known |= names if name == "tags" else names - self.partition_columns
+        if len(known) > MOST_KEYS:
+            raise _TooManyKeysError(f"{name} have too many keys")
         if name == "tags":
-            self.tags |= names
+            self.tags = known
         else:
-            self.partition_values |= names - self.partition_columns
+            self.partition_values = known
 
 
 def _refusal(
@@ -258,8 +274,29 @@ def _read_together(
         tidy = b"".join(source.tidied() for source in sources)
         try:
             return _read_columns(tidy, count, keys, fields, tuple(FILE_ACTION_TYPES))
+        except _TooManyKeysError:
+            return _read_as_pairs(sources, count, keys, fields)
         except pa.ArrowInvalid as error:
             raise _refusal(sources, keys, error) from None
+
+
+class _TooManyKeysError(pa.ArrowInvalid):  # type: ignore[misc]
+    """The maps of some lines have more keys between them than there can be columns."""
+
+
+def _read_as_pairs(
+    sources: Sequence[FileLines],
+    count: int,
+    keys: MapKeys,
+    fields: Mapping[str, Collection[str]] | None,
+) -> pa.Table:
+    """All lines as columns, their maps as lists of keys and values: linear in the keys."""
+    tidy = b"".join(source.tidied(pairs=True) for source in sources)
+    keys = replace(keys, as_pairs=True)
+    try:
+        return _read_columns(tidy, count, keys, fields, tuple(FILE_ACTION_TYPES))
+    except pa.ArrowInvalid as error:
+        raise _refusal(sources, keys, error) from None
 
 
 def _read_columns(
@@ -286,6 +323,7 @@ def _parsed(
     try:
         return _read(data, _usual_schema(keys, wanted), "error")
     except pa.ArrowInvalid:
+        _require_inferable(data)
         inferred = _alone(_read(data, _schema(keys, None), "infer"), wanted)
     keys.usual |= _fields_met(inferred)
     actions = []
@@ -308,6 +346,15 @@ def _parsed(
         actions.append(pa.field(action, pa.struct(children)))
     # What the schema leaves out may be ignored: nulls, parsed statistics, unknown actions.
     return _read(data, pa.schema(actions), "ignore")
+
+
+def _require_inferable(data: bytes) -> None:
+    """`ArrowInvalid` for lines of which Arrow must not infer the columns."""
+    lines = [line for line in data.split(b"\n") if line]
+    if any(map(is_too_deep, lines)):
+        raise pa.ArrowInvalid("a line is nested too deeply")
+    if has_too_many_keys(lines):
+        raise _TooManyKeysError("the lines have too many keys")
 
 
 def _usual_schema(keys: MapKeys, wanted: Collection[str]) -> pa.Schema:

@@ -325,7 +325,7 @@ def _concatenated(plain: FileActionLines, parsed: FileActionLines) -> FileAction
     ends = line_ends(data)
     return FileActionLines(
         data,
-        np.append(0, ends[:-1]),
+        np.append(0, ends)[:-1],
         ends,
         Keys.of(pa.concat_arrays([plain.keys.array(), parsed.keys.array()])),
         np.concatenate([plain.is_remove, parsed.is_remove]),

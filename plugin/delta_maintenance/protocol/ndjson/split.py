@@ -30,6 +30,7 @@ from delta_maintenance.protocol.actions.model import (
     Sidecar,
     Txn,
 )
+from delta_maintenance.protocol.ndjson.bounds import require_bounded
 
 FILE_ACTIONS = frozenset({"add", "remove", "cdc"})
 SINGLE_ACTIONS = (
@@ -233,6 +234,7 @@ def parse_other_lines(
 
 def parse_line(line: bytes) -> dict[str, Any]:
     """One line as its actions. `CorruptTableError` for what is no JSON object or repeats a key."""
+    require_bounded(line)
     try:
         value = _DECODER.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
         if b"\\ud" in line.lower():

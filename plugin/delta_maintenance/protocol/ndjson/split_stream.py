@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from delta_maintenance.errors import OversizedFileError
 from delta_maintenance.protocol.ndjson.split import CommitText, FileBlock, split
 
 
-def split_pieces(name: str, pieces: Iterable[bytes]) -> CommitText:
+def split_pieces(name: str, pieces: Iterable[bytes], *, longest: int) -> CommitText:
     """Like `commit_text.split` of all pieces together, but for the lines of files, which are gone.
 
-    Holds one piece, or the longest line where that is longer. Always thorough: nobody parses what
-    is dropped here, so nobody else would notice another action in it.
+    Holds one piece, or the longest line where that is longer; `OversizedFileError` for a line of
+    more than `longest` bytes. Always thorough: nobody parses what is dropped here, so nobody else
+    would notice another action in it.
     """
     others: list[tuple[int, bytes]] = []
     whole: FileBlock | None = FileBlock(0, 0, ())
     start, first_line, empty = 0, 1, True
-    for text in _whole_lines(pieces):
+    for text in _whole_lines(name, pieces, longest):
         if not text.isspace():
             piece = split(name, text, first_line=first_line)
             others += piece.other_lines
@@ -47,14 +49,17 @@ def _joined(whole: FileBlock | None, block: FileBlock | None, start: int) -> Fil
     return FileBlock(whole.start, block.end, whole.runs + block.runs)
 
 
-def _whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    rest = b""
+def _whole_lines(name: str, pieces: Iterable[bytes], longest: int) -> Iterator[bytes]:
+    rest: list[bytes] = []
+    size = 0
     for piece in pieces:
         head, newline, tail = piece.rpartition(b"\n")
         if newline:
-            yield rest + head + newline
-            rest = tail
-        else:
-            rest += piece
-    if rest:
-        yield rest
+            yield b"".join([*rest, head, newline])
+            rest, size = [], 0
+        rest.append(tail)
+        size += len(tail)
+        if size > longest:
+            raise OversizedFileError(f"a line has more than {longest} bytes", file=name)
+    if size:
+        yield b"".join(rest)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import logging
 import re
 import threading
 import time
@@ -80,9 +79,6 @@ class AzureClient:
         self._session = session or HttpSession()
         self._options = options
         self._tokens = _Tokens(options)
-        if options.sas_token is not None:
-            # Idempotent: the very same filter is added once.
-            logging.getLogger("urllib3.connectionpool").addFilter(_without_signature)
 
     @property
     def is_azure(self) -> bool:
@@ -230,16 +226,6 @@ def _failure_of(answer: Answer, secrets: Iterable[str | None]) -> AzureFailure:
         code=code or (named[1] if named else f"HTTP {answer.status}"),
         said=message[1].strip()[:200] if message else "",
     )
-
-
-def _without_signature(record: logging.LogRecord) -> bool:
-    """Blots out shared access signatures where the HTTP client logs addresses."""
-    if isinstance(record.args, tuple):
-        record.args = tuple(
-            _SIGNATURE.sub(r"\1***", value) if isinstance(value, str) else value
-            for value in record.args
-        )
-    return True
 
 
 _VERSION = "2021-12-02"

@@ -27,7 +27,7 @@ class AzurePut(ConditionalPut):
         )
         self._client = client
 
-    def is_trusted(self) -> bool:
+    def is_trusted(self, key: str) -> bool:
         return self._client.is_azure
 
     def stage(self, key: str, source: BinaryIO, size: int, put_id: str) -> Callable[[], object]:
@@ -55,7 +55,7 @@ class AzurePut(ConditionalPut):
             body=text.encode(),
         )
 
-    def creation(self, key: str) -> Creation:
+    def creation(self, key: str, put_id: str) -> Creation:
         headers = self._client.call("HEAD", key).headers
         return Creation(put_id=headers.get(_PUT_ID), size=int(headers["Content-Length"]))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import RefusedError, StorageError
+from delta_maintenance.limits import ReadLimits
 from delta_maintenance.storage.core.file_status import FileStatus
 from delta_maintenance.storage.core.paths import check_directory, check_path
 
@@ -45,6 +46,8 @@ class Store(ABC):
 
     parallel_reads: int = 16
     """How many whole files at once are worth reading: as many as hide the time of a request."""
+    read_limits: ReadLimits | None = None
+    """What reading a file of a table's log may take; None for what the environment says."""
     is_near: bool = False
     """Whether it may answer sooner than another thread could take over the asking."""
 

@@ -60,6 +60,12 @@ class ConditionalPut(ABC):
         """
         self._require_conditions(key)
         put_id = self._new_id()
+        try:
+            return self._put(key, source, size, put_id)
+        finally:
+            self.discard(key, put_id)
+
+    def _put(self, key: str, source: BinaryIO, size: int, put_id: str) -> Put:
         doubt: RequestFailure | None = None
         for pause in (*PAUSES, None):
             source.seek(0)
@@ -100,8 +106,11 @@ class ConditionalPut(ABC):
         """Makes everything ready. Returns the one request that publishes the object, unsent."""
 
     @abstractmethod
-    def creation(self, key: str) -> Creation:
-        """Who made the object there. `RequestFailure` where there is none."""
+    def creation(self, key: str, put_id: str) -> Creation:
+        """Who made the object there; `put_id` is that of the call that asks.
+
+        `RequestFailure` where there is none.
+        """
 
     @abstractmethod
     def part(self, key: str, first: int, count: int) -> bytes:
@@ -115,9 +124,14 @@ class ConditionalPut(ABC):
     def delete_probe(self, key: str) -> None:
         """Deletes it again."""
 
+    def discard(self, key: str, put_id: str) -> None:  # noqa: B027  most stage nothing that stays
+        """Removes what a call has staged and not published, as far as that is possible."""
+
     @abstractmethod
-    def is_trusted(self) -> bool:
+    def is_trusted(self, key: str) -> bool:
         """Whether the server is known to honour the condition, so that it need not be shown.
+
+        `key` is one that is to be put.
 
         `RefusedError` where it is known not to.
         """
@@ -125,7 +139,7 @@ class ConditionalPut(ABC):
     def _whose(self, key: str, source: BinaryIO, size: int, put_id: str) -> Put | None:
         """Whether the object there is the one of this call; None where there is none to be seen."""
         try:
-            found = self.creation(key)
+            found = self.creation(key, put_id)
             if found.put_id is not None:
                 return Put.DONE if found.put_id == put_id else Put.EXISTS
             # Another writer's, or ours on a server that keeps no metadata.
@@ -146,7 +160,7 @@ class ConditionalPut(ABC):
             if self._honours_conditions:
                 return
             try:
-                if not self.is_trusted():
+                if not self.is_trusted(key):
                     self._probe(key)
             except RequestFailure as failure:
                 raise self._error(failure) from failure

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
+
+from delta_maintenance.redaction import redact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +34,11 @@ class HttpSession:
     """Keeps connections open between requests. Thread-safe.
 
     Proxies and certificates of the environment count, its stored passwords don't. `timeout` is in
-    seconds: for a connection to stand, and for the next bytes to come.
+    seconds: for a connection to stand, and for the next bytes to come. `auth` is a way to log in
+    that `requests` knows, for servers that ask for more than headers.
     """
 
-    def __init__(self, *, timeout: tuple[float, float] = (5, 60)) -> None:
+    def __init__(self, *, timeout: tuple[float, float] = (5, 60), auth: Any = None) -> None:
         # Here, since tables on other stores need not pay for it.
         import requests
         from requests.adapters import HTTPAdapter
@@ -42,16 +46,25 @@ class HttpSession:
         self._timeout = timeout
         self._session = requests.Session()
         # Without an `auth` of its own, a session would replace our header by one from ~/.netrc.
-        self._session.auth = _as_it_is
+        self._session.auth = auth or _as_it_is
         # Every retry is the caller's: what is sent again, and after what, decides who won a commit.
         adapter = HTTPAdapter(pool_maxsize=_CONNECTIONS, max_retries=0, pool_block=True)
         self._session.mount("https://", adapter)
         self._session.mount("http://", adapter)
+        # Idempotent: the very same filter is added once.
+        logging.getLogger("urllib3.connectionpool").addFilter(_without_secrets)
 
     def send(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | BinaryIO | None = None,
     ) -> Answer:
-        """Sends one request. `NoAnswer` where its answer does not come whole."""
+        """Sends one request; a `body` that is a file is sent from its position to its end.
+
+        `NoAnswer` where its answer does not come whole.
+        """
         import requests
         import urllib3
 
@@ -87,6 +100,15 @@ class HttpSession:
 
 def _as_it_is(request: Any) -> Any:
     return request
+
+
+def _without_secrets(record: logging.LogRecord) -> bool:
+    """Removes signatures and tokens where the HTTP client logs addresses."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            redact(value) if isinstance(value, str) else value for value in record.args
+        )
+    return True
 
 
 def _reason(error: BaseException) -> str:

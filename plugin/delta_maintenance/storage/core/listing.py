@@ -41,8 +41,8 @@ def tree_of(
     paths: Sequence[str] | pa.StringArray,
     kind: EntryKind,
     *,
-    sizes: Sequence[int] | None = None,
-    times: Sequence[int] | None = None,
+    sizes: Sequence[int | None] | None = None,
+    times: Sequence[int | None] | None = None,
 ) -> pa.Table:
     """Entries of one kind as a `TREE`."""
     rows = len(paths)

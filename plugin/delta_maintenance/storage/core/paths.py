@@ -40,6 +40,16 @@ def check_start(start: str) -> str:
     return start
 
 
+def just_before(start: str) -> str:
+    """A text below `start` that leaves no name of a log in between.
+
+    For stores that list what comes after a name, never the name itself. What does lie in between is
+    left out by the caller.
+    """
+    head, last = start[:-1], start[-1]
+    return f"{head}{chr(ord(last) - 1)}~" if "!" < last <= "~" else head
+
+
 def decode_log_path(path: str) -> str:
     """The literal path of what a log calls `path` (a URI reference, RFC 2396), decoded once.
 

@@ -34,7 +34,7 @@ class GCSPut(ConditionalPut):
         self._client = client
         self._upload_path = f"/upload{client.bucket_path}/o"
 
-    def is_trusted(self) -> bool:
+    def is_trusted(self, key: str) -> bool:
         if not self._client.is_google:
             return False
         try:
@@ -69,7 +69,7 @@ class GCSPut(ConditionalPut):
             body=body,
         )
 
-    def creation(self, key: str) -> Creation:
+    def creation(self, key: str, put_id: str) -> Creation:
         found = self._client.ask(self._client.object_path(key), {"fields": "size,metadata"})
         return Creation(
             put_id=found.get("metadata", {}).get(_PUT_ID), size=int(found.get("size", 0))

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pyarrow as pa
 
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
-from delta_maintenance.storage.core.listing import STATUSES, EntryKind, Skip, tree_of
+from delta_maintenance.storage.core.listing import STATUSES, Skip
 from delta_maintenance.storage.core.streaming_pool import StreamingPool
+from delta_maintenance.storage.core.walk import Listing, walk
 
 Answer = TypeVar("Answer")
 Enter = Callable[[str], AbstractContextManager[int]]
@@ -30,24 +28,11 @@ The block's errors come out as errors of this library. `FileNotFoundError` where
 
 _PARALLEL = 4
 _FILES_PER_TASK = 512
-_FILES_PER_BATCH = 1 << 15
 
 
 def list_tree(enter: Enter, directory: str, skip: Skip | None) -> Iterator[pa.Table]:
     """See `Store.list_tree`. A directory that is gone when its turn comes has nothing in it."""
-    pending, running = deque([directory]), deque[Future[_Listing]]()
-    found = _Listing()
-    with StreamingPool(_PARALLEL) as pool:
-        while pending or running:
-            while pending and len(running) < _PARALLEL:
-                running.append(pool.submit(_scan, enter, pending.popleft(), skip))
-            listing = running.popleft().result()
-            pending.extend(listing.below)
-            found.take(listing)
-            if len(found.files) >= _FILES_PER_BATCH:
-                yield found.table()
-                found = _Listing()
-        yield found.table()
+    return walk(lambda path: _scan(enter, path, skip), directory, parallel=_PARALLEL)
 
 
 def list_level(enter: Enter, directory: str) -> pa.Table:
@@ -117,41 +102,9 @@ def _all_kept(
     return {within + name: StorageError(error.problem, file=within + name) for name in names}
 
 
-@dataclass(slots=True)
-class _Listing:
-    """What some directories hold, by full paths."""
-
-    files: list[str] = field(default_factory=list)
-    entered: list[str] = field(default_factory=list)
-    times: list[int] = field(default_factory=list)
-    """Of the directories that were entered."""
-    skipped: list[str] = field(default_factory=list)
-    others: list[str] = field(default_factory=list)
-    below: list[str] = field(default_factory=list)
-    """Directories that are still to be entered."""
-
-    def take(self, other: _Listing) -> None:
-        self.files += other.files
-        self.entered += other.entered
-        self.times += other.times
-        self.skipped += other.skipped
-        self.others += other.others
-
-    def table(self) -> pa.Table:
-        names = [os.fsencode(path).decode(errors="backslashreplace") for path in self.others]
-        return pa.concat_tables(
-            [
-                tree_of(self.files, EntryKind.FILE),
-                tree_of(self.entered, EntryKind.DIRECTORY, times=self.times),
-                tree_of(self.skipped, EntryKind.DIRECTORY),
-                tree_of(names, EntryKind.OTHER),
-            ]
-        )
-
-
-def _scan(enter: Enter, directory: str, skip: Skip | None) -> _Listing:
+def _scan(enter: Enter, directory: str, skip: Skip | None) -> Listing:
     within = f"{directory}/" if directory else ""
-    found = _Listing()
+    found = Listing()
     try:
         with enter(directory) as here:
             with os.scandir(here) as entries:
@@ -168,11 +121,12 @@ def _scan(enter: Enter, directory: str, skip: Skip | None) -> _Listing:
             if directory:
                 found.entered, found.times = [directory], [_millis(os.fstat(here))]
     except FileNotFoundError:
-        return _Listing()
+        return Listing()
     if not _is_text("".join((*found.files, *found.below))):
         found.others += [path for path in (*found.files, *found.below) if not _is_text(path)]
         found.files = list(filter(_is_text, found.files))
         found.below = list(filter(_is_text, found.below))
+    found.others = [os.fsencode(path).decode(errors="backslashreplace") for path in found.others]
     return found
 
 

@@ -32,7 +32,7 @@ class S3Put(ConditionalPut):
         self._client = client
         self._bucket = bucket
 
-    def is_trusted(self) -> bool:
+    def is_trusted(self, key: str) -> bool:
         return self._client.is_aws
 
     def stage(self, key: str, source: BinaryIO, size: int, put_id: str) -> Callable[[], object]:
@@ -57,7 +57,7 @@ class S3Put(ConditionalPut):
                 parts.append({"PartNumber": number, "ETag": part["ETag"]})
         return partial(self._complete, target, parts)
 
-    def creation(self, key: str) -> Creation:
+    def creation(self, key: str, put_id: str) -> Creation:
         head = self._client.call("head_object", Bucket=self._bucket, Key=key)
         return Creation(put_id=head.get("Metadata", {}).get(_PUT_ID), size=head["ContentLength"])
 

@@ -10,7 +10,7 @@ from delta_maintenance import clock
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
-from delta_maintenance.storage.core.paths import check_directory
+from delta_maintenance.storage.core.paths import check_directory, just_before
 from delta_maintenance.storage.core.request_failure import RequestFailure
 from delta_maintenance.storage.s3.client import Reply, S3Client, S3Failure
 from delta_maintenance.storage.s3.options import S3Options
@@ -62,7 +62,7 @@ class _S3Bucket(Bucket):
         if not deep:
             request["Delimiter"] = "/"
         if start:
-            request["StartAfter"] = prefix + _just_before(start)
+            request["StartAfter"] = prefix + just_before(start)
         if token:
             request["ContinuationToken"] = token
         found = self._client.call("list_objects_v2", **request)
@@ -143,15 +143,6 @@ def _place(address: Address) -> tuple[str, str]:
             remedy="correct it; credentials go into storage options",
         )
     return address.authority, f"{check_directory(address.path)}/" if address.path else ""
-
-
-def _just_before(start: str) -> str:
-    """A text below `start` that leaves no name of a log in between.
-
-    S3 starts after a key, never at it. What does lie in between is left out by the caller.
-    """
-    head, last = start[:-1], start[-1]
-    return f"{head}{chr(ord(last) - 1)}~" if "!" < last <= "~" else head
 
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")

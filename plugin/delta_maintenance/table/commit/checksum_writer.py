@@ -28,6 +28,7 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
     render_checksum,
 )
 from delta_maintenance.storage.core.base import Put
+from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import FileCounts, Snapshot
 
@@ -139,7 +140,7 @@ def _before(snapshot: Snapshot) -> VersionChecksum | None:
             num_deletion_vectors=counts.num_deletion_vectors,
         )
     try:
-        data = snapshot.store.read(f"{LOG_DIRECTORY}/{checksum_name(snapshot.version)}")
+        data = read_hint(snapshot.store, f"{LOG_DIRECTORY}/{checksum_name(snapshot.version)}")
         stated = parse_checksum(data)
     except (FileNotFoundError, CorruptTableError):
         return None

@@ -9,6 +9,7 @@ from delta_maintenance.protocol.commit.conflicts import ConcurrentCommit
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.log_file import read_listed
 from delta_maintenance.table.read.segment import LogEntry
 
 _FIELDS = {
@@ -29,7 +30,7 @@ def read_concurrent_commit(
     version = entry.file.version
     assert version is not None
     try:
-        text = split(entry.path, store.read(entry.path))
+        text = split(entry.path, read_listed(store, entry.status))
         actions, beside = parse_other_lines(text, commit_info=True)
         if actions.repeated:
             raise CorruptTableError(

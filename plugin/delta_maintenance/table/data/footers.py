@@ -64,7 +64,10 @@ def _rows(store: Store, place: bytes | None) -> int | str:
             rows: int = pq.read_metadata(file).num_rows
     except FileNotFoundError:
         return "the data file is gone"
-    except (pa.ArrowException, ValueError) as error:
+    except (pa.ArrowException, ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            # The disk's own: of a damaged file pyarrow says less.
+            raise
         return f"its footer cannot be read ({' '.join(str(error).split())})"
     return rows
 

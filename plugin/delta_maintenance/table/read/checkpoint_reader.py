@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import CorruptTableError, InvalidRequestError
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    OversizedFileError,
+)
+from delta_maintenance.limits import ReadLimits
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     REMOVE_TYPES,
@@ -26,11 +32,15 @@ from delta_maintenance.protocol.actions.file_columns import (
 )
 from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import locations
+from delta_maintenance.protocol.delta_log.checkpoint_tags import stated_actions
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, LogFileKind
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import SingleActions, parse_other_lines, split
+from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
+from delta_maintenance.table.read.guarded_parquet import guarded_batches, open_footer
+from delta_maintenance.table.read.log_file import read_text
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles
 
 if TYPE_CHECKING:
@@ -47,7 +57,8 @@ _SINGLES = (
     "checkpointMetadata",
     "sidecar",
 )
-_BATCH_ROWS = 1 << 17
+_PLAIN_NAME = "[0-9A-Za-z_-][0-9A-Za-z._-]*"
+"""Bare names that are spelt the same with and without URI encoding."""
 _PARALLEL_FOOTERS = 8
 
 
@@ -78,7 +89,9 @@ class Checkpoint:
 
     Opening reads the footers of every Parquet file involved, so a truncated part or sidecar is
     found before anything is built on it. Without `open_sidecars` it tells which sidecars it refers
-    to, whatever has become of them, and nothing of the file actions in them.
+    to, whatever has become of them, and nothing of the file actions in them. With `trust_tags` the
+    footers of sidecars are read when they are needed, provided that the tags of the checkpoint tell
+    how many actions the sidecars hold.
     """
 
     def __init__(
@@ -88,6 +101,7 @@ class Checkpoint:
         *,
         sidecar_store: Store | None = None,
         open_sidecars: bool = True,
+        trust_tags: bool = False,
     ) -> None:
         self._store = store
         # A staged top-level file refers to sidecars that are published already.
@@ -104,13 +118,13 @@ class Checkpoint:
             self.sidecar_paths = tuple(_sidecar_path(sidecar, root) for sidecar in self.sidecars)
             """Where the sidecars lie, relative to the table root."""
             if open_sidecars:
-                self._open_sidecars()
+                self._open_sidecars(at_once=not trust_tags or self._stated_actions is None)
         except UnusableCheckpointError as error:
             raise error.located(
                 version=files.version, file=f"{LOG_DIRECTORY}/{files.name}"
             ) from None
-        except _DAMAGE as error:
-            raise self._unusable(_problem(error)) from None
+        except Exception as error:
+            raise self._damaged(error) from None
 
     @property
     def is_v2(self) -> bool:
@@ -133,39 +147,60 @@ class Checkpoint:
         return self._parquet[-1].schema if self._parquet else None
 
     def file_actions(
-        self, *, keys: MapKeys, fields: Mapping[str, Collection[str]] | None = None
+        self,
+        *,
+        keys: MapKeys,
+        fields: Mapping[str, Collection[str]] | None = None,
+        only: Collection[str] | None = None,
     ) -> Iterator[FileActionBatch]:
         """The adds and removes, with every field or only the named ones of each action.
 
         Parsed statistics and partition values come only when all fields are asked for, or by name.
+        `only` names the sidecars to read, by their `sidecar_paths`.
         """
         try:
             if self._inline is not None:
                 parsed = parse_file_actions([self._inline], keys=keys, fields=fields)
                 yield FileActionBatch(parsed.adds, parsed.removes)
             for parquet in self._parquet:
-                yield from parquet.file_actions(keys, fields)
-        except _DAMAGE as error:
-            raise self._unusable(_problem(error)) from error
+                if only is None or parquet.path in only:
+                    yield from parquet.file_actions(keys, fields)
+        except Exception as error:
+            raise self._damaged(error) from error
 
-    def parts(self, max_bytes: int) -> list[CheckpointPart]:
+    def sidecar_schema(self, path: str) -> pa.Schema:
+        """The Parquet schema of a sidecar, by its path."""
+        try:
+            return next(file.schema for file in self._parquet if file.path == path)
+        except Exception as error:
+            raise self._damaged(error) from error
+
+    def parts(self, max_bytes: int, *, only: Collection[str] | None = None) -> list[CheckpointPart]:
         """The file actions in parts of about so many bytes, as they are in memory.
 
-        A row group is never divided.
+        A row group is never divided. `only` names the sidecars to read, by their `sidecar_paths`.
         """
         if self._inline is not None:
             return [CheckpointPart(self.files.entries[0].path, None)]
         return [
             CheckpointPart(parquet.path, groups)
             for parquet in self._parquet
+            if only is None or parquet.path in only
             for groups in parquet.row_groups_by_size(max_bytes)
         ]
 
     @property
     def row_count(self) -> int:
         """How many rows the files with the file actions have; a few are other actions."""
+        if self.sidecars and self._stated_actions is not None:
+            return self._stated_actions
         count: int = sum(parquet.metadata.num_rows for parquet in self._parquet)
         return count if self._inline is None else count + self._inline.count
+
+    @property
+    def _stated_actions(self) -> int | None:
+        metadata = self.singles.checkpoint_metadata
+        return stated_actions(metadata[0].tags) if metadata else None
 
     def _open_top_level(self) -> None:
         for entry in self.files.entries:
@@ -200,8 +235,14 @@ class Checkpoint:
     def _has_inline_files(self) -> bool:
         return self._inline is not None or any(file.has_file_actions() for file in self._parquet)
 
-    def _open_sidecars(self) -> None:
+    def _open_sidecars(self, *, at_once: bool) -> None:
         if not self.sidecar_paths:
+            return
+        if not at_once:
+            self._parquet = [
+                _ParquetFile(self._sidecar_store, path, at_once=False)
+                for path in self.sidecar_paths
+            ]
             return
         with ThreadPoolExecutor(_PARALLEL_FOOTERS) as pool:
             opened = pool.map(
@@ -209,13 +250,21 @@ class Checkpoint:
             )
             self._parquet = list(opened)
 
-    def _unusable(self, problem: str) -> UnusableCheckpointError:
+    def _unusable(self, problem: str, remedy: str | None = None) -> UnusableCheckpointError:
         return UnusableCheckpointError(
             f"the checkpoint cannot be used: {problem}",
             version=self.files.version,
             file=f"{LOG_DIRECTORY}/{self.files.name}",
-            remedy="write a new checkpoint, or restore this one from a backup",
+            remedy=remedy or "write a new checkpoint, or restore this one from a backup",
         )
+
+    def _damaged(self, error: Exception) -> DeltaMaintenanceError:
+        """What to raise for a failure to decode: whatever it is, it condemns the checkpoint."""
+        if isinstance(error, DeltaMaintenanceError) and not isinstance(error, CorruptTableError):
+            # The store's failure, or the caller's mistake.
+            return error
+        remedy = error.remedy if isinstance(error, OversizedFileError) else None
+        return self._unusable(_problem(error), remedy)
 
 
 def read_part(
@@ -238,24 +287,24 @@ def read_part(
         if lines is not None:
             parsed = parse_file_actions([lines], keys=keys, fields=fields)
             yield FileActionBatch(parsed.adds, parsed.removes)
-    except _DAMAGE as error:
+    except Exception as error:
+        if isinstance(error, DeltaMaintenanceError) and not isinstance(error, CorruptTableError):
+            raise
         problem = f"the checkpoint cannot be used: {_problem(error)}"
         raise UnusableCheckpointError(problem, file=part.path) from error
-
-
-# Parquet says that text is UTF-8; the bytes may say otherwise.
-_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError, CorruptTableError)
 
 
 def _problem(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{error.filename or error} is gone"
-    problem = error.problem if isinstance(error, CorruptTableError) else str(error)
-    return " ".join(problem.split())
+    if isinstance(error, CorruptTableError):
+        return error.problem
+    # What decoders raise for damage is anything, and not always with a text.
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _read_json(store: Store, path: str) -> tuple[SingleActions, FileLines | None]:
-    text = split(path.rpartition("/")[2], store.read(path))
+    text = split(path.rpartition("/")[2], read_text(store, path))
     singles, beside = parse_other_lines(text)
     lines = FileLines.of(text, beside)
     return singles, lines if lines.runs else None
@@ -267,19 +316,32 @@ class _ParquetFile:
     Keeps the footer, not the file: a snapshot may live long, and open files are few.
     """
 
-    def __init__(self, store: Store, path: str) -> None:
-        # Loads clients of object stores, which a log without a checkpoint need not wait for.
-        import pyarrow.parquet as pq
-
+    def __init__(self, store: Store, path: str, *, at_once: bool = True) -> None:
         self._store = store
+        self._limits = ReadLimits.of(store)
         self.path = path
+        if at_once:
+            self._footer  # noqa: B018
+
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        return self._footer[0]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._footer[1]
+
+    @read_once
+    def _footer(self) -> tuple[pq.FileMetaData, pa.Schema]:
+        path = self.path
         try:
-            with store.open(path) as source:
-                file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
-                self.metadata, self.schema = file.metadata, file.schema_arrow
+            with self._store.open(path) as source:
+                return open_footer(source, self._limits)
         except FileNotFoundError:
             raise UnusableCheckpointError(f"{path} is gone") from None
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        except DeltaMaintenanceError as error:
+            raise error.located(file=path) from None
+        except Exception as error:
             problem = f"{path} is no readable Parquet ({_problem(error)})"
             raise UnusableCheckpointError(problem) from None
 
@@ -350,20 +412,13 @@ class _ParquetFile:
     def _batches(
         self, top: str, columns: list[str], within: Collection[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        import pyarrow.parquet as pq
-
         groups = [g for g in self._row_groups_with(top) if within is None or g in within]
         if not groups or not columns:
             return
         with self._store.open(self.path) as source:
-            file = pq.ParquetFile(
-                source,
-                metadata=self.metadata,
-                pre_buffer=True,
-                # Nanoseconds, the default for INT96, end in 2262 and wrap around silently.
-                coerce_int96_timestamp_unit="us",
+            yield from guarded_batches(
+                source, self.metadata, row_groups=groups, columns=columns, limits=self._limits
             )
-            yield from file.iter_batches(batch_size=_BATCH_ROWS, row_groups=groups, columns=columns)
 
     def _row_groups_with(self, top: str) -> list[int]:
         """The row groups in which the action may occur, by their null counts."""
@@ -395,6 +450,8 @@ def _all_null(group: pq.RowGroupMetaData, leaves: list[int]) -> bool:
 def _sidecar_path(sidecar: Sidecar, root: str) -> str:
     """Where a sidecar lies, relative to the table root: always in the table's own folder."""
     own = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
+    if re.fullmatch(_PLAIN_NAME, sidecar.path):
+        return f"{own}/{sidecar.path}"
     path = sidecar.path if re.search("[/:]", sidecar.path) else f"{own}/{sidecar.path}"
     place = locations(pa.array([path], pa.string()), root=root)[0].as_py()
     directory, _, name = place.decode(errors="surrogateescape").rpartition("/")

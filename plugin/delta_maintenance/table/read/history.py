@@ -9,9 +9,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
+from delta_maintenance import clock
 from delta_maintenance.errors import (
     CorruptTableError,
     NotADeltaTableError,
@@ -39,7 +40,7 @@ class CommitEntry:
     @property
     def timestamp(self) -> datetime:
         """`timestamp_ms` as a datetime in UTC."""
-        return _instant(self.timestamp_ms)
+        return clock.instant(self.timestamp_ms)
 
     def to_json(self) -> dict[str, Any]:
         """The entry as the command line prints it."""
@@ -174,11 +175,7 @@ def _in_commit_time(store: Store, entry: LogEntry) -> int:
 
 
 def _text(epoch_ms: int) -> str:
-    return _instant(epoch_ms).isoformat(timespec="milliseconds")
-
-
-def _instant(epoch_ms: int) -> datetime:
-    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=epoch_ms)
+    return clock.instant(epoch_ms).isoformat(timespec="milliseconds")
 
 
 def _read_entries(

@@ -1,19 +1,24 @@
-"""The ages of commits, for decisions about their deletion.
+"""How old the commits of a log are, as far as deleting depends on it.
 
-Unlike the time that history shows, this one errs on the side of youth: the time of a commit's file
-protects it, and so does the time that the commit carries itself, whichever is later.
+Unlike the time that history shows, this one errs on the side of youth: clocks of writers and stores
+may run ahead, behind and backwards, so the latest of all times that are known of a commit counts:
+that of its file, and those that it carries itself, in-commit timestamp and `commitInfo.timestamp`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 
-from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.errors import CorruptTableError, OversizedFileError
+from delta_maintenance.protocol.actions.model import CommitInfo
 from delta_maintenance.protocol.delta_log.retention import commit_times, newest_not_after
 from delta_maintenance.protocol.features import in_commit_timestamps
+from delta_maintenance.protocol.ndjson.split import parse_other_lines
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.history import read_commit_info
+from delta_maintenance.table.read.log_reader import read_without_files
+from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LogEntry, LogListing
 from delta_maintenance.table.read.snapshot import Snapshot
 
@@ -24,29 +29,69 @@ def file_times(listing: LogListing, *, now_ms: int) -> dict[int, int]:
     return commit_times(modified, now_ms=now_ms)
 
 
+def told_time(info: CommitInfo | None) -> int | None:
+    """The latest time that a commit tells of itself, in milliseconds since 1970-01-01 UTC."""
+    if info is None:
+        return None
+    return max(
+        (time for time in (info.in_commit_timestamp, info.timestamp) if time is not None),
+        default=None,
+    )
+
+
 def newest_commit_not_after(
     latest: Snapshot, listing: LogListing, times: Mapping[int, int], *, instant_ms: int
 ) -> int | None:
-    """The newest version of which no time is after an instant, in milliseconds since 1970 UTC.
+    """The newest version of which neither its own commit nor an older one has any time after an
+    instant, in milliseconds since 1970 UTC.
 
-    Reads a logarithmic number of commits where they carry their times ("In-Commit Timestamps").
+    `times` are those of the files. Reads every commit that is not after the instant by its file;
+    where commits carry in-commit timestamps, which increase, a logarithmic number of them.
     """
     newest = newest_not_after(times, instant_ms)
-    if newest is None or not in_commit_timestamps.is_active(
-        latest.protocol, latest.metadata.configuration
-    ):
-        return newest
-    first = latest.properties.in_commit_timestamp_enablement_version or 0
+    if newest is None:
+        return None
     versions = [version for version in sorted(listing.commits) if version <= newest]
-    carrying = [version for version in versions if version >= first]
-    old = bisect_right(
-        carrying, instant_ms, key=lambda v: _own_time(latest.store, listing.commits[v])
-    )
-    position = len(versions) - len(carrying) + old
-    return versions[position - 1] if position else None
+    first_timed = len(versions)
+    if in_commit_timestamps.is_active(latest.protocol, latest.metadata.configuration):
+        first = latest.properties.in_commit_timestamp_enablement_version or 0
+        first_timed = bisect_left(versions, first)
+    entries = [listing.commits[version] for version in versions]
+    old = _first_after(latest.store, entries[:first_timed], instant_ms)
+    if old == first_timed:
+        old = bisect_right(
+            entries, instant_ms, lo=old, key=lambda entry: _in_commit_time(latest.store, entry)
+        )
+    return versions[old - 1] if old else None
 
 
-def _own_time(store: Store, entry: LogEntry) -> int:
+def _first_after(store: Store, entries: Sequence[LogEntry], instant_ms: int) -> int:
+    """The position of the first commit that tells a time after the instant."""
+    young = len(entries)
+    # Read from the last to the first.
+    position = len(entries)
+    for _, time in read_ahead(store, entries, lambda entry: _told(store, entry)):
+        position -= 1
+        if time is not None and time > instant_ms:
+            young = position
+    return young
+
+
+def _told(store: Store, entry: LogEntry) -> int | None:
+    try:
+        text = read_without_files(store, entry)
+        return told_time(parse_other_lines(text, commit_info=True)[0].commit_info)
+    except FileNotFoundError:
+        # Somebody else cleans up, too: the commit is of no age any more.
+        return None
+    except OversizedFileError:
+        raise
+    except CorruptTableError:
+        # Nobody can read it; its file alone has a time.
+        return None
+
+
+def _in_commit_time(store: Store, entry: LogEntry) -> int:
     info = read_commit_info(store, entry)
     if info is None or info.in_commit_timestamp is None:
         raise CorruptTableError(

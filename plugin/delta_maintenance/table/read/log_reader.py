@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.limits import ReadLimits
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.columns.arrays import integers
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
@@ -17,6 +18,7 @@ from delta_maintenance.protocol.ndjson.split import CommitText, FileBlock, parse
 from delta_maintenance.protocol.ndjson.split_stream import split_pieces
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
+from delta_maintenance.table.read.log_file import read_listed
 from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LogEntry
 
@@ -26,6 +28,8 @@ _BATCH_BYTES = 12 << 20
 # What is read to get at a few fields is soon gone again: smaller batches need less room for it.
 _NARROW_BATCH_BYTES = 4 << 20
 _THOROUGH_BYTES = 32 << 20
+_KEPT_BYTES = 4 << 20
+"""A tail of at most so many bytes is read once and kept as long as its snapshot lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +46,17 @@ class TailBatch:
 class LogTail:
     """The commits and compactions of a log segment, to be read from the newest to the oldest.
 
-    Reading them a second time is quicker: where the file actions lie is remembered.
+    Reading them a second time is quicker: a short tail is kept, and of a long one where the file
+    actions lie.
     """
 
     def __init__(self, store: Store, entries: Sequence[LogEntry]) -> None:
         self._store = store
         self.entries = tuple(entries)
-        self._thorough = sum(entry.status.size for entry in entries) <= _THOROUGH_BYTES
+        size = sum(entry.status.size for entry in entries)
+        self._thorough = size <= _THOROUGH_BYTES
+        self._keeps = size <= _KEPT_BYTES
+        self._kept: dict[str, CommitText] = {}
         self._blocks: dict[str, FileBlock] = {}
 
     def texts(self) -> Iterator[tuple[LogEntry, CommitText]]:
@@ -67,13 +75,19 @@ class LogTail:
     def _texts(
         self, read: Callable[[LogEntry], CommitText]
     ) -> Iterator[tuple[LogEntry, CommitText]]:
+        if self.entries and len(self._kept) == len(self.entries):
+            for entry in reversed(self.entries):
+                yield entry, self._kept[entry.path]
+            return
         for entry, text in read_ahead(self._store, self.entries, read):
+            if self._keeps and entry.status.size <= _PIECE_BYTES:
+                self._kept[entry.path] = text
             if text.block is not None:
                 self._blocks[entry.path] = text.block
             yield entry, text
 
     def _read(self, entry: LogEntry) -> CommitText:
-        data = self._store.read(entry.path)
+        data = read_listed(self._store, entry.status)
         try:
             return split(
                 entry.path, data, thorough=self._thorough, block=self._blocks.get(entry.path)
@@ -120,10 +134,11 @@ def read_without_files(store: Store, entry: LogEntry) -> CommitText:
     """
     try:
         if entry.status.size <= _PIECE_BYTES:
-            return split(entry.path, store.read(entry.path))
+            return split(entry.path, read_listed(store, entry.status))
         with store.open(entry.path) as file:
             pieces = iter(partial(file.read, _PIECE_BYTES), b"")
-            return split_pieces(entry.path, pieces)
+            limits = ReadLimits.of(store)
+            return split_pieces(entry.path, pieces, longest=limits.text_bytes)
     except CorruptTableError as error:
         raise error.located(version=entry.file.version) from None
 

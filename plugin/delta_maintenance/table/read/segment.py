@@ -26,6 +26,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
 )
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from delta_maintenance.storage.core.base import FileStatus, Store
+from delta_maintenance.table.read.log_file import read_hint
 
 LOG_DIRECTORY = "_delta_log"
 
@@ -128,7 +129,7 @@ def arrange(entries: Iterable[LogEntry], *, first_version: int = 0) -> LogListin
 def hinted_version(store: Store) -> int | None:
     """The version of the newest checkpoint according to `_last_checkpoint`, if that is sound."""
     try:
-        hint = parse_hint(store.read(f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"))
+        hint = parse_hint(read_hint(store, f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"))
     except (FileNotFoundError, StorageError):
         # Without the hint the whole log is listed; a store that is down fails then.
         return None

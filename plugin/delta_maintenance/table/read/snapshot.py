@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from itertools import islice
 from typing import TypeVar
@@ -19,7 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance import clock
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
+from delta_maintenance.limits import MOST_PARTITION_COLUMNS
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     REMOVE_TYPES,
@@ -38,6 +40,7 @@ from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema, physical_name
 from delta_maintenance.protocol.statistics.stats import num_records
+from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import (
@@ -45,9 +48,14 @@ from delta_maintenance.table.read.active_files import (
     standing_files,
     standing_in_tail,
 )
-from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+from delta_maintenance.table.read.checkpoint_reader import (
+    Checkpoint,
+    FileActionBatch,
+    UnusableCheckpointError,
+)
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogSegment
+from delta_maintenance.table.read.sidecar_search import NamedPlaces
 
 T = TypeVar("T")
 
@@ -95,6 +103,15 @@ class FileCounts:
     num_tombstones: int
     num_deletion_vectors: int
     num_deleted_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedFiles:
+    """The files that some commits name, each counted once, by the newest that names it."""
+
+    adds: int
+    tombstones: int
+    places: NamedPlaces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +171,7 @@ class Snapshot:
         """When the version was committed: its in-commit timestamp, else its file's time, in UTC."""
         if self.timestamp_ms is None:
             return None
-        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self.timestamp_ms)
+        return clock.instant(self.timestamp_ms)
 
     @property
     def protocol(self) -> Protocol:
@@ -231,7 +248,7 @@ class Snapshot:
             _tombstone_view(empty(REMOVE_TYPES)),
         )
 
-    @cached_property
+    @read_once
     def counts(self) -> FileCounts:
         """Files, bytes, tombstones, deletion vectors and the rows they delete."""
         fields = {"add": _COUNTED_FIELDS, "remove": ("path", "deletionVector")}
@@ -255,14 +272,67 @@ class Snapshot:
         out to be damaged raises `UnusableCheckpointError`, a file that is gone since the snapshot
         was opened its subclass `VanishedFileError`; `avoiding` gives the version without it.
         """
-        try:
-            replay = FileReplay()
-            keys = MapKeys(partition_columns=frozenset(self.physical_partition_columns))
+        replay = FileReplay()
+        yield from self.scan_tail(replay, fields=fields)
+        yield from self.scan_checkpoint(replay, fields=fields)
+
+    def scan_tail(
+        self, replay: FileReplay, *, fields: Mapping[str, Collection[str]] | None = None
+    ) -> Iterator[StandingFiles]:
+        """The first part of `scan`: what stands of the commits since the checkpoint."""
+
+        def standing() -> Iterator[StandingFiles]:
             wanted = None if fields is None else _with_keys(fields)
-            yield from standing_in_tail(self._tail.batches(keys=keys, fields=wanted), replay)
-            if self.checkpoint is not None:
-                for part in self.checkpoint.file_actions(keys=keys, fields=wanted):
-                    yield standing_files(part.adds, part.removes, replay, remember=False)
+            batches = self._tail.batches(keys=self._map_keys(), fields=wanted)
+            yield from standing_in_tail(batches, replay)
+
+        return self._located(standing())
+
+    def scan_checkpoint(
+        self,
+        replay: FileReplay,
+        *,
+        fields: Mapping[str, Collection[str]] | None = None,
+        only: Collection[str] | None = None,
+        seen: Callable[[FileActionBatch], None] | None = None,
+    ) -> Iterator[StandingFiles]:
+        """The second part of `scan`: what stands of the checkpoint, after `scan_tail`.
+
+        `only` names the sidecars to read, by their paths relative to the table root. `seen` is
+        shown every batch before what no longer stands is left out.
+        """
+        checkpoint = self.checkpoint
+        if checkpoint is None:
+            return iter(())
+
+        def standing() -> Iterator[StandingFiles]:
+            wanted = None if fields is None else _with_keys(fields)
+            for part in checkpoint.file_actions(keys=self._map_keys(), fields=wanted, only=only):
+                if seen is not None:
+                    seen(part)
+                yield standing_files(part.adds, part.removes, replay, remember=False)
+
+        return self._located(standing())
+
+    @read_once
+    def named_in_tail(self) -> NamedFiles:
+        """The files that commits since the checkpoint name, as far as they still stand."""
+        fields: Mapping[str, Collection[str]] = {"add": (), "remove": ()}
+        adds = tombstones = 0
+        paths: list[pa.StringArray] = []
+        for batch in self.scan_tail(FileReplay(), fields=fields):
+            adds += batch.adds.num_rows
+            tombstones += batch.tombstones.num_rows
+            paths += [*batch.adds["path"].chunks, *batch.tombstones["path"].chunks]
+        places = NamedPlaces.of(paths, root=self.table)
+        return NamedFiles(adds=adds, tombstones=tombstones, places=places)
+
+    def _map_keys(self) -> MapKeys:
+        return MapKeys(partition_columns=frozenset(self.physical_partition_columns))
+
+    def _located(self, batches: Iterator[StandingFiles]) -> Iterator[StandingFiles]:
+        try:
+            yield from batches
         except FileNotFoundError as error:
             raise VanishedFileError(
                 "a file of the log is gone since the snapshot was opened",
@@ -290,6 +360,9 @@ class Snapshot:
     def physical_partition_columns(self) -> tuple[str, ...]:
         """The names under which partition values stand in file actions ("Column Mapping")."""
         columns = self.metadata.partition_columns
+        if len(columns) > MOST_PARTITION_COLUMNS:
+            # Each file has a value for each of them, be it null.
+            raise CorruptTableError(f"the table has {len(columns)} partition columns")
         mode = column_mapping_mode(self.protocol, self.metadata.configuration)
         if mode == "none" or not columns or self.metadata.schema_string is None:
             return columns

@@ -39,6 +39,7 @@ from delta_maintenance.table.read.history import (
     read_commit_info,
     version_at,
 )
+from delta_maintenance.table.read.log_file import read_listed
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.segment import (
     LOG_DIRECTORY,
@@ -151,7 +152,9 @@ class Table:
                 raise last_failure or error from None
             try:
                 checkpoint = (
-                    Checkpoint(self.store, segment.checkpoint) if segment.checkpoint else None
+                    Checkpoint(self.store, segment.checkpoint, trust_tags=True)
+                    if segment.checkpoint
+                    else None
                 )
             except UnusableCheckpointError as error:
                 warnings.append(_passed_over(error.file, error.problem))
@@ -190,7 +193,7 @@ class Table:
             if entry.file.end_version is None:
                 continue
             try:
-                problem = _compaction_problem(self.store.read(entry.path), entry.path)
+                problem = _compaction_problem(read_listed(self.store, entry.status), entry.path)
             except FileNotFoundError:
                 problem = "it is gone"
             except CorruptTableError as error:

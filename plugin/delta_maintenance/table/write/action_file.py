@@ -9,15 +9,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.protocol.actions.file_columns import logical_file_keys
-from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+from delta_maintenance.protocol.columns.key_hash import Hashes
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
+from delta_maintenance.protocol.delta_log.sidecar_summary import (
+    ByteRange,
+    SidecarSummary,
+    SummaryBuilder,
+)
+from delta_maintenance.protocol.delta_log.tally import Tally
 
 _ROW_GROUP_ROWS = 1 << 16
 _WRITES_IN_FLIGHT = 2
@@ -63,71 +66,37 @@ class ParquetStyle:
         return cls(known, "1.0" if version == "1.0.0" else "2.0")
 
 
-@dataclass(slots=True)
-class Tally:
-    """What a set of file actions adds up to, whatever their order; two equal sets are equal."""
-
-    adds: int = 0
-    tombstones: int = 0
-    size: int = 0
-    """Bytes of the live data files."""
-    keys: int = 0
-    """Sum of the hashes of all logical file keys, modulo 2^64, tombstones told apart from adds."""
-
-    @classmethod
-    def of(cls, adds: pa.Table, tombstones: pa.Table) -> Self:
-        """The tally of one batch."""
-        tally = cls()
-        tally.include(adds, tombstones)
-        return tally
-
-    def include(
-        self, adds: pa.Table, tombstones: pa.Table, *, add_hashes: Hashes | None = None
-    ) -> None:
-        """Counts a batch. `add_hashes` are those of the keys of its adds, where at hand."""
-        self.adds += adds.num_rows
-        self.tombstones += tombstones.num_rows
-        self.size += pc.sum(adds["size"]).as_py() or 0 if adds.num_rows else 0
-        for batch, weight, hashes in ((adds, 1, add_hashes), (tombstones, 3, None)):
-            total = _sum(hashes) if hashes is not None else _sum_of_keys(batch)
-            self.keys = (self.keys + weight * total) % 2**64
-
-    def add(self, other: Tally) -> None:
-        """Counts what another tally counted."""
-        self.adds += other.adds
-        self.tombstones += other.tombstones
-        self.size += other.size
-        self.keys = (self.keys + other.keys) % 2**64
-
-
-def _sum_of_keys(batch: pa.Table) -> int:
-    if not batch.num_rows:
-        return 0
-    return sum(_sum(hash_texts(chunk)) for chunk in logical_file_keys(batch).chunks)
-
-
-def _sum(hashes: Hashes) -> int:
-    return int(np.add.reduce(hashes, dtype=np.uint64))
-
-
 class ActionFile:
     """A Parquet file of actions under way. Row groups hold one kind of action each.
 
     A reader that wants only the protocol, or only the live files, can so leave out the rest.
-    Encoding runs in a thread of its own while the caller reads on.
+    Encoding runs in a thread of its own while the caller reads on. A sidecar ends with a filter of
+    its places (`membership_filter`), which lies between the last row group and the footer, and with
+    its summary in the footer's metadata.
     """
 
     def __init__(
-        self, path: Path, schema: pa.Schema, layout: FileActionLayout, style: ParquetStyle
+        self,
+        path: Path,
+        schema: pa.Schema,
+        layout: FileActionLayout,
+        style: ParquetStyle,
+        *,
+        is_sidecar: bool = False,
     ) -> None:
+        self._name = path.name
         self._layout = layout
         self._schema = schema
-        self.tally = Tally()
+        self._tally = Tally()
+        self._contents = SummaryBuilder() if is_sidecar else None
+        self.summary: SidecarSummary | None = None
+        """Of a sidecar, once it is closed."""
         self._waiting: dict[str, list[pa.ChunkedArray]] = {"add": [], "remove": []}
         self._thread = ThreadPoolExecutor(1)
         self._in_flight: list[Future[None]] = []
+        self._sink = pa.OSFile(str(path), "wb")
         self._writer = pq.ParquetWriter(
-            path,
+            self._sink,
             schema,
             compression=style.codec,
             compression_level=1 if style.codec == "zstd" else None,
@@ -157,6 +126,8 @@ class ActionFile:
                 self._flush(action)
             for future in self._in_flight:
                 future.result()
+            if self._contents is not None:
+                self.summary = self._append_summary(self._contents)
         finally:
             self.abandon()
 
@@ -164,12 +135,29 @@ class ActionFile:
         """Lets go of the file as it is."""
         self._thread.shutdown()
         self._writer.close()
+        self._sink.close()
+
+    @property
+    def tally(self) -> Tally:
+        """What has been written so far."""
+        return self._tally if self._contents is None else self._contents.tally
+
+    def _append_summary(self, contents: SummaryBuilder) -> SidecarSummary:
+        known, place = contents.filter(), None
+        if known.is_even:
+            data = known.to_bytes()
+            place = ByteRange(offset=self._sink.tell(), length=len(data))
+            self._sink.write(data)
+        summary = contents.summary(place)
+        self._writer.add_key_value_metadata(summary.to_tags(self._name))
+        return summary
 
     def write_files(
         self, adds: pa.Table, tombstones: pa.Table, *, add_hashes: Hashes | None = None
     ) -> None:
         """Appends file actions, in the columns of a snapshot's scan."""
-        self.tally.include(adds, tombstones, add_hashes=add_hashes)
+        contents = self._tally if self._contents is None else self._contents
+        contents.include(adds, tombstones, add_hashes=add_hashes)
         if adds.num_rows:
             self._put("add", self._layout.adds(adds))
         if tombstones.num_rows:

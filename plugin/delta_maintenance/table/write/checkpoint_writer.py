@@ -29,6 +29,7 @@ from delta_maintenance.protocol.delta_log.checkpoint_rows import (
     single_action_table,
     single_actions,
 )
+from delta_maintenance.protocol.delta_log.checkpoint_tags import checkpoint_tags, spark_schema
 from delta_maintenance.protocol.delta_log.file_names import (
     LAST_CHECKPOINT,
     classic_checkpoint_name,
@@ -39,16 +40,26 @@ from delta_maintenance.protocol.delta_log.last_checkpoint import (
     parse_hint,
     render_hint,
 )
+from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.write.action_file import ActionFile, Tally
+from delta_maintenance.table.read.stated_checksum import stated_files
+from delta_maintenance.table.write.action_file import ActionFile
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
+from delta_maintenance.table.write.local_sidecars import LocalSidecars
+from delta_maintenance.table.write.sidecar_reuse import (
+    NotReusableError,
+    ReuseSurvey,
+    missing_sidecars,
+    require_newest,
+)
 from delta_maintenance.table.write.sidecar_writer import (
-    LocalSidecars,
     SidecarEngine,
     SidecarSet,
+    sidecar_schema,
     standing,
 )
 from delta_maintenance.table.write.staging import Staging, publish, staging
@@ -64,7 +75,11 @@ class WrittenCheckpoint:
     path: str
     """The top-level file, relative to the table root."""
     sidecars: tuple[Sidecar, ...]
+    """All of them."""
+    taken_over: int
+    """How many of them are an earlier checkpoint's."""
     bytes_written: int
+    """Those of sidecars that are taken over left out."""
     actions: int
     tally: Tally
     expired_tombstones: int
@@ -78,17 +93,20 @@ def write_checkpoint(
     new_id: NewId,
     engine: SidecarEngine | None = None,
     progress: Progress | None = None,
+    reuse: ReuseSurvey | None = None,
 ) -> WrittenCheckpoint:
     """Writes one checkpoint of the snapshot's version and announces it.
 
-    `FileExistsError` where another writer's classic checkpoint is there first, `RefusedError` where
-    the table's paths or statistics forbid it, `VerificationError` where the result does not read
-    back; in all these cases nothing is announced.
+    `reuse` says which sidecars of an earlier checkpoint it takes over. `FileExistsError` where
+    another writer's classic checkpoint is there first, `RefusedError` where the table's paths or
+    statistics forbid it, `VerificationError` where the result does not read back,
+    `NotReusableError` where it must not take over what it was told to; in all these cases nothing
+    is announced.
     """
     while True:
         try:
             with staging() as staged:
-                return _Writing(snapshot, spec, staged, new_id, progress).run(engine)
+                return _Writing(snapshot, spec, staged, new_id, progress, reuse).run(engine)
         except UnknownFieldsError as wider:
             # Nothing has been published: all columns have to be known before the first file.
             spec = replace(spec, layout=wider.layout)
@@ -103,6 +121,7 @@ class _Writing:
     staged: Staging
     new_id: NewId
     progress: Progress | None
+    reuse: ReuseSurvey | None
     sidecars: SidecarSet = field(
         default_factory=lambda: SidecarSet(reports=(), expired_tombstones=0)
     )
@@ -113,17 +132,41 @@ class _Writing:
         spec, store = self.spec, self.snapshot.store
         if spec.is_v2 and spec.actions_per_sidecar:
             engine = engine or LocalSidecars(self.staged, self.new_id, self.progress)
-            self.sidecars = engine.write_sidecars(self.snapshot, spec)
+            self.sidecars = engine.write_sidecars(self.snapshot, spec, reuse=self.reuse)
             self.expired = self.sidecars.expired_tombstones
         name = self._name()
-        actions = self._single_actions()
-        if spec.kind == "v2-json":
-            self._write_json(name, actions)
-        else:
-            self._write_parquet(name, actions)
+        actions = self._write_json(name) if spec.kind == "v2-json" else self._write_parquet(name)
         self._verify(name, actions)
+        if self.reuse is not None:
+            self._require_agreement()
+            require_newest(self.snapshot, self.reuse.base)
+            self._require_reused(self.reuse)
         status = publish(self.staged, store, name)
+        if self.reuse is not None:
+            try:
+                self._require_reused(self.reuse)
+            except BaseException:
+                # Ours alone, and no hint leads to it yet: readers would miss what is gone.
+                store.delete(status.path)
+                raise
         return self._announce(status, len(actions))
+
+    def _require_agreement(self) -> None:
+        """What is taken over is not read, so its sums are held against the version checksum."""
+        stated = stated_files(self.snapshot.store, self.snapshot.version)
+        tally = self._tally()
+        found = (tally.adds, tally.size)
+        if stated is not None and stated != found:
+            raise NotReusableError(
+                f"it would have {found[0]} files of {found[1]} bytes where the version checksum "
+                f"has {stated[0]} of {stated[1]}"
+            )
+
+    def _require_reused(self, reuse: ReuseSurvey) -> None:
+        """A clean-up that began before the checkpoint is visible may delete what it takes over."""
+        missing = missing_sidecars(self.snapshot.store, reuse)
+        if missing:
+            raise NotReusableError(f"{missing[0]} is gone, or has another size")
 
     def _name(self) -> str:
         version = self.snapshot.version
@@ -142,11 +185,29 @@ class _Writing:
             metadata=state.metadata,
             txns=self._txns(),
             domains=self._domains(),
-            checkpoint_metadata=CheckpointMetadata(version=self.snapshot.version)
+            checkpoint_metadata=CheckpointMetadata(version=self.snapshot.version, tags=self._tags())
             if self.spec.is_v2
             else None,
-            sidecars=[report.sidecar for report in self.sidecars.reports],
+            sidecars=[report.sidecar for report in self.sidecars.all],
         )
+
+    def _tags(self) -> dict[str, str]:
+        reports = self.sidecars.all
+        schema = None
+        if self.sidecars.reports:
+            schema = spark_schema(sidecar_schema(self.spec.layout))
+        if self.reuse is not None:
+            schema = self.reuse.with_fields_of_base(schema)
+        return checkpoint_tags(
+            self._tally(),
+            sidecar_actions=sum(report.tally.actions for report in reports),
+            sidecar_bytes=sum(report.sidecar.size_in_bytes for report in reports),
+            schema=schema,
+        )
+
+    def _tally(self) -> Tally:
+        """What all file actions of the checkpoint add up to."""
+        return Tally.total([self.inline, *(report.tally for report in self.sidecars.all)])
 
     def _txns(self) -> list[Txn]:
         txns = [txn for _, txn in sorted(self.snapshot.state.txns.items())]
@@ -159,21 +220,23 @@ class _Writing:
     def _inlines(self) -> bool:
         return not self.spec.is_v2 or not self.spec.actions_per_sidecar
 
-    def _write_parquet(self, name: str, actions: Sequence[tuple[str, dict[str, Any]]]) -> None:
-        singles = single_action_table(actions, version_2=self.spec.is_v2)
+    def _write_parquet(self, name: str) -> list[tuple[str, dict[str, Any]]]:
         layout = self.spec.layout
-        files = [pa.field("add", layout.add_type), pa.field("remove", layout.remove_type)]
-        schema = pa.schema([*files, *singles.schema])
+        singles = single_action_table(self._single_actions(), version_2=self.spec.is_v2)
+        schema = pa.schema([*sidecar_schema(layout), *singles.schema])
         with ActionFile(self.staged.path(name), schema, layout, self.spec.style) as file:
             if self._inlines:
                 for batch, expired in standing(self.snapshot, self.spec, self.progress):
                     self.expired += expired
                     file.write_files(batch.adds, batch.tombstones, add_hashes=batch.add_hashes)
-            file.write_singles(singles)
-        self.inline = file.tally
+            self.inline = file.tally
+            # The tags tell how many files there are.
+            actions = self._single_actions()
+            file.write_singles(single_action_table(actions, version_2=self.spec.is_v2))
+        return actions
 
-    def _write_json(self, name: str, actions: Sequence[tuple[str, dict[str, Any]]]) -> None:
-        lines = [json.dumps({kind: value}, ensure_ascii=False) for kind, value in actions]
+    def _write_json(self, name: str) -> list[tuple[str, dict[str, Any]]]:
+        lines: list[str] = []
         layout = self.spec.layout
         if layout.statistics_type is not None:
             # Lines have room for text alone.
@@ -190,7 +253,10 @@ class _Writing:
                     )
                 lines.extend(_json_lines("add", layout.adds(batch.adds)))
                 lines.extend(_json_lines("remove", layout.removes(batch.tombstones)))
+        actions = self._single_actions()
+        lines[:0] = [json.dumps({kind: value}, ensure_ascii=False) for kind, value in actions]
         self.staged.path(name).write_bytes("".join(f"{line}\n" for line in lines).encode())
+        return actions
 
     def _verify(self, name: str, actions: Sequence[tuple[str, dict[str, Any]]]) -> None:
         verify_checkpoint(
@@ -200,28 +266,27 @@ class _Writing:
             sidecar_store=self.snapshot.store,
             actions=actions,
             inline=self.inline if self._inlines else None,
+            open_sidecars=self.reuse is None,
         )
 
     def _announce(self, status: FileStatus, single_count: int) -> WrittenCheckpoint:
-        tally = Tally()
-        tally.add(self.inline)
-        for report in self.sidecars.reports:
-            tally.add(report.tally)
-        sidecars = tuple(report.sidecar for report in self.sidecars.reports)
-        actions = single_count + tally.adds + tally.tombstones
-        size = status.size + sum(sidecar.size_in_bytes for sidecar in sidecars)
+        tally = self._tally()
+        sidecars = tuple(report.sidecar for report in self.sidecars.all)
+        new = sum(report.sidecar.size_in_bytes for report in self.sidecars.reports)
+        actions = single_count + tally.actions
         uuid_named = self.spec.kind in ("v2-json", "v2-parquet")
         updated = announce(
             self.snapshot.store,
             version=self.snapshot.version,
             actions=actions,
-            size_in_bytes=size,
+            size_in_bytes=status.size + sum(sidecar.size_in_bytes for sidecar in sidecars),
             num_files=tally.adds,
             v2=V2CheckpointHint(
                 path=status.path.rpartition("/")[2],
                 size_in_bytes=status.size,
                 modification_time=status.modified_ms,
-                sidecar_files=sidecars,
+                # Their summaries are for the next checkpoint, and would make the hint long.
+                sidecar_files=tuple(replace(sidecar, tags=None) for sidecar in sidecars),
             )
             if uuid_named
             else None,
@@ -229,7 +294,8 @@ class _Writing:
         return WrittenCheckpoint(
             path=status.path,
             sidecars=sidecars,
-            bytes_written=size,
+            taken_over=len(self.sidecars.taken_over),
+            bytes_written=status.size + new,
             actions=actions,
             tally=tally,
             expired_tombstones=self.expired,
@@ -249,7 +315,7 @@ def announce(
     """Points `_last_checkpoint` at a published checkpoint, unless it points at a newer one."""
     path = f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"
     try:
-        current = parse_hint(store.read(path))
+        current = parse_hint(read_hint(store, path))
     except FileNotFoundError:
         current = None
     if current is not None and current.version > version:

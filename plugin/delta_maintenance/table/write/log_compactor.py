@@ -25,6 +25,7 @@ from delta_maintenance.protocol.ndjson.line_buffers import (
 from delta_maintenance.protocol.ndjson.line_prefixes import PADDING
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
+from delta_maintenance.table.read.log_file import read_listed
 from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry
 from delta_maintenance.table.write.staging import require_whole
@@ -234,7 +235,7 @@ def _filled(
 ) -> Iterator[LogBuffer]:
     """Buffers filled with commits; taken from `buffers`, or new if all are in use."""
     buffer = LogBuffer(_BATCH_BYTES)
-    for entry, data in read_ahead(store, commits, lambda entry: store.read(entry.path)):
+    for entry, data in read_ahead(store, commits, lambda entry: read_listed(store, entry.status)):
         if not buffer.add(entry.path, data):
             yield buffer
             buffer = buffers.pop() if buffers else LogBuffer(_BATCH_BYTES)

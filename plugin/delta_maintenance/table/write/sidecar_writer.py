@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Protocol, Self
 
 import pyarrow as pa
 
@@ -17,14 +18,20 @@ from delta_maintenance.clock import NewId
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import PathAudit
-from delta_maintenance.protocol.delta_log.checkpoint_rows import unexpired
+from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout, unexpired
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY
+from delta_maintenance.protocol.delta_log.sidecar_summary import (
+    SidecarSummary,
+    bare_name,
+)
+from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.active_files import StandingFiles
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.write.action_file import ActionFile, Tally
+from delta_maintenance.table.write.action_file import ActionFile
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
+from delta_maintenance.table.write.sidecar_reuse import ReuseSurvey
 from delta_maintenance.table.write.staging import Staging, publish
 from delta_maintenance.table.write.verify import verify_sidecar
 
@@ -33,10 +40,22 @@ _PARALLEL_UPLOADS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarReport:
-    """A published sidecar and what is in it."""
+    """A sidecar of a checkpoint and what is in it."""
 
     sidecar: Sidecar
-    tally: Tally
+    """With its summary in the tags."""
+    summary: SidecarSummary
+
+    @classmethod
+    def of(cls, sidecar: Sidecar, summary: SidecarSummary) -> Self:
+        """The sidecar, with the summary added to its tags."""
+        tags = {**(sidecar.tags or {}), **summary.to_tags(bare_name(sidecar))}
+        return cls(sidecar=replace(sidecar, tags=tags), summary=summary)
+
+    @property
+    def tally(self) -> Tally:
+        """What its file actions add up to."""
+        return self.summary.tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,29 +63,37 @@ class SidecarSet:
     """The sidecars of one checkpoint."""
 
     reports: tuple[SidecarReport, ...]
+    """Those that have been written for it."""
     expired_tombstones: int
+    """How many were left out."""
+    taken_over: tuple[SidecarReport, ...] = ()
+    """Those of an earlier checkpoint."""
+
+    @property
+    def all(self) -> tuple[SidecarReport, ...]:
+        """New ones first: readers take the columns of the first sidecar for those of all."""
+        return (*self.reports, *self.taken_over)
 
 
 class SidecarEngine(Protocol):
     """Who writes the sidecars: this process, or a cluster."""
 
-    def write_sidecars(self, snapshot: Snapshot, spec: CheckpointSpec) -> SidecarSet:
-        """Writes, verifies and publishes every file action of the snapshot that stands."""
+    def survey(self, snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
+        """What an incremental checkpoint of this snapshot would take over.
+
+        `NotReusableError` where nothing can be taken over.
+        """
         ...
 
+    def write_sidecars(
+        self, snapshot: Snapshot, spec: CheckpointSpec, *, reuse: ReuseSurvey | None = None
+    ) -> SidecarSet:
+        """Writes, verifies and publishes every file action of the snapshot that stands.
 
-class LocalSidecars:
-    """Writes sidecars in this process, one after the other, of at most so many actions each."""
-
-    def __init__(self, staged: Staging, new_id: NewId, progress: Progress | None = None) -> None:
-        self._staged = staged
-        self._new_id = new_id
-        self._progress = progress
-
-    def write_sidecars(self, snapshot: Snapshot, spec: CheckpointSpec) -> SidecarSet:
-        """See `SidecarEngine`. Publishes nothing before the last sidecar is verified."""
-        files = standing(snapshot, spec, self._progress)
-        return roll_sidecars(files, spec, self._staged, snapshot.store, self._new_id)
+        With `reuse`, which is a survey of this very snapshot, only those that are not in a sidecar
+        which is taken over; `NotReusableError` where what is read contradicts the survey.
+        """
+        ...
 
 
 def roll_sidecars(
@@ -77,37 +104,92 @@ def roll_sidecars(
     new_id: NewId,
 ) -> SidecarSet:
     """Sidecars of what `kept` gives. Publishes nothing before the last one is verified."""
-    rolling = RollingSidecars(staged, spec, new_id)
     expired = 0
-    try:
+    with RollingSidecars(staged, spec, new_id) as rolling:
         for batch, dropped in files:
             expired += dropped
             rolling.write(batch)
-        rolling.finish()
-    except BaseException:
-        rolling.abandon()
-        raise
     return SidecarSet(reports=rolling.publish(store), expired_tombstones=expired)
 
 
 class RollingSidecars:
     """Sidecars under way: each is staged and verified, all are published together.
 
-    A full one is completed and read back in a thread of its own while the next one fills up.
+    Live files and tombstones have sidecars of their own: the former stay, the latter expire. When
+    the block ends, all are complete and verified, or abandoned where it raises.
     """
 
     def __init__(self, staged: Staging, spec: CheckpointSpec, new_id: NewId) -> None:
         self._staged = staged
+        # A full sidecar is completed and read back while the next one fills up.
+        self._thread = ThreadPoolExecutor(1)
+        self._adds = _Rolling(staged, spec, new_id, self._thread)
+        self._tombstones = _Rolling(staged, spec, new_id, self._thread)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            for rolling in (self._adds, self._tombstones):
+                if kind is None:
+                    rolling.finish()
+        finally:
+            self._thread.shutdown()
+            for rolling in (self._adds, self._tombstones):
+                rolling.abandon()
+
+    def write(self, batch: StandingFiles) -> None:
+        """Appends file actions, starting new sidecars as they fill up."""
+        adds, tombstones = batch.adds, batch.tombstones
+        self._adds.write(StandingFiles(adds, tombstones.slice(0, 0), batch.add_hashes))
+        self._tombstones.write(StandingFiles(adds.slice(0, 0), tombstones))
+
+    def cut(self, *, at_least: int = 1) -> None:
+        """Completes the sidecars under way that hold at least so many file actions."""
+        self._adds.cut(at_least)
+        self._tombstones.cut(at_least)
+
+    def publish(self, store: Store) -> tuple[SidecarReport, ...]:
+        """Makes all of them visible; nothing refers to them yet."""
+        done = [*self._adds.done, *self._tombstones.done]
+        with ThreadPoolExecutor(_PARALLEL_UPLOADS) as pool:
+            statuses = list(pool.map(lambda one: publish(self._staged, store, one.name), done))
+        return tuple(
+            SidecarReport.of(_sidecar(status), one.verified.result())
+            for status, one in zip(statuses, done, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A complete sidecar."""
+
+    name: str
+    verified: Future[SidecarSummary]
+
+
+class _Rolling:
+    """One sidecar after the other."""
+
+    def __init__(
+        self, staged: Staging, spec: CheckpointSpec, new_id: NewId, thread: ThreadPoolExecutor
+    ) -> None:
+        self._staged = staged
         self._spec = spec
         self._new_id = new_id
-        self._thread = ThreadPoolExecutor(1)
-        self._done: list[tuple[str, Tally, Future[None]]] = []
+        self._thread = thread
+        self.done: list[_Done] = []
         self._name = ""
         self._file: ActionFile | None = None
         self._room = 0
 
     def write(self, batch: StandingFiles) -> None:
-        """Appends file actions, starting new sidecars as they fill up."""
         adds, tombstones, hashes = batch.adds, batch.tombstones, batch.add_hashes
         while adds.num_rows + tombstones.num_rows:
             if self._file is None:
@@ -126,37 +208,15 @@ class RollingSidecars:
             if not self._room:
                 self._complete()
 
+    def cut(self, at_least: int) -> None:
+        if self._spec.actions_per_sidecar - self._room >= at_least:
+            self._complete()
+
     def finish(self) -> None:
-        """Completes the last sidecar and waits until all are verified."""
         self._complete()
         self._wait()
-        self._thread.shutdown()
-
-    def _complete(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            self._wait()
-            verified = self._thread.submit(_close_and_verify, file, self._staged, self._name)
-            self._done.append((self._name, file.tally, verified))
-
-    def _wait(self) -> None:
-        if self._done:
-            self._done[-1][-1].result()
-
-    def publish(self, store: Store) -> tuple[SidecarReport, ...]:
-        """Makes all of them visible; nothing refers to them yet."""
-        with ThreadPoolExecutor(_PARALLEL_UPLOADS) as pool:
-            statuses = list(
-                pool.map(lambda done: publish(self._staged, store, done[0]), self._done)
-            )
-        return tuple(
-            SidecarReport(sidecar=_sidecar(status), tally=tally)
-            for status, (_, tally, _) in zip(statuses, self._done, strict=True)
-        )
 
     def abandon(self) -> None:
-        """Lets go of the sidecars under way."""
-        self._thread.shutdown()
         file, self._file = self._file, None
         if file is not None:
             file.abandon()
@@ -164,14 +224,37 @@ class RollingSidecars:
     def _begin(self) -> None:
         self._name = f"{SIDECAR_DIRECTORY}/{self._new_id()}.parquet"
         layout = self._spec.layout
-        schema = pa.schema([("add", layout.add_type), ("remove", layout.remove_type)])
-        self._file = ActionFile(self._staged.path(self._name), schema, layout, self._spec.style)
+        self._file = ActionFile(
+            self._staged.path(self._name),
+            sidecar_schema(layout),
+            layout,
+            self._spec.style,
+            is_sidecar=True,
+        )
         self._room = self._spec.actions_per_sidecar
 
+    def _complete(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            self._wait()
+            verified = self._thread.submit(_close_and_verify, file, self._staged, self._name)
+            self.done.append(_Done(self._name, verified))
 
-def _close_and_verify(file: ActionFile, staged: Staging, name: str) -> None:
+    def _wait(self) -> None:
+        if self.done:
+            self.done[-1].verified.result()
+
+
+def sidecar_schema(layout: FileActionLayout) -> pa.Schema:
+    """The columns of every sidecar, those of live files and those of tombstones alike."""
+    return pa.schema([("add", layout.add_type), ("remove", layout.remove_type)])
+
+
+def _close_and_verify(file: ActionFile, staged: Staging, name: str) -> SidecarSummary:
     file.close()
-    verify_sidecar(staged, name, file.tally)
+    assert file.summary is not None
+    verify_sidecar(staged, name, file.summary)
+    return file.summary
 
 
 def standing(
@@ -229,6 +312,11 @@ def commit_times(snapshot: Snapshot) -> dict[int, int]:
         for entry in snapshot.segment.commits
         if entry.file.version is not None
     }
+
+
+def taken_over(survey: ReuseSurvey) -> tuple[SidecarReport, ...]:
+    """The sidecars of the base that a new checkpoint refers to as they are."""
+    return tuple(SidecarReport.of(each.found.sidecar, each.found.summary) for each in survey.kept)
 
 
 def _sidecar(status: FileStatus) -> Sidecar:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, parse_log_file_name
+from delta_maintenance.scratch import scratch_folder
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry
@@ -39,9 +39,9 @@ class Staging:
 @contextmanager
 def staging() -> Iterator[Staging]:
     """A staging folder that is gone at the end of the block, whatever happens."""
-    with tempfile.TemporaryDirectory(prefix="delta-maintenance-") as root:
-        (Path(root) / LOG_DIRECTORY / SIDECAR_DIRECTORY).mkdir(parents=True)
-        yield Staging(LocalStore(root), Path(root))
+    with scratch_folder() as root:
+        (root / LOG_DIRECTORY / SIDECAR_DIRECTORY).mkdir(parents=True)
+        yield Staging(LocalStore(str(root)), root)
 
 
 def publish(staged: Staging, store: Store, name: str) -> FileStatus:

@@ -14,28 +14,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delta_maintenance.errors import VerificationError
+from delta_maintenance.errors import CorruptTableError, VerificationError
+from delta_maintenance.protocol.actions.paths import written_places
+from delta_maintenance.protocol.columns.key_hash import hash_texts
+from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
 from delta_maintenance.protocol.delta_log.checkpoint_rows import single_actions
+from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary
+from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.checkpoint_reader import (
     FILE_COLUMNS,
     Checkpoint,
-    UnusableCheckpointError,
 )
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles
-from delta_maintenance.table.write.action_file import Tally
 from delta_maintenance.table.write.staging import Staging
 
 _FIELDS = ("path", "size", "deletionVector")
 
 
-def verify_sidecar(staged: Staging, name: str, files: Tally) -> None:
-    """`VerificationError` unless the staged sidecar holds exactly these file actions."""
+def verify_sidecar(staged: Staging, name: str, summary: SidecarSummary) -> None:
+    """`VerificationError` unless the staged sidecar holds exactly these file actions, and its
+    filter knows the places of all of them."""
     path = f"{LOG_DIRECTORY}/{name}"
     found = Tally()
     with _reading_back(path), pq.ParquetFile(staged.path(name)) as parquet:
+        known = _filter_of(staged, name, summary)
         for action in FILE_COLUMNS:
             columns = [f"{action}.{field}" for field in _FIELDS]
             for batch in parquet.iter_batches(columns=columns):
@@ -44,7 +49,21 @@ def verify_sidecar(staged: Staging, name: str, files: Tally) -> None:
                 table = pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows)])
                 none = table.slice(0, 0)
                 found.include(*((table, none) if action == "add" else (none, table)))
-    _require_files(path, found, files)
+                if known is not None and not _knows_all(known, table["path"]):
+                    raise _different(path, "its filter does not know all of its files")
+    _require_files(path, found, summary.tally)
+
+
+def _knows_all(known: MembershipFilter, paths: pa.ChunkedArray) -> bool:
+    return all(known.may_hold(hash_texts(written_places(chunk))).all() for chunk in paths.chunks)
+
+
+def _filter_of(staged: Staging, name: str, summary: SidecarSummary) -> MembershipFilter | None:
+    if summary.filter is None:
+        return None
+    with staged.path(name).open("rb") as file:
+        file.seek(summary.filter.offset)
+        return MembershipFilter.from_bytes(file.read(summary.filter.length))
 
 
 def verify_checkpoint(
@@ -55,17 +74,20 @@ def verify_checkpoint(
     sidecar_store: Store,
     actions: Sequence[tuple[str, Mapping[str, Any]]],
     inline: Tally | None,
+    open_sidecars: bool = True,
 ) -> None:
     """`VerificationError` unless the staged top-level file holds exactly these actions.
 
-    Its sidecars are in `sidecar_store` already. `inline` is what its own file actions add up to,
-    None where sidecars hold them.
+    Its sidecars are in `sidecar_store` already, and can be opened unless `open_sidecars` is False.
+    `inline` is what its own file actions add up to, None where sidecars hold them.
     """
     entry = staged.entry(name)
     found = Tally()
     with _reading_back(entry.path):
         files = CheckpointFiles(version, entry.file.kind, (entry,))
-        checkpoint = Checkpoint(staged.store, files, sidecar_store=sidecar_store)
+        checkpoint = Checkpoint(
+            staged.store, files, sidecar_store=sidecar_store, open_sidecars=open_sidecars
+        )
         if inline is not None:
             fields = {action: _FIELDS for action in FILE_COLUMNS}
             keys = MapKeys(partition_columns=frozenset())
@@ -120,8 +142,8 @@ def _reading_back(path: str) -> Iterator[None]:
     # Told apart from damage to the checkpoint that the snapshot itself is read from.
     try:
         yield
-    except (UnusableCheckpointError, pa.ArrowException, OSError) as error:
-        problem = error.problem if isinstance(error, UnusableCheckpointError) else str(error)
+    except (CorruptTableError, pa.ArrowException, OSError) as error:
+        problem = error.problem if isinstance(error, CorruptTableError) else str(error)
         raise VerificationError(
             f"what was written cannot be read back: {problem}",
             file=path,

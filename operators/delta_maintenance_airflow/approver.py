@@ -1,0 +1,75 @@
+"""Who approves, and what may be asked for by hand: the settings of an administrator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
+from delta_maintenance_airflow.settings import any_address, separate_approver
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from delta_maintenance.policies.definition.policy import Policy
+
+_SHORT_RETENTION = ("allow_short_retention", "no_other_writers")
+"""Options by which an operation deletes what is younger than a table's own retention."""
+
+
+def name_of(user: Mapping[str, Any] | None) -> str | None:
+    """The name of a person who answered; None where a timeout did."""
+    return None if user is None else str(user.get("name") or user.get("id") or "") or None
+
+
+def require_other_person(context: Context, user: Mapping[str, Any] | None) -> None:
+    """Fails the try where the person who approves is the one who triggered the run.
+
+    Only where `[delta_maintenance] separate_approver` asks for that. Runs that a schedule or an
+    asset has started were triggered by nobody.
+    """
+    if not separate_approver():
+        return
+    run = context["dag_run"]
+    requester = getattr(run, "triggering_user_name", None)
+    if requester is None and str(getattr(run, "run_type", "")) != "manual":
+        return
+    approvers = {str(user[key]) for key in ("id", "name") if user.get(key)} if user else set()
+    if requester is None or not approvers or requester in approvers:
+        raise AirflowException(
+            f"the run was triggered by {requester or 'a person whose name is unknown'}; the "
+            "approval must be given by another person, so it is asked for again"
+        )
+
+
+def require_allowed_options(options: Mapping[str, Any], *, short_retention: bool) -> None:
+    """Fails the task for options that take a right of their own."""
+    given = [name for name in _SHORT_RETENTION if options.get(name)]
+    if given and not short_retention:
+        raise AirflowFailException(
+            f"this Dag may not shorten a retention: leave out {' and '.join(given)}, or use the "
+            "Dag that `delta_maintenance_dags(short_retention=...)` adds"
+        )
+    if options.get("inventory") and not any_address():
+        raise AirflowFailException(
+            "an inventory has an address outside of the policy: leave it out, or have "
+            "[delta_maintenance] any_address set in Airflow's configuration"
+        )
+
+
+def require_table_of_policy(policy: Policy, uri: str) -> None:
+    """Fails the task for the address of a table that the policy neither names nor finds.
+
+    `[delta_maintenance] any_address` opens every address to everybody who may trigger the Dag.
+    """
+    if any_address():
+        return
+    plain = uri.rstrip("/")
+    # A pattern is text: it would take such a segment for the name of a folder.
+    leaves = any(segment in (".", "..") for segment in plain.split("/"))
+    named = any(table.uri.rstrip("/") == plain for table in policy.named_tables)
+    if leaves or not (named or any(entry.covers(plain) for entry in policy.patterns)):
+        raise AirflowFailException(
+            f"{uri[:300]} is no table of the policy: add it there, or have [delta_maintenance] "
+            "any_address set in Airflow's configuration"
+        )

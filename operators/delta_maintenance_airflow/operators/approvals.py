@@ -1,0 +1,285 @@
+"""Operators that have the plans of a run approved, all of them in one task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime, time, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.sdk import BaseOperator, Param
+from airflow.sdk.bases.xcom import BaseXCom
+
+from delta_maintenance import clock
+from delta_maintenance_airflow.approver import name_of, require_other_person
+from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
+from delta_maintenance_airflow.failures import retrying_only_what_may_pass
+from delta_maintenance_airflow.hooks.policy import PolicyHook
+from delta_maintenance_airflow.operators.plan_texts import plans_text
+from delta_maintenance_airflow.operators.policy import (
+    DeltaPolicyRunOperator,
+    entry_of,
+    link_to,
+    task_key,
+)
+from delta_maintenance_airflow.policy_work import submitter
+from delta_maintenance_airflow.progress import LoggedProgress
+from delta_maintenance_airflow.settings import assessment_store
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from delta_maintenance.errors import BusyError
+    from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
+    from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.models import RunResult
+    from delta_maintenance.policies.pending import PendingPlan
+
+APPROVE, REJECT, SNOOZE, LATER = "Approve", "Reject", "Snooze", "Ask again later"
+ALL = "all of them"
+_PUT_OFF = timedelta(days=7)
+_WAITING = "needs-approval"
+_OPEN = ("awaiting_input", "deferred")
+_READS_AT_ONCE = 16
+
+
+class DeltaPendingPlansOperator(BaseOperator):
+    """Collects the plans that wait for an approval after a run over the tables of a policy.
+
+    Returns them as `PendingPlan` in JSON, those first that have waited longest. Without any, or
+    while an earlier run of the Dag has its question open, the task is skipped, and so is what
+    follows it: what waits is asked about by a later run.
+
+    :param assess_task: the mapped task of `DeltaAssessOperator`.
+    :param run_task: the mapped task of `DeltaPolicyRunOperator`.
+    :param approve_task: the task of `DeltaApprovalsOperator`.
+    :param most: how many plans one question has, at most.
+    """
+
+    ui_color = "#00add4"
+
+    def __init__(
+        self, *, assess_task: str, run_task: str, approve_task: str, most: int = 100, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.assess_task = assess_task
+        self.run_task = run_task
+        self.approve_task = approve_task
+        self.most = most
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        ti = context["ti"]
+        names = [
+            *(row["name"] for some in _all(ti, self.assess_task) for row in some if row["waits"]),
+            *(each["name"] for each in _all(ti, self.run_task) if _asks(each)),
+        ]
+        if not names:
+            raise AirflowSkipException("no plan waits for an approval")
+        open_questions = ti.get_ti_count(
+            dag_id=ti.dag_id, task_ids=[self.approve_task], states=list(_OPEN)
+        )
+        if open_questions:
+            raise AirflowSkipException("an earlier run waits for its approvals already")
+        with retrying_only_what_may_pass():
+            store = assessment_store()
+            pending = _pending(store, dict.fromkeys(names), now=clock.now())
+            chosen = pending[: self.most]
+            if len(pending) > len(chosen):
+                self.log.info("%d more plans are asked about later", len(pending) - len(chosen))
+            link = link_to(context).rpartition("/")[0] + f"/{self.approve_task}"
+            for plan in chosen:
+                store.link_pending(plan.name, [plan.operation], link)
+        if not chosen:
+            raise AirflowSkipException("no plan waits for an approval")
+        return [plan.to_json() for plan in chosen]
+
+
+class DeltaApprovalsOperator(HITLOperator):
+    """Asks once about all plans that wait, and returns those that somebody approved.
+
+    The question shows the plans as a table and offers them as a list. The answer holds for the
+    chosen plans: *Approve*, *Reject* (they are not asked about for a week) or *Snooze* (until the
+    date given, or for a week). All others wait on, and so do all of them without an answer in time.
+
+    Returns, for `DeltaApprovedRunOperator`, an object with `table` and `plans` for each table.
+    Where `[delta_maintenance] separate_approver` is set and a person triggered the run, that person
+    cannot approve.
+
+    :param plans: what `DeltaPendingPlansOperator` returned. (templated)
+    """
+
+    template_fields: Sequence[str] = (*HITLOperator.template_fields, "plans")
+    ui_color = "#00add4"
+
+    def __init__(
+        self,
+        *,
+        plans: Sequence[Mapping[str, Any]],
+        response_timeout: timedelta | None = timedelta(hours=24),
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("subject", "Delta tables: plans wait for your approval")
+        # Airflow hands in the parameters of the Dag, which are no part of the question.
+        kwargs["params"] = {"plans": _choice([]), "snooze_until": _date()}
+        super().__init__(
+            options=[APPROVE, REJECT, SNOOZE, LATER],
+            defaults=LATER,
+            response_timeout=response_timeout,
+            **kwargs,
+        )
+        self.plans = plans
+
+    def execute(self, context: Context) -> Any:
+        pending = self._pending
+        self.body = plans_text(pending)
+        self.params["plans"] = _choice([ALL, *(plan.label for plan in pending)])
+        return super().execute(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> list[dict[str, Any]]:
+        if "error" in event:
+            self.process_trigger_event_error(event)
+        given = event.get("params_input") or {}
+        chosen = self._chosen(given.get("plans") or ())
+        answer, user = (event.get("chosen_options") or [LATER])[0], event.get("responded_by_user")
+        by = name_of(user)
+        self.log.info("%s, by %s: %s", answer, by or "nobody", [plan.label for plan in chosen])
+        if answer == APPROVE:
+            require_other_person(context, user)
+            return _by_table(chosen)
+        if answer in (REJECT, SNOOZE):
+            until = _until(given.get("snooze_until") if answer == SNOOZE else None)
+            self._put_off(chosen, "snoozed" if answer == SNOOZE else "rejected", until, by)
+        return []
+
+    @property
+    def _pending(self) -> list[PendingPlan]:
+        from delta_maintenance.policies.pending import PendingPlan
+
+        return [PendingPlan.from_json(plan) for plan in self.plans]
+
+    def _chosen(self, labels: Iterable[str]) -> list[PendingPlan]:
+        pending, wanted = self._pending, set(labels)
+        if ALL in wanted:
+            return pending
+        unknown = wanted - {plan.label for plan in pending}
+        if unknown:
+            raise AirflowException(f"these plans were not shown: {sorted(unknown)[:3]}")
+        return [plan for plan in pending if plan.label in wanted]
+
+    def _put_off(
+        self, plans: Iterable[PendingPlan], answer: Any, until: datetime, by: str | None
+    ) -> None:
+        from delta_maintenance.policies.pending import PutOff
+
+        store = assessment_store()
+        for plan in plans:
+            put_off = PutOff(
+                operation=plan.operation, answer=answer, until=until, at=clock.now(), by=by
+            )
+            store.put_off(plan.name, put_off)
+
+
+class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
+    """Runs approved plans of one table, in order, each exactly as it was shown.
+
+    An operation is planned again as of the time of the approved plan. Where that comes to something
+    else, because the table has changed, the task fails and changes nothing. The limits of the
+    policy hold; its hours do not, since a person has just agreed.
+
+    Takes the parameters of `DeltaPolicyRunOperator`, and:
+
+    :param plans: the approved plans in JSON. (templated)
+    """
+
+    template_fields: Sequence[str] = (*DeltaPolicyRunOperator.template_fields, "plans")
+
+    def __init__(self, *, plans: Sequence[Mapping[str, Any]], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.plans = plans
+
+    def busy(self, error: BusyError) -> Exception:
+        # Somebody has agreed: it is tried again.
+        return AirflowException(str(error))
+
+    def work(
+        self, table: PolicyTable, context: Context, known: AssessmentEntry | None
+    ) -> RunResult:
+        from delta_maintenance.policies.approval import ApprovedPlan
+        from delta_maintenance.policies.on_demand import run_plans
+
+        return run_plans(
+            PolicyHook(table.rules.storage).open_table(table.uri),
+            table,
+            [ApprovedPlan.from_json(plan) for plan in self.plans],
+            last_runs=known.last_runs if known is not None else (),
+            submit=submitter(context, task_key(self, context), self._submissions.append),
+            progress=LoggedProgress(self.log),
+        )
+
+
+def _pending(store: AssessmentStore, names: Iterable[str], *, now: datetime) -> list[PendingPlan]:
+    """The plans of these tables that nobody put off, those first that have waited longest."""
+    from delta_maintenance.policies.pending import PLAN_LIFE, put_off_operations
+
+    with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
+        entries = [entry for entry in pool.map(lambda name: entry_of(store, name), names) if entry]
+    waiting = [
+        plan
+        for entry in entries
+        for plan in entry.pending
+        if plan.operation not in put_off_operations(entry.put_off, now=now)
+        and now - plan.plan.planned_at < PLAN_LIFE
+    ]
+    return sorted(waiting, key=lambda plan: (plan.due_since, plan.name))
+
+
+def _by_table(plans: Iterable[PendingPlan]) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for plan in plans:
+        table = {"name": plan.name, "uri": plan.uri}
+        row = found.setdefault(plan.name, {"table": table, "plans": []})
+        row["plans"].append(plan.plan.to_json())
+    return list(found.values())
+
+
+def _asks(told: Mapping[str, Any]) -> bool:
+    return any(each.endswith(f": {_WAITING}") for each in told.get("operations") or ())
+
+
+def _all(ti: Any, task_id: str) -> list[Any]:
+    found = ti.xcom_pull(task_ids=[task_id], key=BaseXCom.XCOM_RETURN_KEY) or []
+    return [each for each in found if each is not None]
+
+
+def _choice(labels: Sequence[str]) -> Param:
+    return Param(
+        [],
+        type="array",
+        source="task",
+        items={"type": "string"},
+        examples=list(labels),
+        title="Plans",
+        description="The plans that the answer holds for.",
+    )
+
+
+def _date() -> Param:
+    return Param(
+        None,
+        source="task",
+        type=["string", "null"],
+        format="date",
+        title="Snooze until",
+        description="For Snooze: ask again on this day. By default in a week.",
+    )
+
+
+def _until(text: str | None) -> datetime:
+    if not text:
+        return clock.now() + _PUT_OFF
+    try:
+        day = date.fromisoformat(text[:10])
+    except ValueError:
+        raise AirflowException(f"{text[:40]!r} is no date; give one such as 2026-12-31") from None
+    return datetime.combine(day, time(), UTC)

@@ -1,0 +1,79 @@
+"""Plans for people who approve them, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from delta_maintenance.policies.pending import PendingPlan
+
+_MOST = 8_000
+"""Characters of a text: it stands in Airflow's database."""
+_LONGEST = 300
+"""Characters of one cell."""
+
+
+def plans_text(plans: Sequence[PendingPlan]) -> str:
+    """Several plans as one table."""
+    from delta_maintenance.operations.core.facts import count_text, size_text
+
+    tables = len({plan.name for plan in plans})
+    total = size_text(sum(plan.bytes for plan in plans))
+    verb = "waits" if len(plans) == 1 else "wait"
+    sentence = (
+        f"{count_text(len(plans), 'plan')} on {count_text(tables, 'table')} {verb} for approval; "
+        f"together they delete {count_text(sum(plan.files for plan in plans), 'file')} ({total}). "
+        "Choose plans below, and then what becomes of them. The others are asked about again."
+    )
+    rows = [
+        (
+            plan.name,
+            plan.operation,
+            f"{plan.files:,}",
+            size_text(plan.bytes),
+            f"{plan.share:.0%}" if plan.share is not None else "",
+            f"{plan.due_since:%Y-%m-%d %H:%M} UTC",
+            plan.reason,
+        )
+        for plan in plans
+    ]
+    columns = ("table", "operation", "deletes files", "bytes", "share", "waits since", "why")
+    return _bounded(f"{sentence}\n\n", columns, rows)
+
+
+def plan_text(operation: str, reason: str, plan: Mapping[str, Any] | None) -> str:
+    """One plan: a sentence, and a table of its facts."""
+    from delta_maintenance.operations.core.facts import fact_lines, shown
+    from delta_maintenance.operations.core.registry import find
+
+    if plan is None:
+        return f"{operation}: {reason}"
+    record = find(operation)
+    facts = record.plan_facts(record.plan.from_json(plan))
+    rows = [(name, line) for name, value in shown(facts) for line in fact_lines(value)]
+    return _bounded(f"{operation}: {reason}\n\n", ("fact", "value"), rows)
+
+
+def _bounded(text: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [_row(columns), _row(["---"] * len(columns))]
+    size = len(text) + sum(map(len, lines))
+    for number, cells in enumerate(rows):
+        line = _row([_cell(cell) for cell in cells])
+        if size + len(line) > _MOST:
+            more = f"\n\nand {len(rows) - number} more, in the log of the task that planned"
+            return text + "\n".join(lines) + more
+        size += len(line) + 1
+        lines.append(line)
+    return text + "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(text: str) -> str:
+    """Other people's text as a code span, so that nothing of it is taken for Markdown or HTML."""
+    plain = " ".join(str(text).split()).replace("`", "'").replace("|", "¦")
+    shortened = plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST - 1]}…"
+    return f"`{shortened}`" if shortened else ""

@@ -1,0 +1,99 @@
+"""What the watcher of one table makes of its polls: events, and the position to remember."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from delta_maintenance.errors import StorageError
+from delta_maintenance_airflow.triggers.cursor import Position
+
+if TYPE_CHECKING:
+    from delta_maintenance.operations.watch import CommitCount
+    from delta_maintenance_airflow.triggers.table_stream import News
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The outcome of one poll."""
+
+    position: Position
+    """What to remember; if there is an event, only once that is certain to be kept."""
+    event: dict[str, Any] | None = None
+    """What to tell: `status`, `table`, and the versions or the error."""
+
+
+class CommitWatcher:
+    """Counts the commits of one table that change data, and decides when to tell of them."""
+
+    def __init__(
+        self,
+        table_uri: str,
+        *,
+        min_commits: int = 1,
+        operations: Sequence[str] = (),
+        position: Position | None = None,
+    ) -> None:
+        self._table_uri = table_uri
+        self._min_commits = min_commits
+        self._operations = tuple(operations)
+        self._position = position
+        self._count: CommitCount | None = None
+
+    async def take(self, news: News) -> Seen | None:
+        """Takes in what a poll shows. None if nothing changed that has to be remembered."""
+        trouble = news.trouble
+        if trouble is None:
+            count = self._counting(news.version)
+            try:
+                # Without a new version there is nothing to ask the store for.
+                if news.version > count.version:
+                    await news.stream.count(count, newest=news.version, enough=self._min_commits)
+            except StorageError as error:
+                if error.retryable:
+                    _log.warning("%s", error)
+                    return None
+                trouble = error
+        if trouble is not None:
+            return self._in_trouble(trouble)
+        assert self._position is not None
+        told = self._position.told
+        if count.counted < self._min_commits:
+            self._position = Position(version=count.version, told=told, counted=count.counted)
+            return Seen(self._position)
+        self._position = Position(version=count.version, told=count.version)
+        count.counted = 0
+        return Seen(
+            self._position, self._event("changed", from_version=told, to_version=count.version)
+        )
+
+    def _counting(self, newest: int) -> CommitCount:
+        # Loaded by now, by whoever opened the table.
+        from delta_maintenance.operations.watch import CommitCount, CommitFilter
+
+        if self._position is None:
+            self._position = Position(version=newest, told=newest)
+        if self._count is None or newest < self._position.version:
+            if newest < self._position.version:
+                # Another table took the place of the one that was known: all of it is new.
+                self._position = Position(version=-1, told=-1)
+            accepts = CommitFilter(data_changes_only=True, operations=self._operations)
+            self._count = CommitCount(
+                accepts, version=self._position.version, counted=self._position.counted
+            )
+        return self._count
+
+    def _in_trouble(self, trouble: Exception) -> Seen | None:
+        name = type(trouble).__name__
+        if self._position is not None and self._position.trouble == name:
+            return None
+        _log.error("%s", trouble)
+        self._position = replace(self._position or Position(version=-1, told=-1), trouble=name)
+        return Seen(self._position, self._event("error", error=name, message=str(trouble)))
+
+    def _event(self, status: str, **facts: Any) -> dict[str, Any]:
+        return {"status": status, "table": self._table_uri, **facts}

@@ -1,0 +1,1 @@
+"""Commits of tables: the sensor that wakes on them, and the observed asset of a table."""

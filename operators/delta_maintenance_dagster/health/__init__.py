@@ -1,0 +1,1 @@
+"""The health of tables: asset checks, and the metadata that Dagster shows."""

@@ -1,0 +1,301 @@
+"""Asset checks on the health of a table, from the assessment that maintenance also starts with."""
+
+# Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+from delta_maintenance import clock
+from delta_maintenance.operations.core.registry import known
+from delta_maintenance_dagster import memory
+from delta_maintenance_dagster.health import metadata
+from delta_maintenance_dagster.health.log_picture import log_picture
+from delta_maintenance_dagster.references import Reference
+from delta_maintenance_dagster.resources import DeltaStorageResource
+from delta_maintenance_dagster.tables import DeltaTable
+
+if TYPE_CHECKING:
+    from delta_maintenance.operations.health.models import TableHealth
+    from delta_maintenance.policies.models import Assessment
+
+
+class HealthThresholds(dg.Model, dg.Resolvable):
+    """The thresholds of warnings. The policy of a table takes precedence."""
+
+    max_commits_since_checkpoint: int = Field(
+        default=100,
+        ge=0,
+        description="Commits to be replayed, where the policy has no `checkpoint.max_commits`.",
+    )
+    max_expired_log_files: int = Field(
+        default=1_000, ge=0, description="Files of the log past the log retention."
+    )
+    max_small_file_share: float = Field(
+        default=0.5, ge=0, le=1, description="Of the live files; from 100 files on."
+    )
+    max_reclaimable_bytes: int = Field(
+        default=100 << 30,
+        ge=0,
+        description="Where the policy has no `vacuum.min_reclaimable`.",
+    )
+    max_deletion_vector_share: float = Field(
+        default=0.3, ge=0, le=1, description="Of the live files; from 100 files on."
+    )
+    min_log_retention_days: float = Field(
+        default=7, ge=0, description="A shorter history leaves little to go back to."
+    )
+    min_deleted_file_retention_days: float = Field(
+        default=7,
+        ge=0,
+        description=("A shorter retention deletes files that long-running readers still need."),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """One check of one table."""
+
+    name: str
+    passed: bool
+    said: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def evaluation(self, table: DeltaTable) -> dg.AssetCheckEvaluation:
+        """As an event of a run that is about something else."""
+        return dg.AssetCheckEvaluation(
+            asset_key=table.key,
+            check_name=self.name,
+            passed=self.passed,
+            metadata=self.facts,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=self.said,
+        )
+
+    def result(self, table: DeltaTable) -> dg.AssetCheckResult:
+        """The judgement as the result of a check."""
+        return dg.AssetCheckResult(
+            asset_key=table.key,
+            check_name=self.name,
+            passed=self.passed,
+            metadata=self.facts,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=self.said,
+        )
+
+
+_SPECS = {
+    "checkpoint_lag": "Opening the table replays few commits.",
+    "log_length": "The log has few files past its retention.",
+    "small_files": "Most data files are worth being opened.",
+    "reclaimable_bytes": "Little is stored that no version needs.",
+    "deletion_vector_share": "Few files are read together with a deletion vector.",
+    "retention_settings": "Versions and removed files are kept for long enough.",
+    "protocol": "Protocol and properties are as the policy requires, and permit maintenance.",
+}
+_FEW = 100
+"""The number of files below which a share has little meaning."""
+
+
+def check_specs(table: DeltaTable) -> list[dg.AssetCheckSpec]:
+    """The checks of a table, on the asset of the table itself."""
+    return [
+        dg.AssetCheckSpec(name, asset=table.key, description=description)
+        for name, description in _SPECS.items()
+    ]
+
+
+def build_health_checks(
+    table: DeltaTable,
+    *,
+    storage: Reference[DeltaStorageResource],
+    thresholds: HealthThresholds,
+) -> dg.AssetChecksDefinition:
+    """The checks of one table as one step: the table is opened once for all of them."""
+    storage = storage.named(table.policy.rules.storage.connection)
+
+    @dg.multi_asset_check(
+        name=f"{table.op_name}__health",
+        specs=check_specs(table),
+        description=f"Holds {table.uri} against its policy. Reads the log, and no data.",
+        can_subset=True,
+        required_resource_keys=storage.required,
+    )
+    def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        # Loads pyarrow, which the loading of definitions must not wait for.
+        from delta_maintenance.policies.assess import assess_table
+
+        # By name, because the run may select some of the checks.
+        wanted = {key.name for key in context.selected_asset_check_keys}
+        opened = storage.resolve(context.resources).open_table(table.policy)
+        assessment = assess_table(
+            opened,
+            table.policy,
+            now=clock.now(),
+            last_runs=memory.recall(context.instance, table),
+        )
+        if assessment.status == "failed":
+            raise dg.Failure(assessment.problem, allow_retries=assessment.retryable)
+        for judgement in judge(assessment, table, thresholds):
+            if judgement.name in wanted:
+                yield judgement.result(table)
+
+    return health
+
+
+def judge(
+    assessment: "Assessment", table: DeltaTable, thresholds: HealthThresholds
+) -> Iterator[Judgement]:
+    """Every check of an assessed table."""
+    health = assessment.health
+    if health is None:
+        return
+    yield _checkpoint_lag(health, table, thresholds)
+    yield _log_length(health, thresholds)
+    yield _small_files(health, thresholds)
+    yield _reclaimable_bytes(health, table, thresholds)
+    yield _deletion_vectors(health, thresholds)
+    yield _retention_settings(health, thresholds)
+    yield _protocol(assessment, health)
+
+
+def _checkpoint_lag(
+    health: "TableHealth", table: DeltaTable, thresholds: HealthThresholds
+) -> Judgement:
+    rule = table.policy.rules.checkpoint
+    limit = rule.max_commits if rule is not None else None
+    if limit is None:
+        limit = thresholds.max_commits_since_checkpoint
+    lag = health.commits_since_checkpoint
+    return Judgement(
+        name="checkpoint_lag",
+        passed=lag <= limit,
+        said=f"{lag} commits since the last checkpoint; up to {limit} are fine",
+        facts={
+            "commits_since_checkpoint": lag,
+            "bytes_since_checkpoint": health.bytes_since_checkpoint,
+            "checkpoint_version": health.checkpoint_version,
+            "checkpoint_kind": health.checkpoint_kind,
+        },
+    )
+
+
+def _log_length(health: "TableHealth", thresholds: HealthThresholds) -> Judgement:
+    expired = health.expired_log_files
+    return Judgement(
+        name="log_length",
+        passed=expired <= thresholds.max_expired_log_files,
+        said=(
+            f"{expired} files of the log are older than {_days(health.log_retention)}; up to "
+            f"{thresholds.max_expired_log_files} are fine"
+        ),
+        facts={
+            "expired_log_files": expired,
+            "expired_log_bytes": health.expired_log_bytes,
+            "log_files": sum(kind.files for kind in health.log_files),
+            "log_bytes": health.log_bytes,
+            "log": dg.MetadataValue.md(log_picture(health.commits)),
+        },
+    )
+
+
+def _small_files(health: "TableHealth", thresholds: HealthThresholds) -> Judgement:
+    share = health.small_file_share
+    return Judgement(
+        name="small_files",
+        passed=health.num_files < _FEW or share <= thresholds.max_small_file_share,
+        said=(
+            f"{health.small_files} of {health.num_files} files are smaller than "
+            f"{health.small_file_bytes} bytes"
+        ),
+        facts={
+            "small_file_share": share,
+            "small_files": health.small_files,
+            "files": health.num_files,
+            "bytes": health.total_bytes,
+        },
+    )
+
+
+def _reclaimable_bytes(
+    health: "TableHealth", table: DeltaTable, thresholds: HealthThresholds
+) -> Judgement:
+    rule = table.policy.rules.vacuum
+    asked = rule.min_reclaimable if rule is not None else None
+    limit = thresholds.max_reclaimable_bytes if asked is None else int(asked)
+    return Judgement(
+        name="reclaimable_bytes",
+        passed=health.reclaimable_bytes <= limit,
+        said=(
+            f"a vacuum would free {health.reclaimable_bytes} bytes or more; up to {limit} are fine"
+        ),
+        facts={
+            "reclaimable_bytes": health.reclaimable_bytes,
+            "reclaimable_files": health.reclaimable_files,
+            "tombstones": health.tombstones,
+        },
+    )
+
+
+def _deletion_vectors(health: "TableHealth", thresholds: HealthThresholds) -> Judgement:
+    share = health.deletion_vector_share
+    return Judgement(
+        name="deletion_vector_share",
+        passed=health.num_files < _FEW or share <= thresholds.max_deletion_vector_share,
+        said=(
+            f"{health.files_with_deletion_vector} of {health.num_files} files have a deletion "
+            "vector"
+        ),
+        facts={"deletion_vector_share": share, "deleted_rows": health.deleted_rows},
+    )
+
+
+def _retention_settings(health: "TableHealth", thresholds: HealthThresholds) -> Judgement:
+    log = timedelta(days=thresholds.min_log_retention_days)
+    files = timedelta(days=thresholds.min_deleted_file_retention_days)
+    return Judgement(
+        name="retention_settings",
+        passed=health.log_retention >= log and health.deleted_file_retention >= files,
+        said=(
+            f"versions are kept for {_days(health.log_retention)} and removed files for "
+            f"{_days(health.deleted_file_retention)}; at least {_days(log)} and {_days(files)} are "
+            "fine"
+        ),
+        facts={
+            "log_retention_hours": health.log_retention / timedelta(hours=1),
+            "deleted_file_retention_hours": health.deleted_file_retention / timedelta(hours=1),
+        },
+    )
+
+
+def _protocol(assessment: "Assessment", health: "TableHealth") -> Judgement:
+    missing = [
+        f"{each.operation}: {each.reason}"
+        for each in assessment.operations
+        # An operation that only waits for maintenance hours has an instant.
+        if (_changes_table(each.operation) and each.status != "not-due")
+        or (each.status == "blocked" and each.due_at is None)
+    ]
+    return Judgement(
+        name="protocol",
+        passed=not missing,
+        said="; ".join(missing) or f"as the policy requires: {metadata.protocol_of(health)}",
+        facts={
+            "protocol": metadata.protocol_of(health),
+            "row_tracking": health.row_tracking,
+            "refused": dg.MetadataValue.json([each.to_json() for each in health.refused]),
+        },
+    )
+
+
+def _changes_table(operation: str) -> bool:
+    record = known(operation)
+    return record is not None and record.effects.changes_table
+
+
+def _days(length: timedelta) -> str:
+    return f"{length / timedelta(days=1):g} days"

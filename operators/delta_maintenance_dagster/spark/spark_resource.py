@@ -1,0 +1,281 @@
+"""The resource for Spark, which runs an operation as a Spark job."""
+
+# Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+from delta_maintenance import clock
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance_dagster.spark.spark_process import SparkProcess
+
+if TYPE_CHECKING:
+    from delta_maintenance.policies.definition.rules import SparkRule
+    from delta_maintenance.submission.job_report import JobReport
+    from delta_maintenance.submission.job_spec import JobSpec
+
+_PIPES_APPLICATION = Path(__file__).resolve().parent / "pipes_job.py"
+
+
+class DeltaSparkResource(dg.ConfigurableResource[Any]):
+    """Where the heavy work goes: a Spark that jobs are submitted to.
+
+    Without settings `spark-submit` and its own configuration decide, which on a machine without
+    any is a Spark of this machine. A run that is terminated ends its application.
+
+    .. code-block:: python
+
+        DeltaSparkResource(master="spark://spark:7077", conf={"spark.executor.memory": "4g"})
+    """
+
+    master: str | None = Field(
+        default=None,
+        description=(
+            "Such as `spark://HOST:7077`, `yarn`, `k8s://https://HOST`, `local[*]`, or `sc://HOST` "
+            "for a server of Spark Connect. The policy of a table goes before."
+        ),
+    )
+    deploy_mode: str = Field(
+        default="client",
+        description=(
+            "`client` has the driver beside the run, `cluster` on the cluster: on YARN and "
+            "Kubernetes. There it has an identity of its own, for credentials stay here."
+        ),
+    )
+    remote: str | None = Field(
+        default=None,
+        repr=False,
+        description="The address of a Spark Connect server with its token, as `EnvVar`.",
+    )
+    conf: dict[str, str] = Field(
+        default_factory=dict, description="Spark properties of every job; nothing secret."
+    )
+    spark_home: str | None = Field(
+        default=None, description="By default SPARK_HOME, else the pyspark that is installed here."
+    )
+    py_files: list[str] = Field(
+        default_factory=list,
+        description="Addresses of ZIP files for the Python path of driver and executors.",
+    )
+    archives: list[str] = Field(
+        default_factory=list,
+        description="Addresses of packed environments, each with `#` and its folder.",
+    )
+    application: str | None = Field(
+        default=None,
+        description="The address of `delta_maintenance/spark/job.py`, for drivers on a cluster.",
+    )
+    report_folder: str | None = Field(
+        default=None,
+        description=(
+            "The address of a folder where jobs leave their reports, each under a new name. Needed "
+            "for drivers on a cluster."
+        ),
+    )
+    pipes: bool = Field(
+        default=False,
+        description=(
+            "Whether the job speaks to the run through Dagster Pipes while it works, which takes "
+            "`dagster-pipes` where the driver is. Its report is the same."
+        ),
+    )
+
+    def run_job(
+        self,
+        spec: "JobSpec",
+        *,
+        rule: "SparkRule",
+        context: dg.AssetExecutionContext,
+    ) -> dict[str, Any]:
+        """Runs a job to its end and returns the JSON of its Result, or of its Plan.
+
+        `rule` is what the policy says of Spark. Raises the error that the job reports, and
+        `DeltaMaintenanceError` where it ends without a report.
+        """
+        submission = _Submission.of(self, rule)
+        with (
+            tempfile.TemporaryDirectory(prefix="delta-maintenance-") as scratch,
+            self._piped(context) as pipes_environment,
+        ):
+            report, read_report = self._report(Path(scratch), spec, submission)
+            told = submission.told(spec, Path(scratch))
+            process = SparkProcess(
+                command=submission.command(told, report),
+                environment={**submission.environment(), **pipes_environment},
+                heard=_Listener(context, own_lines=not self.pipes),
+                on_cluster=submission.on_cluster,
+                master=submission.master,
+            )
+            status = process.run()
+            try:
+                return read_report().result_or_raise()
+            except FileNotFoundError:
+                said = process.tail[-1] if process.tail else "it printed nothing"
+                raise DeltaMaintenanceError(
+                    f"the Spark job ended with status {status} and without a report: {said}",
+                    table=spec.table,
+                    remedy="check the output of the step; it is safe to run again",
+                ) from None
+
+    def _report(
+        self, scratch: Path, spec: "JobSpec", submission: "_Submission"
+    ) -> tuple[str, Callable[[], "JobReport"]]:
+        from delta_maintenance.submission.job_report import JobReport, read_report
+
+        if self.report_folder is None:
+            if submission.on_cluster:
+                raise InvalidRequestError(
+                    "a driver on the cluster cannot leave its report on this machine",
+                    remedy="give the Spark resource a report_folder",
+                )
+            file = scratch / "report.json"
+            return os.fspath(file), lambda: read_report(file)
+
+        from delta_maintenance.address import Address
+        from delta_maintenance.storage import open_store
+
+        folder = Address.parse(self.report_folder)
+        # A new name for each try: the report of an earlier one must not answer for this one.
+        name = f"{clock.new_id()}.json"
+        store = open_store(str(folder), None if folder.is_local else spec.storage_options)
+        return str(folder.join(name)), lambda: JobReport.from_json(json.loads(store.read(name)))
+
+    @contextmanager
+    def _piped(self, context: dg.AssetExecutionContext) -> Iterator[Mapping[str, str]]:
+        """What the driver needs in its environment to reach this run."""
+        if not self.pipes:
+            yield {}
+            return
+        if self.deploy_mode == "cluster":
+            raise InvalidRequestError(
+                "Pipes go through files of this machine, which no driver on a cluster reaches",
+                remedy="leave pipes out: the report comes without them",
+            )
+        with dg.open_pipes_session(
+            context=context,
+            context_injector=dg.PipesTempFileContextInjector(),
+            message_reader=dg.PipesTempFileMessageReader(),
+        ) as session:
+            yield session.get_bootstrap_env_vars()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Submission:
+    """The resource and the policy's rule, laid over each other."""
+
+    resource: DeltaSparkResource
+    master: str | None
+    remote: str | None
+    conf: Mapping[str, str]
+    application: str
+
+    @classmethod
+    def of(cls, resource: DeltaSparkResource, rule: "SparkRule") -> "_Submission":
+        from delta_maintenance.operations.core.policy_values import resolve
+        from delta_maintenance.submission.configuration import require_no_secrets
+        from delta_maintenance.submission.job_spec import APPLICATION
+
+        # The names of a policy's properties were checked as it was read; those here are the code's.
+        asked = {name: resolve(value, os.environ) for name, value in rule.conf.items()}
+        conf = {**resource.conf, **asked}
+        require_no_secrets(conf)
+        master = rule.master or resource.master
+        remote = resource.remote
+        if master is not None and master.startswith("sc://"):
+            master, remote = None, remote or master
+        elif rule.master is not None:
+            remote = None
+        if resource.deploy_mode not in ("client", "cluster"):
+            raise InvalidRequestError(
+                f"{resource.deploy_mode!r} is no deploy mode", remedy="give client or cluster"
+            )
+        if remote is not None and conf:
+            raise InvalidRequestError(
+                "a server of Spark Connect is not given Spark properties",
+                remedy="leave conf out, or set them where the server is started",
+            )
+        standard = _PIPES_APPLICATION if resource.pipes else APPLICATION
+        return cls(
+            resource=resource,
+            master=master,
+            remote=remote,
+            conf=conf,
+            application=resource.application or os.fspath(standard),
+        )
+
+    @property
+    def on_cluster(self) -> bool:
+        return self.remote is None and self.resource.deploy_mode == "cluster"
+
+    def told(self, spec: "JobSpec", scratch: Path) -> str:
+        """The specification as an argument. Credentials never stand there."""
+        if not self.on_cluster:
+            return spec.write(scratch / "spec.json")
+        from dataclasses import replace
+
+        from delta_maintenance.storage.options import parse_options
+        from delta_maintenance.submission.job_spec import require_no_credentials
+
+        options = parse_options(spec.table, spec.storage_options)
+        if options is not None:
+            spec = replace(spec, storage_options=options.public())
+        require_no_credentials(spec)
+        return json.dumps(spec.to_json())
+
+    def command(self, told: str, report: str) -> list[str]:
+        from delta_maintenance.submission.spark_submit import find_spark_home, submit_command
+
+        if self.remote is not None:
+            return [sys.executable, self.application, "--spec", told, "--report", report]
+        home = Path(self.resource.spark_home) if self.resource.spark_home else find_spark_home()
+        mode = {"spark.submit.deployMode": "cluster"} if self.on_cluster else {}
+        return submit_command(
+            told,
+            report,
+            spark_submit=os.fspath(home / "bin" / "spark-submit"),
+            master=self.master,
+            conf={**self.conf, **mode},
+            py_files=self.resource.py_files,
+            archives=self.resource.archives,
+            application=self.application,
+        )
+
+    def environment(self) -> dict[str, str]:
+        from delta_maintenance.submission.spark_submit import driver_environment
+
+        return driver_environment(os.environ, remote=self.remote)
+
+
+class _Listener:
+    """Takes the lines of a job apart: its own go into the run's log, Spark's to the output."""
+
+    def __init__(self, context: dg.AssetExecutionContext, *, own_lines: bool) -> None:
+        self._context = context
+        self._own_lines = own_lines
+
+    def __call__(self, line: str) -> None:
+        from delta_maintenance.submission.job_report import (
+            APPLICATION_LINE,
+            OWN_LINE,
+            REPORT_LINE,
+        )
+
+        if line.startswith(OWN_LINE):
+            if self._own_lines:
+                self._context.log.info(line.removeprefix(OWN_LINE))
+        elif line.startswith(APPLICATION_LINE):
+            application = json.loads(line.removeprefix(APPLICATION_LINE))
+            where = f": {application['url']}" if application["url"] else ""
+            self._context.log.info(f"Spark application {application['id']}{where}")
+        elif not line.startswith(REPORT_LINE):
+            print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,96 @@
+"""Approvals that the command line gives: by the name of an operation, or plan by plan in a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from delta_maintenance.cli.arguments import ArgumentParser
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.registry import policy_operations
+
+if TYPE_CHECKING:
+    from delta_maintenance.policies.approval import ApprovedPlan
+    from delta_maintenance.policies.models import OperationOutcome, RunResult
+
+_MOST_BYTES = 256 << 20
+"""Of a file with plans; each table has some kilobytes."""
+
+
+def add_approvals(parser: ArgumentParser) -> None:
+    """Adds the options to a verb."""
+    parser.add_argument(
+        "--approve",
+        metavar="OPERATION",
+        action="append",
+        default=[],
+        choices=[record.name for record in policy_operations()],
+        help="run this operation too where the policy asks for an approval, whatever it would do; "
+        "repeatable",
+    )
+    parser.add_argument(
+        "--approve-from",
+        metavar="FILE",
+        help="run the plans in this file too where the policy asks for an approval, each only if "
+        "it would still do the same: what --json printed, without those that are not approved",
+    )
+
+
+def approved_plans(arguments: argparse.Namespace) -> Mapping[str, Sequence[ApprovedPlan]]:
+    """The plans of `--approve-from`, by the name of their table.
+
+    `InvalidRequestError` names the file if it is no list of RunResults.
+    """
+    file = arguments.approve_from
+    if file is None:
+        return {}
+    found: dict[str, list[ApprovedPlan]] = {}
+    for result in _results(file):
+        plans = [plan for each in result.outcomes if (plan := _plan(each)) is not None]
+        found.setdefault(result.name, []).extend(plans)
+    return found
+
+
+def _plan(outcome: OperationOutcome) -> ApprovedPlan | None:
+    from delta_maintenance.policies.approval import ApprovedPlan
+
+    if outcome.status not in ("needs-approval", "planned") or outcome.result is None:
+        return None
+    return ApprovedPlan.of(outcome.operation, outcome.result, planned_at=outcome.started_at)
+
+
+def _results(file: str) -> list[RunResult]:
+    from delta_maintenance.policies.models import RunResult
+
+    try:
+        if os.stat(file).st_size > _MOST_BYTES:
+            raise _wrong(file, f"it is longer than {_MOST_BYTES:,} bytes")
+        with open(file, "rb") as opened:
+            values = json.load(opened)
+    except OSError as error:
+        raise _wrong(file, f"it cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError):
+        raise _wrong(file, "it is no JSON") from None
+    if not isinstance(values, list):
+        raise _wrong(file, "it is no list")
+    try:
+        return [_read(RunResult, value) for value in values]
+    except InvalidRequestError as error:
+        raise _wrong(file, error.problem) from None
+
+
+def _read(kind: type[RunResult], value: Any) -> RunResult:
+    # The plans of a dry run are in the outcomes; assessments are long and decide nothing.
+    short = {**value, "before": None, "after": None} if isinstance(value, dict) else value
+    return kind.from_json(short)
+
+
+def _wrong(file: str, problem: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"no plans can be approved from this file: {problem[:300]}",
+        file=file,
+        remedy="give what `delta-maintenance run CONFIG --dry-run --json` printed",
+    )

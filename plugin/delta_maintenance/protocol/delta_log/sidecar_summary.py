@@ -1,0 +1,190 @@
+"""What a sidecar holds, in short: what its `tags` say, so that it need not be opened.
+
+The protocol leaves `sidecar.tags` to the writer ("Sidecar File Information"). Ours puts one tag
+there, and the same into the footer of the file. A later checkpoint takes a sidecar over by it
+unread, and `fsck` compares it with the content.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+from urllib.parse import quote, unquote_to_bytes
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.actions.model import Sidecar
+from delta_maintenance.protocol.actions.paths import written_places
+from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
+from delta_maintenance.protocol.delta_log.tally import Tally
+
+SUMMARY_TAG = "delta-maintenance.summary"
+"""The tag of a sidecar, and the key in its footer's metadata."""
+
+PLACE_BYTES = 48
+"""So many bytes of the first and the last place are kept: enough to tell partitions apart."""
+
+_NO_TIME = -(2**63)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByteRange:
+    """Some bytes of a file."""
+
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarSummary:
+    """The content of one sidecar in short."""
+
+    tally: Tally
+    first_place: bytes
+    """The smallest and the largest place of its files (`paths.written_places`), cut after
+    `PLACE_BYTES` bytes; both empty where it holds none."""
+    last_place: bytes
+    deleted_first: int | None
+    """The deletion timestamps of its oldest and its youngest tombstone, in milliseconds since
+    1970-01-01 UTC; None where it holds none. A tombstone without one counts as older than all."""
+    deleted_last: int | None
+    filter: ByteRange | None
+    """Where in the file the `MembershipFilter` of the places lies."""
+
+    def to_tags(self, name: str) -> dict[str, str]:
+        """As `sidecar.tags` has it; `name` is the bare name of the file."""
+        tally = self.tally
+        said: dict[str, Any] = {
+            "adds": tally.adds,
+            "tombstones": tally.tombstones,
+            "bytes": tally.size,
+            "keys": f"{tally.keys:016x}",
+            "places": [quote(self.first_place), quote(self.last_place)],
+        }
+        if self.deleted_first is not None and self.deleted_last is not None:
+            said["deleted"] = [self.deleted_first, self.deleted_last]
+        if self.filter is not None:
+            said["filter"] = [self.filter.offset, self.filter.length]
+        said["check"] = _check(name, said)
+        return {SUMMARY_TAG: json.dumps(said, separators=(",", ":"))}
+
+    @classmethod
+    def from_tags(cls, tags: Mapping[str, str] | None, name: str) -> Self | None:
+        """What the tags say of the file of this name; None where they are not ours, not as we write
+        them, or of another file."""
+        text = (tags or {}).get(SUMMARY_TAG)
+        if text is None:
+            return None
+        try:
+            said = json.loads(text)
+            if said.pop("check") != _check(name, said):
+                return None
+            counts = [said[name] for name in ("adds", "tombstones", "bytes")]
+            first, last = said["places"]
+            deleted, place = said.get("deleted"), said.get("filter")
+            numbers = [*counts, *(deleted or ()), *(place or ())]
+            if not all(type(number) is int and abs(number) < 2**63 for number in numbers):
+                return None
+            if min(counts) < 0 or (place is not None and min(place) < 0):
+                return None
+            adds, tombstones, size = counts
+            return cls(
+                tally=Tally(adds, tombstones, size, int(said["keys"], 16) % 2**64),
+                first_place=unquote_to_bytes(first),
+                last_place=unquote_to_bytes(last),
+                deleted_first=None if deleted is None else deleted[0],
+                deleted_last=None if deleted is None else deleted[1],
+                filter=None if place is None else ByteRange(offset=place[0], length=place[1]),
+            )
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+            return None
+
+
+def bare_name(sidecar: Sidecar) -> str:
+    """The name of its file as the summary has it."""
+    return sidecar.path.rpartition("/")[2]
+
+
+def stated_summary(sidecar: Sidecar) -> SidecarSummary | None:
+    """What the tags of a sidecar say of it, as far as they can be believed."""
+    return SidecarSummary.from_tags(sidecar.tags, bare_name(sidecar))
+
+
+def _check(name: str, said: Mapping[str, Any]) -> int:
+    """Nothing is read that could contradict a tag, so damage to it has to show in itself."""
+    return zlib.crc32(json.dumps([name, said], sort_keys=True).encode())
+
+
+@dataclass(slots=True)
+class SummaryBuilder:
+    """Collects the summary of a sidecar batch by batch. Keeps eight bytes for each file action."""
+
+    tally: Tally = field(default_factory=Tally)
+    _first: bytes | None = None
+    _last: bytes | None = None
+    _deleted: tuple[int, int] | None = None
+    _hashes: list[Hashes] = field(default_factory=list)
+
+    def include(
+        self, adds: pa.Table, tombstones: pa.Table, *, add_hashes: Hashes | None = None
+    ) -> None:
+        """Takes in a batch, in the columns of a snapshot's scan.
+
+        `add_hashes` are those of the keys of its adds, where at hand.
+        """
+        self.tally.include(adds, tombstones, add_hashes=add_hashes)
+        self._include_places(adds, add_hashes)
+        self._include_places(tombstones, None)
+        self._include_deletions(tombstones)
+
+    def filter(self) -> MembershipFilter:
+        """The filter of all places."""
+        return MembershipFilter.of(np.concatenate([np.empty(0, np.uint64), *self._hashes]))
+
+    def summary(self, place: ByteRange | None) -> SidecarSummary:
+        """All of it, with the place of the filter in the file."""
+        return SidecarSummary(
+            tally=self.tally,
+            first_place=self._first or b"",
+            last_place=self._last or b"",
+            deleted_first=None if self._deleted is None else self._deleted[0],
+            deleted_last=None if self._deleted is None else self._deleted[1],
+            filter=place,
+        )
+
+    def _include_places(self, batch: pa.Table, key_hashes: Hashes | None) -> None:
+        if not batch.num_rows:
+            return
+        paths = pa.concat_arrays(batch["path"].chunks)
+        places = written_places(paths)
+        if key_hashes is not None and _are_keys(batch) and places.equals(paths.cast(pa.binary())):
+            self._hashes.append(key_hashes)
+        else:
+            self._hashes.append(hash_texts(places))
+        found = pc.min_max(pc.binary_slice(places, 0, PLACE_BYTES)).as_py()
+        self._first = found["min"] if self._first is None else min(self._first, found["min"])
+        self._last = found["max"] if self._last is None else max(self._last, found["max"])
+
+    def _include_deletions(self, tombstones: pa.Table) -> None:
+        if not tombstones.num_rows:
+            return
+        first = last = _NO_TIME
+        if "deletionTimestamp" in tombstones.column_names:
+            times = pc.min_max(pc.fill_null(tombstones["deletionTimestamp"], _NO_TIME)).as_py()
+            first, last = times["min"], times["max"]
+        before = self._deleted or (first, last)
+        self._deleted = min(first, before[0]), max(last, before[1])
+
+
+def _are_keys(batch: pa.Table) -> bool:
+    """Whether the keys of a batch are nothing but its paths."""
+    if "deletionVector" not in batch.column_names:
+        return True
+    vectors = batch["deletionVector"]
+    return bool(vectors.null_count == len(vectors))

@@ -1,0 +1,68 @@
+"""What lines of JSON may cost, found out before a parser that does not ask sees them.
+
+Deep nesting overflows the stack of a parser, and where each line brings keys of its own, columns
+made of them grow with the square of the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.limits import MOST_NESTING
+
+MOST_KEYS = 256
+"""How many keys all objects of some lines may have between them to become columns."""
+_MOST_CELLS = 50_000_000
+_MOST_LINE = 64 << 20
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_STEPS = np.zeros(256, np.int64)
+_STEPS[[*b"{["]] = 1
+_STEPS[[*b"}]"]] = -1
+
+
+def require_bounded(line: bytes) -> None:
+    """`CorruptTableError` for a line that is too long or too deeply nested to become objects."""
+    if len(line) > _MOST_LINE:
+        raise CorruptTableError(f"a line of {len(line)} bytes; no action needs so many")
+    if is_too_deep(line):
+        raise CorruptTableError(f"a line of JSON nested more than {MOST_NESTING} levels deep")
+
+
+def is_too_deep(line: bytes) -> bool:
+    """Whether objects and lists are nested more than `MOST_NESTING` levels deep anywhere."""
+    if line.count(b"{") + line.count(b"[") <= MOST_NESTING:
+        return False
+    # What stands in texts opens nothing; a text without an end makes no JSON.
+    outside = np.frombuffer(_TEXT.sub(b"", line), np.uint8)
+    depths = np.cumsum(_STEPS[outside])
+    return bool(len(depths) and depths.max() > MOST_NESTING)
+
+
+def has_too_many_keys(lines: Sequence[bytes]) -> bool:
+    """Whether a column for each key of some lines would be more than their text is worth.
+
+    True also for lines that nobody can read, which whoever looks at them one by one will name.
+    """
+    colons = sum(line.count(b":") for line in lines)
+    if colons * len(lines) <= _MOST_CELLS:
+        return False
+    met: set[str] = set()
+
+    def meet(pairs: list[tuple[str, Any]]) -> None:
+        met.update(key for key, _ in pairs)
+
+    decoder = json.JSONDecoder(object_pairs_hook=meet)
+    for line in lines:
+        try:
+            decoder.decode(line.decode())
+        except (ValueError, RecursionError):
+            return True
+        if len(met) > MOST_KEYS:
+            return True
+    return False

@@ -1,0 +1,287 @@
+"""Which sidecars an incremental checkpoint has to write anew, found out by executors.
+
+Tasks read a part of the commits each and ask the filters of the sidecars for the files that it
+names. Sidecars without a filter are read by tasks of their own, path by path, and joined with the
+files by a hash. The driver sees numbers of sidecars and sums, and no file.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.protocol.actions.paths import written_places
+from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+from delta_maintenance.protocol.delta_log.replay import FileReplay
+from delta_maintenance.protocol.delta_log.sidecar_summary import (
+    SidecarSummary,
+    SummaryBuilder,
+    stated_summary,
+)
+from delta_maintenance.protocol.ndjson.parse import MapKeys
+from delta_maintenance.spark.log_shares import TableAddress, gone
+from delta_maintenance.spark.share_writer import gravest
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.active_files import standing_in_tail
+from delta_maintenance.table.read.checkpoint_reader import (
+    Checkpoint,
+    CheckpointPart,
+    FileActionBatch,
+    read_part,
+)
+from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.segment import LogEntry
+from delta_maintenance.table.read.sidecar_search import (
+    SUMMARISED,
+    NamedPlaces,
+    SearchedSidecar,
+    may_name,
+)
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
+from delta_maintenance.table.write.sidecar_reuse import (
+    ReuseSurvey,
+    expired_in,
+    partly_expired,
+    surveyed,
+)
+
+SCHEMA = "number int, hash long, payload binary"
+"""`number` is a sidecar's; `hash` is that of a place; `payload` is pickled."""
+
+_ARROW_SCHEMA = pa.schema([("number", pa.int32()), ("hash", pa.int64()), ("payload", pa.binary())])
+_NO_SIDECAR = -1
+_WHOLE = 1 << 62
+
+_Rows = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailSearch:
+    """What a task that reads commits has to know. It holds no O(files) data."""
+
+    address: TableAddress
+    parts: tuple[bytes, ...]
+    """Adjacent commits and compactions, pickled one by one."""
+    filtered: tuple[tuple[int, str, SidecarSummary], ...]
+    """The number, the path and the summary of each sidecar that has a filter."""
+
+    def find(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
+        """From numbers of parts to the numbers of sidecars that may hold a file of theirs, and to
+        the numbers of adds and tombstones as a payload."""
+        yield from _told(batches, self.address, self._found)
+
+    def places(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
+        """From numbers of parts to the hashes of the places of their files."""
+        yield from _told(batches, self.address, self._places)
+
+    def _found(self, store: Store, number: int) -> _Rows:
+        places, adds, tombstones = self._read(store, number)
+        named = [
+            sidecar
+            for sidecar, path, summary in self.filtered
+            # Without an answer it is taken to hold one.
+            if may_name(store, path, summary, places) is not False
+        ]
+        yield _rows(np.array(named, np.int32))
+        yield _payload(_NO_SIDECAR, (adds, tombstones))
+
+    def _places(self, store: Store, number: int) -> _Rows:
+        places, _, _ = self._read(store, number)
+        hashes = np.unique(places.hashes)
+        yield _rows(np.full(len(hashes), _NO_SIDECAR, np.int32), hashes)
+
+    def _read(self, store: Store, number: int) -> tuple[NamedPlaces, int, int]:
+        entries: tuple[LogEntry, ...] = pickle.loads(self.parts[number])
+        adds = tombstones = 0
+        paths: list[pa.StringArray] = []
+        keys, fields = MapKeys(partition_columns=frozenset()), {"add": _KEY, "remove": _KEY}
+        batches = LogTail(store, entries).batches(keys=keys, fields=fields)
+        for batch in standing_in_tail(batches, FileReplay()):
+            adds += batch.adds.num_rows
+            tombstones += batch.tombstones.num_rows
+            paths += [*batch.adds["path"].chunks, *batch.tombstones["path"].chunks]
+        return NamedPlaces.of(paths, root=self.address.uri), adds, tombstones
+
+
+_KEY = ("path", "deletionVector")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarReading:
+    """What a task that reads sidecars has to know."""
+
+    address: TableAddress
+    sidecars: tuple[tuple[int, tuple[CheckpointPart, ...]], ...]
+    """The number of each and what is to be read of it; a task is sent for a position in here."""
+    deleted_after_ms: int | None = None
+
+    def summaries(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
+        """From positions to summaries."""
+        yield from _told(batches, self.address, self._summary)
+
+    def places(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
+        """From positions to the hashes of the places of files."""
+        yield from _told(batches, self.address, self._places)
+
+    def expired(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
+        """From positions to how many tombstones are expired."""
+        yield from _told(batches, self.address, self._expired)
+
+    def _summary(self, store: Store, at: int) -> _Rows:
+        contents = SummaryBuilder()
+        for batch in self._batches(store, at):
+            contents.include(batch.adds, batch.removes)
+        yield _payload(self.sidecars[at][0], contents.summary(None))
+
+    def _places(self, store: Store, at: int) -> _Rows:
+        for batch in self._batches(store, at):
+            for paths in (*batch.adds["path"].chunks, *batch.removes["path"].chunks):
+                hashes = hash_texts(written_places(paths))
+                yield _rows(np.full(len(hashes), self.sidecars[at][0], np.int32), hashes)
+
+    def _expired(self, store: Store, at: int) -> _Rows:
+        assert self.deleted_after_ms is not None
+        limit = self.deleted_after_ms
+        count = sum(expired_in(batch.removes, limit) for batch in self._batches(store, at))
+        yield _payload(self.sidecars[at][0], count)
+
+    def _batches(self, store: Store, at: int) -> Iterator[FileActionBatch]:
+        for part in self.sidecars[at][1]:
+            keys = MapKeys(partition_columns=frozenset())
+            yield from read_part(store, part, keys=keys, fields=SUMMARISED)
+
+
+def survey_on_spark(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    spec: CheckpointSpec,
+    base: Checkpoint,
+    *,
+    address: TableAddress,
+    tail: Sequence[tuple[LogEntry, ...]],
+) -> ReuseSurvey:
+    """Like `survey_reuse`, for a base that may be reused and the parts of the commits since.
+
+    `UnusableCheckpointError` for a base that turns out to be damaged.
+    """
+    summaries = [stated_summary(sidecar) for sidecar in base.sidecars]
+    search = TailSearch(
+        address=address,
+        parts=tuple(pickle.dumps(part) for part in tail),
+        filtered=tuple(
+            (number, base.sidecar_paths[number], summary)
+            for number, summary in enumerate(summaries)
+            if summary is not None and summary.filter is not None
+        ),
+    )
+    hits = _tasks(spark, len(tail)).mapInArrow(search.find, SCHEMA)
+    counts = _payloads(hits)
+    named = _numbers(hits)
+    bare = set(range(len(summaries))) - {number for number, _, _ in search.filtered}
+    if bare:
+        reading = _reading(base, sorted(bare), address)
+        tasks = _tasks(spark, len(bare))
+        for number, summary in _payloads(tasks.mapInArrow(reading.summaries, SCHEMA)):
+            summaries[number] = summary
+        theirs = tasks.mapInArrow(reading.places, SCHEMA).select("number", "hash")
+        ours = _tasks(spark, len(tail)).mapInArrow(search.places, SCHEMA).select("hash")
+        named |= _numbers(theirs.join(ours.distinct(), "hash"))
+    found = [
+        SearchedSidecar(sidecar, path, summary, number in named)
+        for number, (sidecar, path, summary) in enumerate(
+            zip(base.sidecars, base.sidecar_paths, summaries, strict=True)
+        )
+        if summary is not None
+    ]
+    partly = partly_expired(found, spec)
+    expired = {}
+    if partly:
+        numbers = [base.sidecar_paths.index(each.path) for each in partly]
+        reading = _reading(base, numbers, address, deleted_after_ms=spec.deleted_after_ms)
+        told = _payloads(_tasks(spark, len(partly)).mapInArrow(reading.expired, SCHEMA))
+        expired = {base.sidecar_paths[number]: count for number, count in told}
+    return surveyed(
+        base,
+        found,
+        spec,
+        expired=expired,
+        adds=sum(adds for _, (adds, _) in counts),
+        tombstones=sum(tombstones for _, (_, tombstones) in counts),
+    )
+
+
+def _reading(
+    base: Checkpoint,
+    numbers: Sequence[int],
+    address: TableAddress,
+    *,
+    deleted_after_ms: int | None = None,
+) -> SidecarReading:
+    paths = [base.sidecar_paths[number] for number in numbers]
+    parts = [tuple(base.parts(_WHOLE, only={path})) for path in paths]
+    return SidecarReading(
+        address=address,
+        sidecars=tuple(zip(numbers, parts, strict=True)),
+        deleted_after_ms=deleted_after_ms,
+    )
+
+
+def _tasks(spark: SparkSession, count: int) -> DataFrame:
+    return spark.range(0, count, 1, max(1, count))
+
+
+def _numbers(rows: DataFrame) -> set[int]:
+    found = rows.where("number >= 0 AND hash IS NOT NULL").select("number").distinct()
+    return {row.number for row in found.collect()}
+
+
+def _payloads(rows: DataFrame) -> list[tuple[int, Any]]:
+    """What tasks have to tell beside hashes; raises what kept one of them from it."""
+    found = rows.where("payload IS NOT NULL").select("number", "payload").collect()
+    told = [(row.number, pickle.loads(row.payload)) for row in found]
+    errors = [value for _, value in told if isinstance(value, DeltaMaintenanceError)]
+    if errors:
+        raise gravest(errors)
+    return told
+
+
+def _told(
+    batches: Iterable[pa.RecordBatch],
+    address: TableAddress,
+    read: Callable[[Store, int], _Rows],
+) -> _Rows:
+    """What `read` gives for each number. Errors that may pass are raised, so that Spark tries
+    again; the driver is told the others."""
+    with address.store() as store:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                try:
+                    yield from read(store, number)
+                except DeltaMaintenanceError as error:
+                    if error.retryable:
+                        raise
+                    yield _payload(_NO_SIDECAR, error)
+                except FileNotFoundError as error:
+                    yield _payload(_NO_SIDECAR, gone(error))
+
+
+def _rows(numbers: npt.NDArray[np.int32], hashes: Hashes | None = None) -> pa.RecordBatch:
+    count = len(numbers)
+    told = np.zeros(count, np.int64) if hashes is None else hashes.view(np.int64)
+    columns = [pa.array(numbers), pa.array(told), pa.nulls(count, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
+
+
+def _payload(number: int, value: object) -> pa.RecordBatch:
+    columns = [[number], [None], [pickle.dumps(value)]]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, _ARROW_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)

@@ -1,0 +1,82 @@
+"""Everything below a directory, for stores that list one directory at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from delta_maintenance.storage.core.listing import EntryKind, tree_of
+from delta_maintenance.storage.core.streaming_pool import StreamingPool
+
+_FILES_PER_BATCH = 1 << 15
+
+
+@dataclass(slots=True)
+class Listing:
+    """What some directories hold, by paths relative to the store's root."""
+
+    files: list[str] = field(default_factory=list)
+    sizes: list[int | None] = field(default_factory=list)
+    """Of the files, in bytes; empty where the store would have to ask file by file."""
+    modified: list[int | None] = field(default_factory=list)
+    """Of the files, in milliseconds since 1970-01-01 UTC; empty like the sizes."""
+    entered: list[str] = field(default_factory=list)
+    """Directories whose content is here."""
+    times: list[int | None] = field(default_factory=list)
+    """Of the directories that were entered."""
+    skipped: list[str] = field(default_factory=list)
+    """Directories that are not to be entered."""
+    others: list[str] = field(default_factory=list)
+    """Links and the like."""
+    below: list[str] = field(default_factory=list)
+    """Directories that are still to be entered."""
+
+    def take(self, other: Listing) -> None:
+        """Adds another listing, except for what is still to be entered there."""
+        self.files += other.files
+        self.sizes += other.sizes
+        self.modified += other.modified
+        self.entered += other.entered
+        self.times += other.times
+        self.skipped += other.skipped
+        self.others += other.others
+
+    def table(self) -> pa.Table:
+        """The entries as a `listing.TREE`."""
+        return pa.concat_tables(
+            [
+                tree_of(
+                    self.files,
+                    EntryKind.FILE,
+                    sizes=self.sizes or None,
+                    times=self.modified or None,
+                ),
+                tree_of(self.entered, EntryKind.DIRECTORY, times=self.times),
+                tree_of(self.skipped, EntryKind.DIRECTORY),
+                tree_of(self.others, EntryKind.OTHER),
+            ]
+        )
+
+
+def walk(scan: Callable[[str], Listing], directory: str, *, parallel: int) -> Iterator[pa.Table]:
+    """Lists a directory and all that it leads to, in batches, some directories at a time.
+
+    `scan` lists one directory. What it raises ends the walk.
+    """
+    pending, running = deque([directory]), deque[Future[Listing]]()
+    found = Listing()
+    with StreamingPool(parallel) as pool:
+        while pending or running:
+            while pending and len(running) < parallel:
+                running.append(pool.submit(scan, pending.popleft()))
+            listing = running.popleft().result()
+            pending.extend(listing.below)
+            found.take(listing)
+            if len(found.files) >= _FILES_PER_BATCH:
+                yield found.table()
+                found = Listing()
+        yield found.table()

@@ -1,0 +1,1 @@
+"""Every file system that fsspec knows, for reading."""

@@ -1,0 +1,73 @@
+"""A store for reading, on any file system that fsspec knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
+
+from delta_maintenance.address import Address
+from delta_maintenance.errors import RefusedError, StorageError
+from delta_maintenance.storage.core.base import Put
+from delta_maintenance.storage.core.directory_store import DirectoryStore
+from delta_maintenance.storage.core.paths import check_path
+from delta_maintenance.storage.fsspec.tree import FsspecTree
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class FsspecStore(DirectoryStore):
+    """The files below an address of fsspec, chained or not.
+
+    Every call that would write or delete raises `RefusedError`: fsspec has no call that creates a
+    file exactly once. Nothing is listed from a cache of fsspec, and no path is taken for a pattern.
+    """
+
+    def __init__(self, root: str, storage_options: Mapping[str, str] | None = None) -> None:
+        address = Address.parse(root)
+        tree = FsspecTree.open(address, storage_options or {})
+        super().__init__(str(address), tree)
+        self._scheme = address.scheme or "file"
+        self._is_chained = address.is_chained
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        self._refuse(path)
+
+    def put(self, path: str, data: bytes) -> None:
+        self._refuse(path)
+
+    def create(self, path: str) -> AbstractContextManager[BinaryIO]:
+        self._refuse(path)
+
+    def delete(self, path: str) -> None:
+        self._refuse(path)
+
+    def delete_many(self, paths: Iterable[str]) -> dict[str, StorageError]:
+        for path in [check_path(path) for path in paths]:
+            self._refuse(path)
+        return {}
+
+    def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
+        return self.delete_many(files["path"].to_pylist())
+
+    def remove_empty_directory(self, path: str) -> bool:
+        self._refuse(path)
+
+    def _refuse(self, path: str) -> NoReturn:
+        check_path(path)
+        kind = "a chained address" if self._is_chained else f"{self._scheme}: addresses"
+        raise RefusedError(
+            f"{kind} can only be read, because fsspec has no call that creates a file exactly once "
+            "and a commit could overwrite another one",
+            table=self.root,
+            file=path,
+            remedy=_REMEDIES.get(self._scheme, _REMEDY),
+        )
+
+
+_REMEDY = "use the engine that writes this table, or a store that commits (docs/stores.md)"
+_REMEDIES = {
+    "hdfs": "give the address of the name node's HTTP server, webhdfs://HOST:9870/PATH, or "
+    "swebhdfs: where it uses TLS"
+}

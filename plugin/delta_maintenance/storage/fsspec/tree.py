@@ -1,0 +1,323 @@
+"""One file system of fsspec as directories and files with literal paths."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote, unquote
+
+from delta_maintenance.address import Address
+from delta_maintenance.errors import InvalidRequestError, StorageAccessError, StorageError
+from delta_maintenance.storage.core.directory_store import Entry, FileTree
+from delta_maintenance.storage.core.option_values import redacted
+from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure, patiently
+from delta_maintenance.storage.core.streaming_pool import StreamingPool
+from delta_maintenance.storage.fsspec.options import as_arguments, secrets_of
+from delta_maintenance.storage.fsspec.times import modified_ms
+
+T = TypeVar("T")
+
+
+class FsspecFailure(RequestFailure):
+    """A call of fsspec that did not succeed."""
+
+    service = "fsspec"
+    access_codes = frozenset(("PermissionError", "AuthenticationException", "NoCredentialsError"))
+
+    @property
+    def unsupported(self) -> bool:
+        return self.status == 501
+
+
+class FsspecTree(FileTree):
+    """The directories below one path of an fsspec file system. Thread-safe."""
+
+    permissions = {
+        "read": "the right to read it",
+        "list": "the right to list it",
+        "write": "nothing: it can only be read",
+        "delete": "nothing: it can only be read",
+    }
+
+    def __init__(
+        self,
+        system: Any,
+        base: str,
+        *,
+        secrets: Sequence[str] = (),
+        sleep: Callable[[float], None] = time.sleep,
+        pauses: Sequence[float] = PAUSES,
+    ) -> None:
+        self._system = system
+        self._base = base
+        self._secrets = secrets
+        self._sleep = sleep
+        self._pauses = pauses
+        # Addresses on the Web are encoded; everything else is literal.
+        self._is_web = "http" in _protocols(system)
+        # What waits on an event loop may be called from any thread. Of the others some keep a
+        # single connection, which two threads must not use at the same time.
+        self._turn: AbstractContextManager[Any] = (
+            nullcontext() if getattr(system, "async_impl", False) else threading.Lock()
+        )
+        self._at_once = 16 if getattr(system, "async_impl", False) else 1
+
+    @classmethod
+    def open(cls, address: Address, storage_options: Mapping[str, str]) -> FsspecTree:
+        """The file system at an address.
+
+        `InvalidRequestError` for a scheme, an option or a package that is not there,
+        `StorageAccessError` where the file system turns the caller away.
+        """
+        # Here, since tables on other stores need not pay for it.
+        from fsspec.core import url_to_fs
+
+        secrets = secrets_of(storage_options)
+        error: InvalidRequestError | StorageError
+        try:
+            system, base = url_to_fs(_url(address), **as_arguments(address, storage_options))
+            if not address.is_chained and (address.scheme or "file") not in _protocols(system):
+                raise ValueError("Protocol not known: fsspec took it for another one")
+        except ImportError as cause:
+            error = InvalidRequestError(
+                f"addresses that begin with {address.scheme or 'this chain'}: need another package "
+                f"({_said(cause, secrets)})",
+                remedy="install it",
+            )
+        except ValueError as cause:
+            if "Protocol not known" not in str(cause):
+                error = _unopened(cause, secrets)
+            else:
+                error = InvalidRequestError(
+                    f"no store is known for addresses that begin with {address.scheme}:",
+                    remedy="use a local path, file:, s3:, gs:, abfss:, webhdfs: or any address of "
+                    "fsspec, and ./ before a path that holds a colon",
+                )
+        except TypeError as cause:
+            error = _unopened(cause, secrets)
+        except Exception as cause:
+            # Backends raise errors of their own libraries, of any class.
+            passing = isinstance(cause, OSError) and not isinstance(
+                cause, FileNotFoundError | PermissionError
+            )
+            error = (StorageError if passing else StorageAccessError)(
+                f"the file system cannot be opened ({_said(cause, secrets)})",
+                remedy=_REMEDIES.get(
+                    address.scheme, "check the address, the storage options and the credentials"
+                ),
+            )
+        else:
+            without_listing_cache(system)
+            return cls(system, base, secrets=secrets)
+        # Not from within a handler: the errors there may hold credentials.
+        raise error
+
+    def entries(self, directory: str, start: str = "") -> Iterable[Entry]:
+        folder = self._path(directory)
+        if self._is_web:
+            folder += "/"
+        listed = self._call(lambda: self._system.ls(folder, detail=True))
+        if isinstance(listed, Mapping):
+            listed = list(listed.values())
+        found = []
+        for info in listed:
+            name = self._name(info, folder)
+            if name is None or name < start:
+                continue
+            found.append((name, info))
+        if not found and directory and self._is_file(directory, listed):
+            return []
+        needs = [pair for pair in found if _kind(pair[1]) == "file" and not _is_whole(pair[1])]
+        if needs:
+            with StreamingPool(self._at_once) as pool:
+                whole = pool.map(lambda pair: self._info(pair[1]["name"], pair[1]), needs)
+                by_name = {pair[0]: info for pair, info in zip(needs, whole, strict=True)}
+            found = [(name, by_name.get(name, info)) for name, info in found]
+        return [_entry(name, info) for name, info in found]
+
+    def entry(self, path: str) -> Entry:
+        return _entry(path.rpartition("/")[2], self._info(self._path(path)))
+
+    def get(self, path: str, *, span: tuple[int, int] | None = None) -> bytes:
+        name = self._path(path)
+        if span is None:
+            if self._is_web and self.entry(path).kind != "file":
+                raise FsspecFailure(status=404, code="IsADirectoryError", said="")
+            return self._content(path, lambda: self._system.cat_file(name, **self._uncached))
+        first, count = span
+        if not count:
+            return b""
+        arguments = {"start": first, "end": first + count, **self._uncached}
+        data = self._content(path, lambda: self._system.cat_file(name, **arguments))
+        # A Web server may ignore the range and send the whole file.
+        return data[first : first + count] if len(data) > count else data
+
+    def close(self) -> None:
+        # fsspec has no call for it; what holds a connection closes it when it is collected.
+        self._system = None
+
+    @property
+    def _uncached(self) -> dict[str, Any]:
+        """Keeps a file object from reading ahead of the range that is asked for."""
+        return {} if getattr(self._system, "async_impl", False) else {"cache_type": "none"}
+
+    def _content(self, path: str, attempt: Callable[[], bytes]) -> bytes:
+        try:
+            return self._call(attempt)
+        except FsspecFailure as failure:
+            if failure.code == "KeyError":
+                # This is how an archive says that it has no such file.
+                self.entry(path)
+            raise
+
+    def _info(self, name: str, known: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """What the file system tells about one file, its time included."""
+        info = {**(known or {}), **self._call(lambda: self._system.info(name))}
+        if self._is_web and str(info.get("url", "")).endswith("/"):
+            # The server sent on to the index of a directory.
+            info["type"] = "directory"
+        if _kind(info) == "file" and modified_ms(info) is None:
+            modified = self._call(lambda: self._system.modified(name))
+            info["modified"] = modified
+        return info
+
+    def _path(self, path: str) -> str:
+        literal = f"{self._base.rstrip('/')}/{path}" if self._base and path else path or self._base
+        if self._is_web:
+            base = self._base.rstrip("/")
+            return f"{base}/{quote(path)}" if path else base
+        # Some file systems read a path as an address and would take `?` or `#` for something else.
+        if self._system._strip_protocol(literal).rstrip("/") != literal.rstrip("/"):
+            raise FsspecFailure(
+                status=400, code="UnclearPath", said="this file system reads the name otherwise"
+            )
+        return literal
+
+    def _name(self, info: Mapping[str, Any], folder: str) -> str | None:
+        """The bare name of what a listing of a folder tells; None for the folder itself."""
+        name, within = str(info["name"]).rstrip("/"), folder.rstrip("/")
+        if name == within:
+            return None
+        head, slash, bare = name.rpartition("/")
+        if self._is_web:
+            # An index also links to other orders of itself, and to anywhere.
+            clean = head == within and not set("?#") & set(bare)
+            return unquote(bare, errors="strict") if clean else None
+        if head.strip("/") != within.strip("/"):
+            raise FsspecFailure(status=None, code="OtherFolder", said="it lists another folder")
+        return bare
+
+    def _is_file(self, directory: str, listed: Sequence[Mapping[str, Any]]) -> bool:
+        return any(_kind(info) == "file" for info in listed)
+
+    def _call(self, attempt: Callable[[], T]) -> T:
+        """The answer of a call, which is repeated where that can help."""
+
+        def once() -> T:
+            try:
+                with self._turn:
+                    return attempt()
+            except Exception as error:
+                # Backends raise errors of their own libraries, of any class.
+                failure = _failure_of(error, self._secrets)
+            # Not from within the handler: the error there may hold credentials.
+            raise failure
+
+        return patiently(once, self._sleep, self._pauses)
+
+
+def without_listing_cache(system: Any) -> None:
+    """Turns off the listing caches of a file system and of all that it stands on."""
+    while system is not None:
+        cache = getattr(system, "dircache", None)
+        if cache is not None and hasattr(cache, "use_listings_cache"):
+            cache.use_listings_cache = False
+            cache.clear()
+        if hasattr(system, "use_listings_cache"):
+            system.use_listings_cache = False
+        system = getattr(system, "fs", None)
+
+
+def _url(address: Address) -> str:
+    """The address as fsspec reads it: it decodes no path, and knows schemes by their slashes."""
+    if address.before == f"{address.scheme}:/":
+        return f"{address.scheme}:///{address.path}{address.behind}"
+    path = quote(address.path) if address.scheme in _WEB else address.path
+    return f"{address.before}{path}{address.behind}"
+
+
+def _protocols(system: Any) -> Sequence[str]:
+    protocol = system.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+
+
+def _entry(name: str, info: Mapping[str, Any]) -> Entry:
+    kind = _kind(info)
+    modified = modified_ms(info)
+    if kind == "file" and (info.get("size") is None or modified is None):
+        raise FsspecFailure(
+            status=501, code="NoStatus", said="it does not tell the size and time of files"
+        )
+    return Entry(
+        name=name,
+        kind=kind,
+        size=int(info["size"]) if kind == "file" else 0,
+        modified_ms=modified or 0,
+    )
+
+
+def _kind(info: Mapping[str, Any]) -> Literal["file", "directory", "other"]:
+    if info.get("islink") or info["type"] not in ("file", "directory"):
+        return "other"
+    return "file" if info["type"] == "file" else "directory"
+
+
+def _is_whole(info: Mapping[str, Any]) -> bool:
+    return info.get("size") is not None and modified_ms(info) is not None
+
+
+def _failure_of(error: Exception, secrets: Sequence[str]) -> FsspecFailure:
+    # A client of the Web says that there is no file whatever kept it from looking.
+    cause = error.__cause__ if isinstance(error, FileNotFoundError) else None
+    status = getattr(cause or error, "status", None)
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) and (
+        cause is None or status in (404, 410)
+    ):
+        return FsspecFailure(status=404, code="FileNotFoundError", said="")
+    if not isinstance(status, int):
+        status = None
+    if isinstance(error, NotImplementedError | TypeError | ValueError | LookupError):
+        status = 501
+    if isinstance(error, PermissionError):
+        status = 403
+    if isinstance(error, FsspecFailure):
+        return error
+    code = type(cause or error).__name__
+    return FsspecFailure(status=status, code=code, said=_text(cause or error, secrets))
+
+
+def _unopened(cause: Exception, secrets: Sequence[str]) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"the file system does not take the address or the options ({_said(cause, secrets)})",
+        remedy="correct them; a number is written in digits, a switch as true or false",
+    )
+
+
+def _said(error: BaseException, secrets: Sequence[str]) -> str:
+    text = _text(error, secrets)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _text(error: BaseException, secrets: Sequence[str]) -> str:
+    lines = str(error).strip().splitlines()
+    return redacted(lines[0], secrets)[:200] if lines else ""
+
+
+_WEB = ("http", "https")
+_REMEDIES = {
+    "hdfs": "install Java and Hadoop's libhdfs for PyArrow, or give the name node's HTTP server: "
+    "webhdfs://HOST:9870/PATH"
+}

@@ -1,0 +1,1 @@
+"""HDFS, through the REST interface of its name node."""

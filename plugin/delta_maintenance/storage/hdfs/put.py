@@ -1,0 +1,156 @@
+"""Conditional puts on HDFS: a file of another name, and a rename that replaces nothing."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import BinaryIO
+
+from delta_maintenance import clock
+from delta_maintenance.storage.core.conditional_put import ConditionalPut, Creation
+from delta_maintenance.storage.core.request_failure import patiently
+from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
+
+
+class HdfsPut(ConditionalPut):
+    """Puts files into one file system if their names are free.
+
+    A file that is created under its own name is there before its first byte, and stays, empty or in
+    part, when its writer or a data node ends. So the bytes go to `.NAME.ID.tmp` beside it. Once
+    they are complete and synced, the name node decides by a rename without `OVERWRITE`, which it
+    makes and logs in one step. The file keeps its inode, by which its writer knows it again.
+    """
+
+    permission = "w and x on the directory"
+
+    def __init__(self, client: HdfsClient, *, new_id: clock.NewId) -> None:
+        super().__init__(
+            sleep=client.sleep, new_id=new_id, multipart_size=1 << 62, part_size=16 << 20
+        )
+        self._client = client
+        self._ids = new_id
+        self._staged: dict[str, _Staged] = {}
+
+    def is_trusted(self, key: str) -> bool:
+        # A gateway (HttpFS) leaves out the options of a rename. Its answer to the rename of a file
+        # that is not there tells: without options that is no error. Neither does anything.
+        probe = self._temporary(key)
+        try:
+            self._rename(probe, f"{probe}.2", "NONE")
+        except HdfsFailure as failure:
+            if failure.missing:
+                return True
+            raise
+        raise HdfsFailure(
+            status=501, code="NoRenameOptions", said="a gateway answers for the name node"
+        )
+
+    def stage(self, key: str, source: BinaryIO, size: int, put_id: str) -> Callable[[], object]:
+        # Only once: a rename that is still on its way must find the file that it is meant for.
+        staged = self._staged.setdefault(put_id, _Staged())
+        if not staged.inode:
+            self._upload(key, source, size, staged)
+        return partial(self._publish, staged, key)
+
+    def creation(self, key: str, put_id: str) -> Creation:
+        status = self._client.ask("GETFILESTATUS", key)["FileStatus"]
+        staged = self._staged.get(put_id)
+        mine = staged is not None and staged.inode == int(status["fileId"])
+        return Creation(put_id=put_id if mine else "another", size=int(status["length"]))
+
+    def part(self, key: str, first: int, count: int) -> bytes:
+        return self._client.read(key, offset=first, length=count)
+
+    def put_probe(self, key: str) -> None:
+        raise AssertionError("a name node needs no probe")
+
+    def delete_probe(self, key: str) -> None:
+        raise AssertionError("a name node needs no probe")
+
+    def discard(self, key: str, put_id: str) -> None:
+        staged = self._staged.pop(put_id, None)
+        if staged is not None:
+            self._discard(staged)
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Writes a file whole, in place of an existing one. `HdfsFailure` where that fails."""
+        staged = _Staged()
+        try:
+            self._upload(key, io.BytesIO(data), len(data), staged)
+            rename = partial(self._rename, staged.names[-1], key, "OVERWRITE")
+            try:
+                patiently(rename, self._client.sleep, self._client.pauses)
+            except HdfsFailure as failure:
+                # After a lost answer there is nothing left to rename.
+                if not failure.missing:
+                    raise
+            staged.published = True
+        finally:
+            self._discard(staged)
+
+    def _upload(self, key: str, source: BinaryIO, size: int, staged: _Staged) -> None:
+        """Writes a temporary file. It is complete and closed when this returns."""
+
+        def once() -> str:
+            # A new name each time: what is left of a lost request must not touch another file.
+            temporary = self._temporary(key)
+            staged.names.append(temporary)
+            source.seek(0)
+            try:
+                self._client.upload(temporary, source if size else b"", **_CREATION)
+            except HdfsFailure as failure:
+                if failure.code == "IOException":
+                    # No data node takes the bytes for the moment.
+                    raise HdfsFailure(
+                        status=503, code="IOException", said=str(failure)
+                    ) from failure
+                raise
+            return temporary
+
+        temporary = patiently(once, self._client.sleep, self._client.pauses)
+        status = self._client.ask("GETFILESTATUS", temporary)["FileStatus"]
+        if int(status["length"]) != size:
+            raise HdfsFailure(status=500, code="Incomplete", said="not all bytes were kept")
+        staged.inode = int(status["fileId"])
+
+    def _publish(self, staged: _Staged, key: str) -> None:
+        try:
+            self._rename(staged.names[-1], key, "NONE")
+        except HdfsFailure as failure:
+            if failure.missing:
+                # An earlier attempt may have renamed it.
+                raise HdfsFailure(
+                    status=403, code="FileAlreadyExistsException", said=str(failure)
+                ) from failure
+            raise
+        staged.published = True
+
+    def _rename(self, path: str, target: str, options: str) -> None:
+        self._client.send("PUT", "RENAME", path, destination=target, renameoptions=options)
+
+    def _discard(self, staged: _Staged) -> None:
+        for name in staged.names[:-1] if staged.published else staged.names:
+            with suppress(HdfsFailure):
+                self._client.send("DELETE", "DELETE", name, recursive="false")
+
+    def _temporary(self, key: str) -> str:
+        directory, _, name = key.rpartition("/")
+        return f"{directory}/.{name}.{self._ids()}.tmp"
+
+
+@dataclass(slots=True)
+class _Staged:
+    """What one call has written so far."""
+
+    names: list[str] = field(default_factory=list)
+    """Of its temporary files, the complete one last."""
+    inode: int = 0
+    """Of the complete one; 0 before there is one."""
+    published: bool = False
+    """Whether the complete one has certainly got its own name."""
+
+
+_CREATION = {"overwrite": "false", "createflag": "CREATE,SYNC_BLOCK"}

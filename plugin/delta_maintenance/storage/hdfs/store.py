@@ -1,0 +1,206 @@
+"""A store on HDFS."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+from delta_maintenance import clock
+from delta_maintenance.address import Address
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, StorageError
+from delta_maintenance.storage.core.base import Put
+from delta_maintenance.storage.core.directory_store import DirectoryStore, Entry, FileTree
+from delta_maintenance.storage.core.paths import check_path, just_before
+from delta_maintenance.storage.core.request_failure import RequestFailure, storage_error
+from delta_maintenance.storage.core.write_streams import open_sink
+from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
+from delta_maintenance.storage.hdfs.options import HdfsOptions
+from delta_maintenance.storage.hdfs.put import HdfsPut
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class HdfsStore(DirectoryStore):
+    """The files below `webhdfs://HOST:PORT/PATH`, or `swebhdfs:` for a name node with TLS.
+
+    A file under way is `.NAME.ID.tmp` in its final directory; one that a killed process leaves
+    behind is never taken for the file itself. HDFS knows no names with a colon.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        client: HdfsClient | None = None,
+        new_id: clock.NewId = clock.new_id,
+    ) -> None:
+        address = Address.parse(root)
+        if client is None:
+            client = HdfsClient(HdfsOptions.parse(storage_options, address, os.environ))
+        folder = f"/{address.path}".rstrip("/")
+        # How the log of another engine may name the root; the name nodes are not compared.
+        aliases = (f"hdfs:{folder}", folder) if folder else ()
+        super().__init__(str(address), _HdfsTree(client, folder), aliases=aliases)
+        self._client = client
+        self._folder = folder
+        self._creator = HdfsPut(client, new_id=new_id)
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        return self._put_new(path, io.BytesIO(data), len(data))
+
+    def put(self, path: str, data: bytes) -> None:
+        key = self._key(path)
+        try:
+            self._creator.replace(key, data)
+        except RequestFailure as failure:
+            self._fail(failure, path, "write")
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[BinaryIO]:
+        self._key(path)
+        with tempfile.TemporaryFile() as spool:
+            with open_sink(spool.fileno()) as sink:
+                yield sink
+            size = spool.seek(0, io.SEEK_END)
+            if self._put_new(path, spool, size) is Put.EXISTS:
+                raise FileExistsError(errno.EEXIST, "somebody else's file is there", path)
+
+    def delete(self, path: str) -> None:
+        for error in self.delete_many([path]).values():
+            raise error
+
+    def delete_many(self, paths: Iterable[str]) -> dict[str, StorageError]:
+        checked = [check_path(path) for path in paths]
+        if len(checked) < 2:
+            failures = list(map(self._delete, checked))
+        else:
+            with ThreadPoolExecutor(self.parallel_reads) as pool:
+                failures = list(pool.map(self._delete, checked))
+        return {
+            path: storage_error(failure, permission=_HdfsTree.permissions["delete"], file=path)
+            for path, failure in zip(checked, failures, strict=True)
+            if failure is not None
+        }
+
+    def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
+        return self.delete_many(files["path"].to_pylist())
+
+    def remove_empty_directory(self, path: str) -> bool:
+        check_path(path)
+        try:
+            if self._tree.entry(path).kind != "directory":
+                return False
+            self._client.call("DELETE", "DELETE", f"{self._folder}/{path}", recursive="false")
+        except HdfsFailure as failure:
+            if failure.has_content:
+                return False
+            if not failure.missing:
+                raise storage_error(
+                    failure, permission=_HdfsTree.permissions["delete"], file=path
+                ) from failure
+        return True
+
+    def _key(self, path: str) -> str:
+        if ":" in check_path(path):
+            raise InvalidRequestError(
+                "HDFS allows no colon in a name", file=path, remedy="choose another name"
+            )
+        return f"{self._folder}/{path}"
+
+    def _put_new(self, path: str, source: BinaryIO, size: int) -> Put:
+        key = self._key(path)
+        try:
+            return self._creator.put(key, source, size)
+        except DeltaMaintenanceError as error:
+            error.located(file=path)
+            raise
+
+    def _delete(self, path: str) -> RequestFailure | None:
+        if ":" in path:
+            return None
+        try:
+            # Without `recursive` a directory stays, unless it is empty.
+            self._client.call("DELETE", "DELETE", f"{self._folder}/{path}", recursive="false")
+        except RequestFailure as failure:
+            return None if failure.missing else failure
+        return None
+
+
+class _HdfsTree(FileTree):
+    permissions = {
+        "read": "r on the file and x on its directories",
+        "list": "r and x on the directory",
+        "write": "w and x on the directory",
+        "delete": "w and x on the directory",
+    }
+
+    def __init__(self, client: HdfsClient, folder: str) -> None:
+        self._client = client
+        self._folder = folder
+
+    def entries(self, directory: str, start: str = "") -> Iterable[Entry]:
+        path = self._path(directory)
+        after = just_before(start) if start else ""
+        while True:
+            found = self._client.ask("LISTSTATUS_BATCH", path, startafter=after)
+            try:
+                listing = found["DirectoryListing"]
+                page = listing["partialListing"]["FileStatuses"]["FileStatus"]
+                left = int(listing["remainingEntries"])
+                # A file lists itself, without a name.
+                entries = [_entry(status) for status in page if status["pathSuffix"]]
+            except (KeyError, TypeError, ValueError):
+                raise HdfsFailure(
+                    status=None, code="NoListing", said="no answer of WebHDFS"
+                ) from None
+            yield from entries
+            if not left:
+                return
+            if not entries or entries[-1].name <= after:
+                raise HdfsFailure(status=None, code="NoProgress", said="the listing does not end")
+            after = entries[-1].name
+
+    def entry(self, path: str) -> Entry:
+        found = self._client.ask("GETFILESTATUS", self._path(path))
+        try:
+            return _entry(found["FileStatus"])
+        except (KeyError, TypeError, ValueError):
+            raise HdfsFailure(status=None, code="NoStatus", said="no answer of WebHDFS") from None
+
+    def get(self, path: str, *, span: tuple[int, int] | None = None) -> bytes:
+        if span is None:
+            return self._client.read(self._path(path))
+        first, count = span
+        try:
+            return self._client.read(self._path(path), offset=first, length=count)
+        except HdfsFailure as failure:
+            if failure.is_past_end:
+                return b""
+            raise
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _path(self, path: str) -> str:
+        if ":" in path:
+            raise HdfsFailure(status=404, code="FileNotFoundException", said="")
+        return f"{self._folder}/{path}" if path else self._folder or "/"
+
+
+def _entry(status: Mapping[str, Any]) -> Entry:
+    kinds: dict[str, Literal["file", "directory"]] = {"FILE": "file", "DIRECTORY": "directory"}
+    return Entry(
+        name=status["pathSuffix"],
+        kind=kinds.get(status["type"], "other"),
+        size=int(status["length"]),
+        modified_ms=int(status["modificationTime"]),
+        tag=str(status["fileId"]),
+    )

@@ -1,0 +1,331 @@
+"""Reading Parquet files of a log within `ReadLimits`, whatever the files say.
+
+A few kilobytes of Parquet can decode to gigabytes: a dictionary of one long text, pages that grow
+a thousandfold, rows that are all null, a footer with a million columns. Here the compressed bytes
+of some row groups are read first, their page headers are looked at, and only then is anything
+decoded, in batches as small as the rows are large.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import pyarrow as pa
+
+from delta_maintenance.errors import OversizedFileError
+from delta_maintenance.limits import ReadLimits
+from delta_maintenance.table.read.parquet_pages import ChunkPages, read_pages
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+_BATCH_ROWS = 1 << 17
+_SLICE_BYTES = 64 << 20
+"""Of compressed row groups that are read together."""
+_MOST_LIST = 250_000
+"""Columns, row groups and the like in a footer."""
+_VALUE_OVERHEAD = 16
+"""Bytes that a value takes beside itself: its offset, and its share of the bits that mark nulls."""
+_OLD_WRITERS_PADDING = 100
+"""Bytes by which chunks of the first writers of Parquet are longer than their footers say."""
+_CLOSE = 8 << 10
+"""Ranges of a file that are nearer to each other are read as one."""
+_TEXT = "BYTE_ARRAY"
+
+
+def open_footer(source: BinaryIO, limits: ReadLimits) -> tuple[pq.FileMetaData, pa.Schema]:
+    """The footer of a Parquet file.
+
+    `OversizedFileError` where it is too long, or claims more rows than so short a file can hold;
+    otherwise the errors of pyarrow.
+    """
+    size = source.seek(0, io.SEEK_END)
+    file = _open(_Capped(source, limits.footer_bytes, limits))
+    rows = file.metadata.num_rows
+    if not 0 <= rows <= limits.rows(size):
+        raise OversizedFileError(
+            f"its {size} bytes claim to hold {rows} rows", remedy=limits.remedy()
+        )
+    return file.metadata, file.schema_arrow
+
+
+def guarded_batches(
+    source: BinaryIO,
+    metadata: pq.FileMetaData,
+    *,
+    row_groups: Sequence[int],
+    columns: Sequence[str],
+    limits: ReadLimits,
+) -> Iterator[pa.RecordBatch]:
+    """Some columns of some row groups of a Parquet file, by dotted names, in batches.
+
+    `OversizedFileError` before something is decoded that would be larger than the limits; for
+    damage the errors of pyarrow, and `ValueError`.
+    """
+    size = source.seek(0, io.SEEK_END)
+    leaves = _leaves(metadata, columns)
+    left = limits.decoded_bytes(size)
+    for groups in _slices(metadata, row_groups, leaves):
+        chunks = [_chunk(metadata, group, leaf) for group in groups for leaf in leaves]
+        stored = _Stored.load(source, size, chunks, limits)
+        rows = min(_batch_rows(stored, [c for c in chunks if c.group == g], limits) for g in groups)
+        file = _open(stored, metadata=metadata, pre_buffer=False)
+        decoded = file.iter_batches(batch_size=rows, row_groups=list(groups), columns=list(columns))
+        for batch in _joined(decoded, limits.batch_bytes // 2):
+            expanded = _without_dictionaries(batch)
+            left -= expanded.nbytes
+            if left < 0:
+                raise OversizedFileError(
+                    f"its {size} bytes decode to more than {limits.decoded_bytes(size)} bytes",
+                    remedy=limits.remedy(),
+                )
+            yield expanded
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A column of a row group: where it lies and what the footer says of it."""
+
+    group: int
+    path: str
+    start: int
+    end: int
+    rows: int
+    values: int
+    codec: str
+    width: int | None
+    """Bytes of a value; None for texts."""
+    repeated: bool
+    """Whether a row may have any number of values."""
+
+
+def _open(source: Any, **options: Any) -> pq.ParquetFile:
+    # Loads clients of object stores, which a log without a checkpoint need not wait for.
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(
+        source,
+        thrift_container_size_limit=_MOST_LIST,
+        # Nanoseconds, the default for INT96, end in 2262 and wrap around silently.
+        coerce_int96_timestamp_unit="us",
+        **options,
+    )
+
+
+def _leaves(metadata: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
+    """The leaf columns below the named ones."""
+    paths = [metadata.schema.column(leaf).path for leaf in range(metadata.num_columns)]
+    prefixes = tuple(f"{column}." for column in columns)
+    wanted = set(columns)
+    return [leaf for leaf, path in enumerate(paths) if path in wanted or path.startswith(prefixes)]
+
+
+def _slices(
+    metadata: pq.FileMetaData, groups: Sequence[int], leaves: Sequence[int]
+) -> Iterator[list[int]]:
+    """Row groups that are read together."""
+    together: list[int] = []
+    size = 0
+    for group in groups:
+        row_group = metadata.row_group(group)
+        more = sum(row_group.column(leaf).total_compressed_size for leaf in leaves)
+        if together and size + more > _SLICE_BYTES:
+            yield together
+            together, size = [], 0
+        together.append(group)
+        size += more
+    if together:
+        yield together
+
+
+def _chunk(metadata: pq.FileMetaData, group: int, leaf: int) -> _Chunk:
+    row_group = metadata.row_group(group)
+    found, column = row_group.column(leaf), metadata.schema.column(leaf)
+    start = found.data_page_offset
+    dictionary = found.dictionary_page_offset if found.has_dictionary_page else None
+    if dictionary is not None and 0 < dictionary < start:
+        start = dictionary
+    widths = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "FIXED_LEN_BYTE_ARRAY": column.length}
+    return _Chunk(
+        group=group,
+        path=column.path,
+        start=start,
+        end=start + found.total_compressed_size,
+        rows=row_group.num_rows,
+        values=found.num_values,
+        codec=found.compression,
+        width=None if found.physical_type == _TEXT else widths.get(found.physical_type, 8),
+        repeated=column.max_repetition_level > 0,
+    )
+
+
+def _batch_rows(stored: _Stored, chunks: Sequence[_Chunk], limits: ReadLimits) -> int:
+    """How many rows of a row group may be decoded together."""
+    row_bytes = 1.0
+    for chunk in chunks:
+        pages = read_pages(
+            stored.between(chunk.start, chunk.end + _OLD_WRITERS_PADDING),
+            values=chunk.values,
+            codec=chunk.codec,
+            texts=chunk.width is None,
+        )
+        row_bytes += _row_bytes(chunk, pages, limits)
+    return max(1, min(_BATCH_ROWS, int(limits.batch_bytes / row_bytes)))
+
+
+def _row_bytes(chunk: _Chunk, pages: ChunkPages, limits: ReadLimits) -> float:
+    """The bytes that a row's values of a column may take, about."""
+    if pages.largest > limits.page_bytes:
+        raise _oversized(f"a page of {chunk.path} has {pages.largest} bytes", limits)
+    width: float = chunk.width or 0
+    if chunk.width is None and pages.indexed:
+        width = pages.entry
+    if width > limits.value_bytes:
+        raise _oversized(f"a value of {chunk.path} may have {int(width)} bytes", limits)
+    if chunk.repeated:
+        # All values may be those of one row, and a row cannot be divided.
+        everything = pages.plain_bytes + chunk.values * (width + _VALUE_OVERHEAD)
+        if pages.shares_prefixes:
+            everything += chunk.values * pages.largest
+        if everything > limits.log_memory:
+            raise _oversized(f"{chunk.path} may take {int(everything)} bytes", limits)
+        return everything / max(chunk.rows, 1)
+    if pages.shares_prefixes:
+        width = max(width, pages.largest)
+    return max(width, pages.density) + _VALUE_OVERHEAD
+
+
+def _oversized(problem: str, limits: ReadLimits) -> OversizedFileError:
+    return OversizedFileError(f"{problem} in memory", remedy=limits.remedy())
+
+
+def _without_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with every text for itself: the limits are about what the texts take in the end."""
+    fields = [field.with_type(_plain(field.type)) for field in batch.schema]
+    plain = pa.schema(fields)
+    return batch if plain.equals(batch.schema) else batch.cast(plain)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    return kind
+
+
+def _joined(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """The batches, small ones together: where rows could be large they often are not."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= _BATCH_ROWS or size >= most:
+            yield from _one(waiting)
+            waiting, rows, size = [], 0, 0
+    yield from _one(waiting)
+
+
+def _one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(batches) < 2:
+        return batches
+    joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
+
+
+class _Source(io.RawIOBase):
+    """A readable file for pyarrow, by positions."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = (0, self._at, self._size)[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes | memoryview:
+        end = self._size if size < 0 else min(self._at + size, self._size)
+        data = self._between(self._at, end) if end > self._at else b""
+        self._at += len(data)
+        return data
+
+    def _between(self, start: int, end: int) -> bytes | memoryview:
+        raise NotImplementedError
+
+
+class _Capped(_Source):
+    """A file of which no more than some bytes are read in one go."""
+
+    def __init__(self, source: BinaryIO, most: int, limits: ReadLimits) -> None:
+        super().__init__(source.seek(0, io.SEEK_END))
+        self._source = source
+        self._most = most
+        self._limits = limits
+
+    def _between(self, start: int, end: int) -> bytes:
+        if end - start > self._most:
+            raise OversizedFileError(
+                f"its footer has {end - start} bytes", remedy=self._limits.remedy()
+            )
+        self._source.seek(start)
+        return self._source.read(end - start)
+
+
+class _Stored(_Source):
+    """Some ranges of a file that are in memory; nothing else of it can be read."""
+
+    def __init__(self, size: int, ranges: list[tuple[int, memoryview]]) -> None:
+        super().__init__(size)
+        self._ranges = ranges
+
+    @classmethod
+    def load(
+        cls, source: BinaryIO, size: int, chunks: Sequence[_Chunk], limits: ReadLimits
+    ) -> _Stored:
+        """Reads the chunks, each of which is in the file as a whole."""
+        spans: list[list[int]] = []
+        for start, end in sorted((chunk.start, chunk.end) for chunk in chunks):
+            if not 0 <= start <= end <= size:
+                raise ValueError("a column lies outside of the file")
+            end = min(end + _OLD_WRITERS_PADDING, size)
+            if spans and start <= spans[-1][1] + _CLOSE:
+                spans[-1][1] = max(spans[-1][1], end)
+            else:
+                spans.append([start, end])
+        if sum(end - start for start, end in spans) > limits.log_memory // 4:
+            raise _oversized("a compressed row group is too large to be held", limits)
+        ranges = []
+        for start, end in spans:
+            source.seek(start)
+            ranges.append((start, memoryview(source.read(end - start))))
+        return cls(size, ranges)
+
+    def between(self, start: int, end: int) -> memoryview:
+        """The bytes of a range, as far as the file goes."""
+        return self._between(start, min(end, self._size))
+
+    def _between(self, start: int, end: int) -> memoryview:
+        for first, data in self._ranges:
+            if first <= start and end <= first + len(data):
+                return data[start - first : end - first]
+        raise ValueError("a column lies where its footer does not say")

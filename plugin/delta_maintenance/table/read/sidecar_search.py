@@ -1,0 +1,159 @@
+"""Which sidecars of a checkpoint hold a file that commits after it name.
+
+Sidecars of ours say it by their summaries: most by the first and the last place, others by a filter
+that is read by its range in the file. Sidecars of other writers are searched by their paths. The
+answer may be "perhaps" for a sidecar that holds none of the files, and is never "no" for one that
+holds any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.actions.model import Sidecar
+from delta_maintenance.protocol.actions.paths import places_to_find, written_places
+from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
+from delta_maintenance.protocol.delta_log.sidecar_summary import (
+    PLACE_BYTES,
+    SidecarSummary,
+    SummaryBuilder,
+    stated_summary,
+)
+from delta_maintenance.protocol.ndjson.parse import MapKeys
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.streaming_pool import StreamingPool
+from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
+
+SUMMARISED = {
+    "add": ("path", "deletionVector", "size"),
+    "remove": ("path", "deletionVector", "deletionTimestamp"),
+}
+"""The fields of which a summary is made, by action."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NamedPlaces:
+    """The places of some files, in every spelling in which a sidecar may have them."""
+
+    prefixes: npt.NDArray[np.bytes_]
+    """The first `PLACE_BYTES` bytes of each, ascending."""
+    hashes: Hashes
+    """In the same order."""
+
+    @classmethod
+    def of(cls, paths: Collection[pa.StringArray], *, root: str) -> Self:
+        """The places of all these paths."""
+        found = [places_to_find(chunk, root=root) for chunk in paths]
+        places = pa.concat_arrays([*found, pa.array([], pa.binary())])
+        prefixes = _prefixes(places)
+        order = np.argsort(prefixes, kind="stable")
+        return cls(prefixes[order], hash_texts(places)[order])
+
+    def between(self, first: bytes, last: bytes) -> Hashes:
+        """The hashes of those that do not lie before the first or behind the last place."""
+        start = int(np.searchsorted(self.prefixes, first[:PLACE_BYTES], side="left"))
+        end = int(np.searchsorted(self.prefixes, last[:PLACE_BYTES], side="right"))
+        return self.hashes[start:end]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedSidecar:
+    """One sidecar of a checkpoint, as far as it had to be looked at."""
+
+    sidecar: Sidecar
+    path: str
+    """Relative to the table root."""
+    summary: SidecarSummary
+    """As its tags have it, or else computed from its columns."""
+    is_named: bool
+    """Whether it may hold one of the files."""
+
+
+def search_sidecars(
+    store: Store, checkpoint: Checkpoint, places: NamedPlaces
+) -> tuple[SearchedSidecar, ...]:
+    """All sidecars of a checkpoint, in their order.
+
+    `UnusableCheckpointError` names one that is gone or cannot be read.
+    """
+
+    def search(number: int) -> SearchedSidecar:
+        sidecar, path = checkpoint.sidecars[number], checkpoint.sidecar_paths[number]
+        summary = stated_summary(sidecar)
+        is_named = None if summary is None else may_name(store, path, summary, places)
+        if summary is None or is_named is None:
+            return _searched(checkpoint, sidecar, path, places)
+        return SearchedSidecar(sidecar, path, summary, is_named)
+
+    numbers = range(len(checkpoint.sidecars))
+    if store.is_near:
+        return tuple(search(number) for number in numbers)
+    with StreamingPool(store.parallel_reads) as pool:
+        futures = [pool.submit(search, number) for number in numbers]
+        return tuple(future.result() for future in futures)
+
+
+def may_name(store: Store, path: str, summary: SidecarSummary, places: NamedPlaces) -> bool | None:
+    """Whether a sidecar may hold one of the files, by its summary and its filter alone.
+
+    None where only its paths tell.
+    """
+    hashes = places.between(summary.first_place, summary.last_place)
+    if not summary.tally.actions or not len(hashes):
+        return False
+    found = read_filter(store, path, summary)
+    return None if found is None else bool(found.may_hold(hashes).any())
+
+
+def read_filter(store: Store, path: str, summary: SidecarSummary) -> MembershipFilter | None:
+    """The filter of a sidecar; None where there is none, or none that can be used."""
+    place = summary.filter
+    if place is None:
+        return None
+    try:
+        with store.open(path) as file:
+            file.seek(place.offset)
+            found = MembershipFilter.from_bytes(file.read(place.length))
+    except FileNotFoundError:
+        raise UnusableCheckpointError(f"{path} is gone") from None
+    except CorruptTableError:
+        return None
+    # One of another sidecar would answer "no" for the files of this one.
+    return found if len(found.low) <= summary.tally.actions else None
+
+
+def _searched(
+    checkpoint: Checkpoint, sidecar: Sidecar, path: str, places: NamedPlaces
+) -> SearchedSidecar:
+    contents, is_named = SummaryBuilder(), False
+    keys = MapKeys(partition_columns=frozenset())
+    wanted = np.unique(places.hashes)
+    for batch in checkpoint.file_actions(keys=keys, fields=SUMMARISED, only={path}):
+        contents.include(batch.adds, batch.removes)
+        if not is_named:
+            is_named = _holds(wanted, [*batch.adds["path"].chunks, *batch.removes["path"].chunks])
+    summary = contents.summary(None)
+    return SearchedSidecar(sidecar, path, summary, is_named)
+
+
+def _holds(wanted: Hashes, paths: Sequence[pa.StringArray]) -> bool:
+    return any(bool(np.isin(hash_texts(written_places(chunk)), wanted).any()) for chunk in paths)
+
+
+def _prefixes(places: pa.BinaryArray) -> npt.NDArray[np.bytes_]:
+    cut = pc.binary_slice(places, 0, PLACE_BYTES)
+    padded = np.zeros((len(cut), PLACE_BYTES), np.uint8)
+    if len(cut):
+        offsets = np.frombuffer(cut.buffers()[1], np.int32, len(cut) + 1, cut.offset * 4)
+        text = np.frombuffer(cut.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+        padded[np.arange(PLACE_BYTES) < np.diff(offsets)[:, None]] = text
+    return padded.view(f"S{PLACE_BYTES}").ravel()

@@ -1,0 +1,331 @@
+"""What of a checkpoint can be taken over by the next one, and what has to be written anew.
+
+A sidecar belongs to no checkpoint: a later one may refer to it as long as every file action in it
+still stands ("Sidecar Files", "Action Reconciliation"). So those that hold a file which a commit
+since has named are written anew, the others are taken over unread. Nothing is written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.actions.file_columns import PARSED_COLUMNS
+from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
+from delta_maintenance.protocol.delta_log.checkpoint_tags import (
+    SparkSchema,
+    merged_schemas,
+    spark_schema,
+    stated_schema,
+    stated_sums,
+)
+from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY
+from delta_maintenance.protocol.delta_log.sidecar_summary import stated_summary
+from delta_maintenance.protocol.delta_log.sidecar_tiers import chosen_for_merge
+from delta_maintenance.protocol.delta_log.tally import Tally
+from delta_maintenance.protocol.ndjson.parse import MapKeys
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.checkpoint_reader import Checkpoint
+from delta_maintenance.table.read.segment import LOG_DIRECTORY, list_log
+from delta_maintenance.table.read.sidecar_search import SearchedSidecar, search_sidecars
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
+
+Fate = Literal["keep", "rewrite", "merge", "drop"]
+"""What becomes of a sidecar: it is taken over as it is; written anew, since it holds a file that a
+commit since has named or many expired tombstones; written anew together with others of its size; or
+left out, since it holds nothing but expired tombstones."""
+
+
+class NotReusableError(Exception):
+    """No sidecar of the base can be taken over; says why in one clause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReusedSidecar:
+    """A sidecar of the base and what becomes of it."""
+
+    found: SearchedSidecar
+    fate: Fate
+    expired_tombstones: int
+
+    @property
+    def path(self) -> str:
+        """Relative to the table root."""
+        return self.found.path
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.found.sidecar.size_in_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReuseSurvey:
+    """Everything that an incremental checkpoint of a snapshot would do."""
+
+    base: Checkpoint
+    sidecars: tuple[ReusedSidecar, ...]
+    new_actions: int
+    """File actions of the commits since that go into new sidecars."""
+
+    @property
+    def kept(self) -> tuple[ReusedSidecar, ...]:
+        """The sidecars that are taken over."""
+        return tuple(each for each in self.sidecars if each.fate == "keep")
+
+    @property
+    def rewritten(self) -> tuple[ReusedSidecar, ...]:
+        """The sidecars that are read and written anew, in the order in which they are written."""
+        chosen = [each for each in self.sidecars if each.fate == "merge"]
+        return (*chosen, *(each for each in self.sidecars if each.fate == "rewrite"))
+
+    @property
+    def kept_expired(self) -> int:
+        """Expired tombstones that are taken over."""
+        return sum(each.expired_tombstones for each in self.kept)
+
+    @property
+    def dropped_expired(self) -> int:
+        """Expired tombstones in sidecars that are left out unread."""
+        dropped = (each for each in self.sidecars if each.fate == "drop")
+        return sum(each.found.summary.tally.tombstones for each in dropped)
+
+    @property
+    def expected_bytes(self) -> int:
+        """About as many bytes as the new sidecars and the top-level file will have."""
+        written = sum(each.size for each in self.rewritten)
+        new = self.new_actions * self._bytes_per_action
+        return int(written + new) + _BYTES_PER_ENTRY * len(self.sidecars)
+
+    @property
+    def expected_full_bytes(self) -> int:
+        """About as many bytes as a checkpoint would have that takes nothing over."""
+        total = sum(each.size for each in self.sidecars)
+        return int(total + self.new_actions * self._bytes_per_action)
+
+    def with_fields_of_base(self, schema: SparkSchema | None) -> SparkSchema | None:
+        """The schema of all sidecars, given that of the new ones; None where there are none.
+
+        Struct statistics that are no longer written are left out: new sidecars lack them.
+        """
+        if not self.kept:
+            return schema
+        theirs = stated_schema(self.base.singles.checkpoint_metadata[0].tags)
+        if theirs is None:
+            theirs = spark_schema(self.base.sidecar_schema(self.kept[0].path))
+        if schema is None or theirs is None:
+            return theirs if schema is None else schema
+        return merged_schemas(schema, theirs, without=PARSED_COLUMNS)
+
+    @property
+    def _bytes_per_action(self) -> float:
+        actions = sum(each.found.summary.tally.actions for each in self.sidecars)
+        return sum(each.size for each in self.sidecars) / actions if actions else 0.0
+
+
+_BYTES_PER_ENTRY = 500
+"""Of a sidecar in the top-level file, with its tags."""
+
+
+def survey_reuse(snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
+    """What an incremental checkpoint of this snapshot would take over from the newest one.
+
+    Reads the commits since, the filters of the sidecars, and the paths of those that have none.
+    `NotReusableError` where nothing can be taken over; `UnusableCheckpointError` for a base that
+    turns out to be damaged.
+    """
+    base = require_reusable(snapshot, spec)
+    named = snapshot.named_in_tail
+    found = search_sidecars(snapshot.store, base, named.places)
+    limit = spec.deleted_after_ms
+    expired = {
+        each.path: count_expired(base, each.path, limit)
+        for each in partly_expired(found, spec)
+        if limit is not None
+    }
+    return surveyed(
+        base, found, spec, expired=expired, adds=named.adds, tombstones=named.tombstones
+    )
+
+
+def require_reusable(snapshot: Snapshot, spec: CheckpointSpec) -> Checkpoint:
+    """The checkpoint of which sidecars may be taken over, as far as its top-level file tells.
+
+    `NotReusableError` where none may.
+    """
+    base = _require_base(snapshot)
+    _require_sums(base)
+    _require_layout(base, spec.layout)
+    require_newest(snapshot, base)
+    return base
+
+
+def require_newest(snapshot: Snapshot, base: Checkpoint) -> None:
+    """`NotReusableError` unless the base is the newest complete checkpoint of the log.
+
+    A clean-up keeps the sidecars of the newest one; those of older ones it may delete at any time.
+    """
+    listing = list_log(snapshot.store, first_version=base.files.version)
+    newest = listing.checkpoints[-1] if listing.checkpoints else None
+    if newest is None:
+        raise NotReusableError(f"{base.files.name} is gone")
+    if newest.version > base.files.version:
+        raise NotReusableError(f"{newest.name} is newer, and its sidecars alone are safe")
+
+
+def surveyed(
+    base: Checkpoint,
+    found: Iterable[SearchedSidecar],
+    spec: CheckpointSpec,
+    *,
+    expired: Mapping[str, int],
+    adds: int,
+    tombstones: int,
+) -> ReuseSurvey:
+    """What becomes of the sidecars, once it is known which may hold a file that was named since.
+
+    `expired` has the number of expired tombstones for each that is `partly_expired`, by its path.
+    `adds` and `tombstones` are the numbers of new ones, of expired ones too.
+    """
+    sidecars = [_fate(each, spec, expired) for each in found]
+    _merge(sidecars, adds=True, new=adds, size=spec.actions_per_sidecar)
+    _merge(sidecars, adds=False, new=tombstones, size=spec.actions_per_sidecar)
+    return ReuseSurvey(base=base, sidecars=tuple(sidecars), new_actions=adds + tombstones)
+
+
+def missing_sidecars(store: Store, survey: ReuseSurvey) -> list[str]:
+    """The sidecars to be taken over that are not there in their size, by one listing."""
+    folder = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
+    sizes = {status.path: status.size for status in store.list_from(folder)}
+    return [each.path for each in survey.kept if sizes.get(each.path) != each.size]
+
+
+def _require_base(snapshot: Snapshot) -> Checkpoint:
+    base = snapshot.checkpoint
+    if base is None:
+        raise NotReusableError("the table has no checkpoint yet")
+    if not base.is_v2:
+        raise NotReusableError(f"{base.files.name} is no V2 checkpoint")
+    if not base.sidecars:
+        raise NotReusableError(f"{base.files.name} has no sidecars")
+    if base.files.version == snapshot.version:
+        raise NotReusableError(f"{base.files.name} is of the same version")
+    if len(set(base.sidecar_paths)) < len(base.sidecar_paths):
+        raise NotReusableError(f"{base.files.name} names a sidecar twice")
+    return base
+
+
+def _require_sums(base: Checkpoint) -> None:
+    """The sidecars must add up to what the checkpoint says of them, where both are ours."""
+    total = stated_sums(base.singles.checkpoint_metadata[0].tags)
+    summaries = [stated_summary(sidecar) for sidecar in base.sidecars]
+    found = [summary.tally for summary in summaries if summary is not None]
+    if total is not None and len(found) == len(summaries) and Tally.total(found) != total:
+        raise NotReusableError(f"the sums of the sidecars of {base.files.name} do not add up")
+
+
+def _require_layout(base: Checkpoint, layout: FileActionLayout) -> None:
+    """Every form of statistics and of partition values that is to be written must be there.
+
+    All sidecars of a checkpoint of ours have the same, so one of them is asked.
+    """
+    ours = stated_sums(base.singles.checkpoint_metadata[0].tags) is not None
+    for path in base.sidecar_paths[:1] if ours else base.sidecar_paths:
+        schema = base.sidecar_schema(path)
+        if "add" not in schema.names:
+            continue
+        theirs = {field.name: field.type for field in schema.field("add").type}
+        for field in layout.add_type:
+            if field.name in _CONVERTED and not _same_type(theirs.get(field.name), field.type):
+                raise NotReusableError(
+                    f"the sidecars of {base.files.name} have no {field.name} "
+                    "as the schema and the properties of the table ask for it now"
+                )
+
+
+_CONVERTED = ("stats", *PARSED_COLUMNS)
+
+
+def _same_type(theirs: pa.DataType | None, ours: pa.DataType) -> bool:
+    """Whether two types differ in the order and the nullability of fields at most."""
+    if theirs is None or not pa.types.is_struct(ours):
+        return bool(theirs == ours)
+    if not pa.types.is_struct(theirs):
+        return False
+    found = {field.name: field.type for field in theirs}
+    return found.keys() == {field.name for field in ours} and all(
+        _same_type(found[field.name], field.type) for field in ours
+    )
+
+
+def partly_expired(
+    found: Iterable[SearchedSidecar], spec: CheckpointSpec
+) -> tuple[SearchedSidecar, ...]:
+    """The sidecars of which only a look tells how many of their tombstones are expired."""
+    limit = spec.deleted_after_ms
+    return tuple(
+        each
+        for each in found
+        if limit is not None
+        and each.summary.deleted_first is not None
+        and each.summary.deleted_last is not None
+        and each.summary.deleted_first <= limit < each.summary.deleted_last
+    )
+
+
+def count_expired(base: Checkpoint, path: str, deleted_after_ms: int) -> int:
+    """How many tombstones of a sidecar are expired."""
+    keys = MapKeys(partition_columns=frozenset())
+    fields = {"add": ("path",), "remove": ("path", "deletionTimestamp")}
+    batches = base.file_actions(keys=keys, fields=fields, only={path})
+    return sum(expired_in(batch.removes, deleted_after_ms) for batch in batches)
+
+
+def expired_in(tombstones: pa.Table, deleted_after_ms: int) -> int:
+    """How many tombstones of a checkpoint are expired.
+
+    One without a time comes from an earlier checkpoint, and counts as expired.
+    """
+    if not tombstones.num_rows or "deletionTimestamp" not in tombstones.column_names:
+        return int(tombstones.num_rows)
+    late = pc.sum(pc.greater(tombstones["deletionTimestamp"], deleted_after_ms)).as_py()
+    return int(tombstones.num_rows - (late or 0))
+
+
+def _fate(
+    found: SearchedSidecar, spec: CheckpointSpec, expired: Mapping[str, int]
+) -> ReusedSidecar:
+    tally, limit, last = found.summary.tally, spec.deleted_after_ms, found.summary.deleted_last
+    if limit is not None and last is not None and last <= limit:
+        gone = tally.tombstones
+    else:
+        gone = expired.get(found.path, 0)
+    fate: Fate = "keep"
+    if gone == tally.actions:
+        fate = "drop"
+    elif found.is_named or (gone and 2 * gone >= tally.actions):
+        fate = "rewrite"
+    return ReusedSidecar(found=found, fate=fate, expired_tombstones=gone)
+
+
+def _merge(sidecars: list[ReusedSidecar], *, adds: bool, new: int, size: int) -> None:
+    """Marks the sidecars of one kind that are merged. Mixed ones count for what they have most."""
+    positions = [
+        at
+        for at, each in enumerate(sidecars)
+        if each.fate == "keep" and _holds_more_adds(each) == adds
+    ]
+    sizes = [sidecars[at].found.summary.tally.actions for at in positions]
+    for chosen in chosen_for_merge(sizes, new=new, size=size):
+        at = positions[chosen]
+        sidecars[at] = replace(sidecars[at], fate="merge")
+
+
+def _holds_more_adds(sidecar: ReusedSidecar) -> bool:
+    tally = sidecar.found.summary.tally
+    return tally.adds >= tally.tombstones

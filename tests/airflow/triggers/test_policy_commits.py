@@ -1,0 +1,367 @@
+"""One trigger that watches many tables: none is missed, none holds up the others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from watching import MERGE, OPTIMIZE, WRITE, State, eventually, run, running
+
+from delta_maintenance.errors import StorageError
+from delta_maintenance.operations import watch
+from delta_maintenance.storage import Store, open_store
+from delta_maintenance.testing.actions import metadata, protocol
+from delta_maintenance.testing.table_builder import TableBuilder
+from delta_maintenance_airflow.triggers import DeltaPolicyCommitTrigger, polling, table_stream
+from delta_maintenance_airflow.triggers.cursor import CursorBoard, Position
+from delta_maintenance_airflow.triggers.polling import store_root
+
+QUICK = 0.02
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(DeltaPolicyCommitTrigger, "settling_seconds", 0.0)
+    monkeypatch.setattr(DeltaPolicyCommitTrigger, "gathering_seconds", 0.0)
+    monkeypatch.setattr(table_stream, "_IN_TROUBLE", QUICK)
+    yield
+    polling._pool.cache_clear()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> dict[str, TableBuilder]:
+    """Three tables at version 1."""
+    made = {}
+    for name in ("a", "b", "c"):
+        table = made[name] = TableBuilder(tmp_path / name)
+        table.commit([protocol(), metadata()])
+        table.commit(WRITE)
+    return made
+
+
+@pytest.fixture
+def policy(tmp_path: Path, lake: dict[str, TableBuilder]) -> Callable[..., str]:
+    """Writes a policy that names some of the tables; gives its path."""
+    path = tmp_path / "policy.yaml"
+
+    def write(*names: str, **extra: Any) -> str:
+        tables = [{"name": name, "uri": str(tmp_path / name), **extra} for name in names]
+        written = path.with_suffix(".new")
+        written.write_text(yaml.safe_dump({"version": 1, "tables": tables}))
+        written.rename(path)
+        return str(path)
+
+    return write
+
+
+def watcher(path: str, state: State | None = None, **given: Any) -> DeltaPolicyCommitTrigger:
+    made = DeltaPolicyCommitTrigger(policy=path, store="file:", poll_interval=QUICK, **given)
+    if state is not None:
+        made.asset_state_store = SimpleNamespace(_by_name={"lake": state})
+    return made
+
+
+def told(events: list[Any]) -> dict[str, list[tuple[int, int]]]:
+    """By the name of each table, which versions were told of."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for event in events:
+        for one in event["tables"]:
+            assert one["status"] == "changed", one
+            versions = (one["from_version"], one["to_version"])
+            found.setdefault(Path(one["table"]).name, []).append(versions)
+    return found
+
+
+async def settled(state: State, count: int) -> None:
+    """Waits until the positions of so many tables are remembered."""
+    await eventually(lambda: sum(map(len, state.values.values())) == count)
+
+
+def test_each_table_that_changes_is_told_of_and_maintenance_is_not(
+    lake: dict[str, TableBuilder], policy: Callable[..., str]
+) -> None:
+    async def scenario() -> None:
+        state = State()
+        async with running(watcher(policy("a", "b", "c"), state).run()) as events:
+            await settled(state, 3)
+            assert events == []
+            lake["a"].commit(WRITE)
+            lake["b"].commit(OPTIMIZE)
+            await eventually(lambda: told(events) == {"a": [(1, 2)]})
+            lake["b"].commit(MERGE)
+            lake["c"].commit(WRITE)
+            await eventually(lambda: len(told(events)) == 3)
+        assert told(events) == {"a": [(1, 2)], "b": [(1, 3)], "c": [(1, 2)]}
+
+    run(scenario())
+
+
+def test_changes_at_one_time_share_an_event(
+    lake: dict[str, TableBuilder], policy: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DeltaPolicyCommitTrigger, "gathering_seconds", 1.0)
+
+    async def scenario() -> None:
+        state = State()
+        async with running(watcher(policy("a", "b", "c"), state).run()) as events:
+            await settled(state, 3)
+            for table in lake.values():
+                table.commit(WRITE)
+            await eventually(lambda: len(events) > 0)
+            assert [sorted(told([event])) for event in events] == [["a", "b", "c"]]
+
+    run(scenario())
+
+
+def test_a_restart_misses_nothing_and_repeats_nothing(
+    lake: dict[str, TableBuilder], policy: Callable[..., str]
+) -> None:
+    async def scenario() -> None:
+        state, path = State(), policy("a", "b", "c")
+        async with running(watcher(path, state).run()) as events:
+            await settled(state, 3)
+            lake["a"].commit(WRITE)
+            await eventually(lambda: told(events) == {"a": [(1, 2)]})
+            await eventually(lambda: [2, 2, 0, None] in rows(state))
+        lake["b"].commit(WRITE)
+        lake["b"].commit(WRITE)
+        lake["c"].commit(OPTIMIZE)
+        async with running(watcher(path, state).run()) as events:
+            await eventually(lambda: told(events) == {"b": [(1, 3)]})
+            await eventually(lambda: [3, 3, 0, None] in rows(state))
+        async with running(watcher(path, state).run()) as events:
+            await asyncio.sleep(20 * QUICK)
+            assert events == []
+
+    run(scenario())
+
+
+def rows(state: State) -> list[list[Any]]:
+    return [row for part in state.values.values() for row in part.values()]
+
+
+def test_an_event_that_may_be_lost_with_its_triggerer_is_told_again(
+    lake: dict[str, TableBuilder], policy: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        state, path = State(), policy("a")
+        async with running(watcher(path, state).run()):
+            await settled(state, 1)
+        monkeypatch.setattr(DeltaPolicyCommitTrigger, "settling_seconds", 3600.0)
+        lake["a"].commit(WRITE)
+        async with running(watcher(path, state).run()) as events:
+            await eventually(lambda: told(events) == {"a": [(1, 2)]})
+            # What comes next must not be remembered in front of the event.
+            lake["a"].commit(OPTIMIZE)
+            await asyncio.sleep(20 * QUICK)
+        async with running(watcher(path, state).run()) as events:
+            await eventually(lambda: told(events) == {"a": [(1, 3)]})
+
+    run(scenario())
+
+
+def test_commits_are_counted_for_each_table(
+    lake: dict[str, TableBuilder], policy: Callable[..., str]
+) -> None:
+    async def scenario() -> None:
+        state, path = State(), policy("a", "b")
+        async with running(watcher(path, state, min_commits=2).run()) as events:
+            await settled(state, 2)
+            lake["a"].commit(WRITE)
+            lake["b"].commit(WRITE)
+            await eventually(lambda: rows(state) == [[2, 1, 1, None]] * 2)
+            lake["b"].commit(WRITE)
+            await eventually(lambda: told(events) == {"b": [(1, 3)]})
+            await eventually(lambda: [3, 3, 0, None] in rows(state))
+        lake["a"].commit(WRITE)
+        async with running(watcher(path, state, min_commits=2).run()) as events:
+            await eventually(lambda: told(events) == {"a": [(1, 3)]})
+
+    run(scenario())
+
+
+def test_the_tables_follow_the_policy(
+    lake: dict[str, TableBuilder], policy: Callable[..., str]
+) -> None:
+    async def scenario() -> None:
+        state = State()
+        async with running(watcher(policy("a"), state).run()) as events:
+            await settled(state, 1)
+            policy("b", "c", checkpoint=True)
+            await eventually(lambda: len({name for name in names()}) == 2)
+            await asyncio.sleep(10 * QUICK)
+            for table in lake.values():
+                table.commit(WRITE)
+            await eventually(lambda: len(told(events)) == 2)
+        assert set(told(events)) == {"b", "c"}
+
+    def names() -> set[str]:
+        tasks = (task.get_name() for task in asyncio.all_tasks())
+        return {name for name in tasks if name.startswith("watch ")}
+
+    run(scenario())
+
+
+def test_a_policy_that_becomes_unreadable_is_told_once_and_its_tables_stay_watched(
+    lake: dict[str, TableBuilder], policy: Callable[..., str], tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        state, path = State(), policy("a")
+        async with running(watcher(path, state).run()) as events:
+            await settled(state, 1)
+            Path(path).write_text("tables: [")
+            await eventually(lambda: len(events) == 1)
+            (problem,) = events[0]["tables"]
+            assert (problem["status"], problem["table"]) == ("error", path)
+            lake["a"].commit(WRITE)
+            await eventually(lambda: told(events[1:]) == {"a": [(1, 2)]})
+            policy("a", "b")
+            await settled(state, 2)
+            lake["b"].commit(WRITE)
+            await eventually(lambda: told(events[2:]) == {"b": [(1, 2)]})
+
+    run(scenario())
+
+
+def test_a_table_in_trouble_and_one_that_breaks_the_watcher_hold_up_no_other(
+    lake: dict[str, TableBuilder],
+    policy: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = str(tmp_path / "c")
+
+    def opened(uri: str, options: Any = None) -> Store:
+        if uri == broken:
+            raise RuntimeError("a defect")
+        return open_store(uri)
+
+    monkeypatch.setattr(watch, "open_watched", opened)
+    path = policy("gone", "a", "c")
+
+    async def scenario() -> None:
+        async with running(watcher(path, State()).run()) as events:
+            await eventually(lambda: len(events) == 1)
+            (problem,) = events[0]["tables"]
+            assert problem["status"] == "error" and problem["table"].endswith("/gone")
+            await asyncio.sleep(10 * QUICK)
+            lake["a"].commit(WRITE)
+            await eventually(lambda: told(events[1:]) == {"a": [(1, 2)]})
+
+    run(scenario())
+
+
+def test_a_store_that_does_not_answer_holds_up_no_other(
+    lake: dict[str, TableBuilder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = threading.Event()
+
+    def opened(uri: str, options: Any = None) -> Store:
+        return open_store(uri if not uri.startswith("s3:") else str(tmp_path / "a"))
+
+    def looked(self: Any) -> Any:
+        if threading.current_thread().name.startswith("delta-watch-s3"):
+            hangs.wait(30)
+            raise StorageError("no answer", remedy="wait")
+        return look(self)
+
+    look = watch.LogWatch.look
+    monkeypatch.setattr(watch.LogWatch, "look", looked)
+    monkeypatch.setattr(watch, "open_watched", opened)
+    path = tmp_path / "policy.yaml"
+    uris = [f"s3://dead/{number}" for number in range(20)] + [str(tmp_path / "b")]
+    tables = [{"uri": uri} for uri in uris]
+    path.write_text(yaml.safe_dump({"version": 1, "tables": tables}))
+
+    async def scenario() -> None:
+        state = State()
+        dead = DeltaPolicyCommitTrigger(policy=str(path), store="s3://dead", poll_interval=QUICK)
+        async with (
+            running(dead.run()),
+            running(watcher(str(path), state).run()) as events,
+        ):
+            await settled(state, 1)
+            lake["b"].commit(WRITE)
+            await eventually(lambda: told(events) == {"b": [(1, 2)]})
+            hangs.set()
+
+    run(scenario())
+
+
+def test_the_positions_of_many_tables_take_few_values_below_the_limit_of_airflow() -> None:
+    state, now = State(), 0.0
+    board = CursorBoard([state], "n", now=lambda: now)
+    uris = [f"s3://lake/{'x' * 200}/{number}" for number in range(12_000)]
+    for uri in uris:
+        board.put(uri, Position(version=10**12, told=10**12, counted=10**6))
+    run(board.save())
+    assert len(state.values) == CursorBoard.PARTS
+    assert max(len(json.dumps(value)) for value in state.values.values()) < 64 << 10
+    again = CursorBoard([state], "n")
+    run(again.load())
+    assert all(again.get(uri) is not None for uri in uris)
+    assert again.get("s3://lake/other") is None
+
+
+def test_a_position_waits_as_long_as_the_event_before_it() -> None:
+    state, now = State(), [0.0]
+    board = CursorBoard([state], "n", now=lambda: now[0])
+    board.put("t", Position(version=2, told=2), after=5)
+    board.put("t", Position(version=3, told=2))
+    run(board.save())
+    assert state.values == {}
+    now[0] = 5.0
+    run(board.save())
+    assert rows(state) == [[3, 2, 0, None]]
+    state.values.clear()
+    run(board.save())
+    assert state.values == {}, "nothing is written twice"
+
+
+def test_a_state_that_cannot_be_written_is_written_later() -> None:
+    state = State()
+    board = CursorBoard([state], "n")
+    board.put("t", Position(version=2, told=2))
+    state.fails = True
+    run(board.save())
+    state.fails = False
+    run(board.save())
+    assert rows(state) == [[2, 2, 0, None]]
+
+
+def test_of_two_assets_the_older_position_counts_and_damage_is_left_out() -> None:
+    states = [State(), State()]
+    for state, version in zip(states, (7, 4), strict=True):
+        board = CursorBoard([state], "n")
+        board.put("t", Position(version=version, told=version))
+        run(board.save())
+    (key,) = states[0].values
+    states[0].values[key]["damaged"] = ["x"]
+    states[1].values["n_3" if key != "n_3" else "n_4"] = "no mapping"
+    board = CursorBoard(states, "n")
+    run(board.load())
+    assert board.get("t") == Position(version=4, told=4)
+    board.forget_others(["other"])
+    assert board.get("t") is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "root"),
+    [
+        ("s3://lake/a/b", "s3://lake"),
+        ("S3://lake", "s3://lake"),
+        ("abfss://c@account.dfs.core.windows.net/t", "abfss://c@account.dfs.core.windows.net"),
+        ("/srv/a", "file:"),
+        ("relative", "file:"),
+        ("file:///srv/a", "file:"),
+    ],
+)
+def test_the_store_of_a_table(uri: str, root: str) -> None:
+    assert store_root(uri) == root

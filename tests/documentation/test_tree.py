@@ -1,0 +1,106 @@
+"""The sizes of modules and folders, and the documents that describe the tree."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ("plugin", "operators", "dags", "tools", "benchmarks", "demo", "examples")
+MOST_LINES = 500
+MOST_TEST_LINES = 1000
+MOST_MODULES = 20
+
+
+def modules(*folders: str) -> list[Path]:
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    assert found
+    return found
+
+
+def longer_than(most: int, *folders: str) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}: {lines} lines"
+        for path in modules(*folders)
+        if (lines := path.read_text().count("\n")) > most
+    ]
+
+
+def test_no_module_is_too_long() -> None:
+    assert longer_than(MOST_LINES, *SHIPPED, "tests/support") == []
+    assert longer_than(MOST_TEST_LINES, "tests") == []
+
+
+def test_no_folder_has_too_many_modules() -> None:
+    counted = Counter(path.parent for path in modules(*SHIPPED, "tests"))
+    crowded = {str(folder.relative_to(ROOT)): n for folder, n in counted.items()}
+    # An __init__.py is no module to look through.
+    for folder in crowded:
+        crowded[folder] -= (ROOT / folder / "__init__.py").exists()
+    assert {folder: n for folder, n in crowded.items() if n > MOST_MODULES} == {}
+
+
+def block_after(text: str, heading: str) -> str:
+    """The first block of code after a heading."""
+    return text.split(heading, 1)[1].split("```")[1]
+
+
+def test_the_layout_in_contributing_is_the_tree() -> None:
+    layout = block_after((ROOT / "CONTRIBUTING.md").read_text(), "## Layout\n")
+    library = [
+        path.name for path in (ROOT / "plugin" / "delta_maintenance").iterdir() if is_package(path)
+    ]
+    listed = re.findall(r"^    ([a-z]+)/ ", layout, re.MULTILINE)
+    assert sorted(listed) == sorted(library)
+    named = " ".join(re.findall(r"^[^ ].*?(?=  |$)", layout, re.MULTILINE))
+    folders = [path.name for path in ROOT.iterdir() if path.is_dir() and is_kept(path)]
+    assert [name for name in folders if not re.search(rf"(^|[\s/]){name}/", named)] == []
+    for place in named.split():
+        assert (ROOT / place).exists(), place
+
+
+def is_package(folder: Path) -> bool:
+    return (folder / "__init__.py").is_file()
+
+
+def is_kept(folder: Path) -> bool:
+    """Whether git keeps the folder: it is neither hidden nor made by a command."""
+    ignored = (ROOT / ".gitignore").read_text().split()
+    return not folder.name.startswith(".") and not any(
+        line.strip("/") == folder.name for line in ignored
+    )
+
+
+def test_the_commands_in_contributing_are_those_of_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    commands = re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE)
+    table = re.findall(
+        r"^\| `make ([a-z-]+)`", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+    assert sorted(table) == sorted(set(commands) - {"help"})
+
+
+def test_the_layers_in_the_documents_are_those_that_are_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (layers,) = (
+        contract["layers"]
+        for contract in contracts["contracts"]
+        if contract.get("containers") == ["delta_maintenance"]
+    )
+    # Renamed and lazy modules are about names, not about layers.
+    helpers = {"__main__", "lazy", "renamed_modules"}
+    checked = [sorted(set(layer.split(" | ")) - helpers) for layer in layers]
+    checked = [layer for layer in checked if layer]
+
+    drawn = block_after((ROOT / "docs" / "architecture.md").read_text(), "## Layers\n")
+    below = drawn.split("──\n", 1)[1]
+    names = re.findall(r"^([a-z].*?)   ", below, re.MULTILINE)
+    assert [sorted(line.split(" │ ")) for line in names] == checked
+
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    line = re.search(r"`(cli \| [^`]*)`", text)
+    assert line is not None
+    short = [sorted(layer.strip().split(" | ")) for layer in line[1].split("→")]
+    assert short == checked

@@ -1,0 +1,133 @@
+"""Every verb of the command line, run on one table within this process, and what may come of it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+import signal
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from unittest import mock
+
+from resources import measured
+
+from delta_maintenance.cli import main as cli
+from delta_maintenance.errors import DeltaMaintenanceError
+
+MEMORY = 700 << 20
+"""Bytes that a verb may take for a small table, whatever its files say."""
+SECONDS = 20.0
+LONGEST_LINE = 1024 + len("delta-maintenance: warning: ")
+
+VERBS: Mapping[str, tuple[str, ...]] = {
+    "inspect": (),
+    "files": (),
+    "history": (),
+    "health": (),
+    "checkpoint": (),
+    "compact-log": ("--commits-per-file", "2", "--partial"),
+    "clean-log": (),
+    "vacuum": ("--ignore-missing-files",),
+    "fsck": (),
+    "fsck --deep": (),
+    "fsck --repair": (),
+    "backfill-row-ids": ("--other-writers", "conditional-put"),
+    "upgrade-protocol": ("--feature", "deletionVectors", "--other-writers", "conditional-put"),
+    "set-properties": (
+        *("--set", "delta.enableChangeDataFeed=true", "--set", "delta.appendOnly=false"),
+        *("--other-writers", "conditional-put"),
+    ),
+    "drop-feature": ("--feature", "deletionVectors", "--other-writers", "conditional-put"),
+    "add-constraint": ("positive", "id > 0", "--other-writers", "conditional-put"),
+}
+"""Each with the options that let it do something."""
+READING = frozenset({"inspect", "files", "history", "health"})
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What no bytes in any file may bring about."""
+
+    verb: str
+    what: str
+    detail: str = ""
+
+
+def run_verb(verb: str, address: str, chance: random.Random) -> list[Finding]:
+    """Runs a verb, dry or in earnest, and says what is wrong with how it ended."""
+    name, *flags = verb.split()
+    words = [name, address, *VERBS[verb], *flags]
+    if name not in READING and chance.random() < 0.4:
+        words.append("--dry-run")
+    as_json = chance.random() < 0.5
+    if as_json:
+        words.append("--json")
+    failures: list[Exception] = []
+    failed = cli._failed
+
+    def remembering(error: Exception, *arguments: object) -> int:
+        failures.append(error)
+        return failed(error, *arguments)  # type: ignore[arg-type]
+
+    out, err = io.StringIO(), io.StringIO()
+    findings = []
+    with (
+        measured() as taken,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.object(cli, "_failed", remembering),
+    ):
+        try:
+            with _alarm(3 * SECONDS):
+                status = cli.main(words)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            findings.append(Finding(verb, f"raises {type(error).__name__}", _trace(error)))
+            status = 0
+    for error in failures:
+        if not isinstance(error, DeltaMaintenanceError):
+            what = f"{type(error).__name__}: {error}"[:200]
+            findings.append(Finding(verb, what, _trace(error)))
+        elif error.remedy is None and not isinstance(error, TimeoutError):
+            findings.append(Finding(verb, "an error without a remedy", str(error)[:500]))
+    if taken.memory > MEMORY:
+        findings.append(Finding(verb, "too much memory", f"{taken.memory >> 20} MiB"))
+    if taken.seconds > SECONDS:
+        findings.append(Finding(verb, "too long", f"{taken.seconds:.1f} s"))
+    for line in err.getvalue().splitlines():
+        if len(line.encode(errors="surrogatepass")) > LONGEST_LINE:
+            findings.append(Finding(verb, "a line of more than 1 kB", f"{len(line)}: {line[:300]}"))
+            break
+    if as_json and status == 0 and name != "files":
+        try:
+            json.loads(out.getvalue())
+        except ValueError as error:
+            findings.append(Finding(verb, "no JSON on stdout", str(error)))
+    return findings
+
+
+def _trace(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if "delta_maintenance" in f.filename][-4:]
+    return " < ".join(
+        f"{f.filename.rpartition('delta_maintenance/')[2]}:{f.lineno}" for f in reversed(own)
+    )
+
+
+@contextlib.contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    def ring(signum: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"no end after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

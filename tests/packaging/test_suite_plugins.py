@@ -1,0 +1,100 @@
+"""The plugins that mark, leave out, divide and thin the tests of this project."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from suite import durations, play, resources
+from suite.durations import Recorded
+
+MODULE = """\
+import subprocess
+import sys
+
+import pytest
+
+
+def test_quiet():
+    pass
+
+
+def test_unmarked():
+    subprocess.run([sys.executable, "-c", ""], check=True)
+
+
+@pytest.mark.process
+def test_marked():
+    subprocess.run([sys.executable, "-c", ""], check=True)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A small project with the plugins and three tests, one of which lacks its mark."""
+    (tmp_path / "tests" / "spark").mkdir(parents=True)
+    (tmp_path / "tests" / "test_marks.py").write_text(MODULE)
+    (tmp_path / "tests" / "spark" / "test_session.py").write_text("import no_such_module\n")
+    (tmp_path / "pytest.ini").write_text(
+        f"[pytest]\ntestpaths = tests\npythonpath = {Path(resources.__file__).parents[1]}\n"
+        "addopts = --strict-markers\n"
+    )
+    plugins = ["suite.resources", "suite.quick"]
+    (tmp_path / "conftest.py").write_text(f"pytest_plugins = {plugins}\n")
+    return tmp_path
+
+
+def run(project: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, cwd=project, capture_output=True, text=True).stdout
+
+
+@pytest.mark.process
+def test_a_test_that_starts_more_than_its_marks_say_fails(project: Path) -> None:
+    told = run(project, "tests/test_marks.py")
+    assert "ERROR tests/test_marks.py::test_unmarked" in told
+    assert "the test is not marked 'process', and caused subprocess.Popen" in told
+    assert "3 passed, 1 error" in told
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_quick_run_leaves_out_what_is_marked_and_says_so(project: Path, processes: int) -> None:
+    told = run(
+        project, "--quick", f"-n{processes}", "--deselect=tests/test_marks.py::test_unmarked"
+    )
+    assert "1 passed" in told and "test_marked" not in told
+    # The folder is not imported, or the run would fail.
+    assert "error" not in told.lower()
+    assert f"1 process: {resources.RESOURCES['process']}" in told
+
+
+@pytest.mark.parametrize("folder", resources.FOLDERS)
+def test_every_folder_that_carries_a_mark_exists(folder: str) -> None:
+    assert Path(__file__).parents[2].joinpath(folder).is_dir()
+
+
+def test_the_longest_group_comes_first() -> None:
+    recorded = {
+        "tests/spark/test_a.py": Recorded(seconds=3, tests=1),
+        "tests/spark/test_b.py": Recorded(seconds=4, tests=1),
+        "tests/cli/test_c.py": Recorded(seconds=6, tests=1),
+    }
+    nodeids = ["tests/cli/test_new.py::test", "tests/cli/test_c.py::test", *recorded]
+    assert durations.longest_first(nodeids, recorded) == [
+        "tests/spark",
+        "tests/cli/test_c.py",
+        "tests/cli/test_new.py",
+    ]
+
+
+def test_a_choice_of_cases_is_spread_and_keeps_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(play, "PLAY", "some")
+    assert play.some(range(100), 4) == [0, 33, 66, 99]
+    assert play.some(range(3), 4) == [0, 1, 2]
+    assert play.examples(100) == 40
+    monkeypatch.setattr(play, "PLAY", "all")
+    assert play.some(range(100), 4) == list(range(100))
+    assert play.examples(100) == 500

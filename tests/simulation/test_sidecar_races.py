@@ -1,0 +1,223 @@
+"""Incremental checkpoints beside clean-ups, ours and one like Delta Spark's, in any order.
+
+Two keepers write checkpoints that take sidecars over while two cleaners delete what no checkpoint
+of theirs refers to, and any of them may die at any request. `DELTA_MAINTENANCE_SIDECAR_ROUNDS`
+sets the number of rounds, `DELTA_MAINTENANCE_SIDECAR_SEED` the seed of the first one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.operations import checkpoint, clean_log
+from delta_maintenance.operations.checkpoint import CheckpointOptions
+from delta_maintenance.protocol.delta_log.file_names import (
+    LogFileKind,
+    commit_name,
+    parse_log_file_name,
+)
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.read.checkpoint_reader import Checkpoint
+from delta_maintenance.table.read.segment import list_log
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.testing.actions import Action, add, commit_info, features, metadata, remove
+from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash
+from delta_maintenance.testing.interleaving import Schedule, ScheduledStore, single_threaded
+from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, log_text
+
+ROUNDS = int(os.environ.get("DELTA_MAINTENANCE_SIDECAR_ROUNDS", "15"))
+FIRST_SEED = int(os.environ.get("DELTA_MAINTENANCE_SIDECAR_SEED", "0"))
+DAY_MS = 86_400_000
+SIDECARS = f"{LOG}/_sidecars"
+PROPERTIES = {
+    "delta.checkpointPolicy": "v2",
+    "delta.logRetentionDuration": "interval 2 days",
+    "delta.deletedFileRetentionDuration": "interval 2 days",
+}
+TASKS = 3
+
+
+class Round:
+    """One table with an old history, and everybody who works at it."""
+
+    def __init__(self, seed: int) -> None:
+        self.schedule = Schedule(seed, persistence=random.Random(seed).choice((0.0, 0.6, 0.95)))
+        self.chance = self.schedule.random
+        self.now_ms = EPOCH_MS
+        self.store = MemoryStore()
+        self.store.now_ms = lambda: self.now_ms
+        self.live: list[str] = []
+        self.states: list[frozenset[str]] = []
+        self.endings = Counter[str]()
+        self.numbers = 0
+
+    def play(self) -> None:
+        self.begin()
+        for work in (self.keep, self.keep, self.clean, self.clean_like_spark, self.write):
+            self.schedule.begin(work)
+        with single_threaded():
+            self.schedule.run()
+            self.check(self.store)
+            # Whatever happened: the next one comes to its end, and what it leaves is whole.
+            self.checkpoint(self.store)
+            self.now_ms += 5 * DAY_MS
+            self.clean_up(self.store)
+            self.check(self.store)
+
+    def begin(self) -> None:
+        supported = features("v2Checkpoint")
+        self.commit([supported, metadata(configuration=PROPERTIES)], adds=9)
+        for version in range(1, self.chance.randint(4, 7)):
+            self.now_ms += self.chance.choice((DAY_MS // 2, 2 * DAY_MS))
+            self.commit([])
+            if version == 1 or self.chance.random() < 0.5:
+                self.checkpoint(self.store)
+        self.now_ms += 3 * DAY_MS
+
+    def commit(self, lines: list[Action], *, adds: int = 2, store: Store | None = None) -> None:
+        lines = [commit_info(), *lines]
+        for _ in range(min(len(self.live), self.chance.choice((0, 1, 2)))):
+            gone = self.live.pop(self.chance.randrange(len(self.live)))
+            lines.append(remove(gone, deletionTimestamp=self.now_ms))
+        for _ in range(adds):
+            self.numbers += 1
+            self.live.append(f"f{self.numbers}")
+            lines.append(add(f"f{self.numbers}"))
+        path = f"{LOG}/{commit_name(len(self.states))}"
+        self.states.append(frozenset(self.live))
+        self.store.put_if_absent(path, log_text(lines))
+        if store is not None:
+            self.schedule.pause()
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.now_ms / 1000, UTC)
+
+    def new_id(self) -> str:
+        self.numbers += 1
+        return f"{self.chance.getrandbits(32):08x}-0000-4000-8000-{self.numbers:012d}"
+
+    def keep(self) -> None:
+        self.attempt("checkpoint", self.checkpoint)
+
+    def clean(self) -> None:
+        self.attempt("clean-log", self.clean_up)
+
+    def clean_like_spark(self) -> None:
+        self.attempt("spark", self.spark_cleans_up)
+
+    def write(self) -> None:
+        for _ in range(TASKS):
+            for _ in range(self.chance.randrange(30)):
+                self.schedule.pause()
+            self.commit([], store=self.store)
+            self.now_ms += self.chance.choice((0, 0, DAY_MS // 4))
+
+    def attempt(self, name: str, work: Callable[[Store], str]) -> None:
+        for _ in range(TASKS):
+            store: Any = ScheduledStore(self.store, self.schedule)
+            if self.chance.random() < 0.25:
+                fault = self.chance.choice((Fault.CRASH_BEFORE, Fault.CRASH_AFTER))
+                store = FaultStore(store, at=self.chance.randrange(40), fault=fault)
+            try:
+                ending = work(store)
+            except SimulatedCrash:
+                ending = "crashed"
+            except RefusedError:
+                ending = "refused"
+            except DeltaMaintenanceError as error:
+                # A log that changes while it is read may have to be read again by the caller.
+                ending = type(error).__name__
+            self.endings[f"{name}: {ending}"] += 1
+
+    def checkpoint(self, store: Store) -> str:
+        table = Table(store)
+        snapshot = table.snapshot()
+        # One that takes nothing over leaves the sidecars of its predecessors to the cleaners.
+        ways = ("never",) if self.chance.random() < 0.4 else ("always", "auto")
+        for how in ways:
+            options = CheckpointOptions(actions_per_sidecar=3, incremental=how)  # type: ignore[arg-type]
+            try:
+                plan = checkpoint.plan(snapshot, options, now=self.now())
+            except RefusedError:
+                continue
+            result = checkpoint.apply(table, plan, new_id=self.new_id, snapshot=snapshot)
+            return f"{result.status} {'incremental' if result.incremental else 'full'}"
+        raise AssertionError("auto is never refused")
+
+    def clean_up(self, store: Store) -> str:
+        table = Table(store)
+        plan = clean_log.plan(table.snapshot(), now=self.now())
+        return clean_log.apply(table, plan, now=self.now(), new_id=self.new_id).status
+
+    def spark_cleans_up(self, store: Store) -> str:
+        """As Delta Spark's MetadataCleanup does it, steps 1 to 5 of "Metadata Cleanup"."""
+        cut_off_ms = (self.now_ms - 2 * DAY_MS) // DAY_MS * DAY_MS
+        listing = list_log(store)
+        old = [v for v, entry in listing.commits.items() if entry.status.modified_ms <= cut_off_ms]
+        bases = [c for c in listing.checkpoints if c.version <= max(old, default=-1)]
+        if not bases:
+            return "nothing"
+        base = bases[-1].version
+        doomed = [e.path for v, e in listing.commits.items() if v < base]
+        doomed += [e.path for c in listing.checkpoints if c.version < base for e in c.entries]
+        for path in doomed:
+            store.delete(path)
+        if not doomed:
+            return "nothing"
+        used = {
+            path
+            for files in list_log(store).checkpoints
+            for path in Checkpoint(store, files, open_sidecars=False).sidecar_paths
+        }
+        for status in store.list_from(SIDECARS):
+            if status.path not in used and status.modified_ms < cut_off_ms:
+                store.delete(status.path)
+        return "cleaned"
+
+    def check(self, store: Store) -> None:
+        """Every checkpoint that is there is whole, and every version that can be opened is right.
+
+        Nobody is at work any more, or has died in the middle of it.
+        """
+        there = {status.path for status in store.list_from(SIDECARS)}
+        listing = list_log(store)
+        for files in listing.checkpoints:
+            opened = Checkpoint(store, files, open_sidecars=False)
+            missing = set(opened.sidecar_paths) - there
+            assert not missing, f"{files.name} has lost {missing}"
+        oldest = listing.checkpoints[0].version if 0 not in listing.commits else 0
+        for version in range(oldest, len(self.states)):
+            found = Table(store).snapshot(version=version).live_files()["path"].to_pylist()
+            assert len(found) == len(set(found))
+            assert frozenset(found) == self.states[version], version
+        hint = json.loads(store.read(f"{LOG}/_last_checkpoint"))
+        named = parse_log_file_name(hint["v2Checkpoint"]["path"])
+        assert named.kind is LogFileKind.UUID_CHECKPOINT and named.version == hint["version"]
+
+
+@pytest.mark.conformance("CLEAN-08", "CLEAN-10", "CKPT-25")
+def test_no_order_of_checkpoints_and_clean_ups_loses_a_sidecar(
+    count_cases: Callable[[str, int], None],
+) -> None:
+    endings = Counter[str]()
+    for seed in range(FIRST_SEED, FIRST_SEED + ROUNDS):
+        played = Round(seed)
+        try:
+            played.play()
+        except Exception as error:
+            raise AssertionError(f"round {seed}") from error
+        endings += played.endings
+    for what, number in endings.items():
+        count_cases(f"sidecar races, {what}", number)
+    assert endings["checkpoint: written incremental"] > ROUNDS
+    assert endings["clean-log: cleaned"] and endings["spark: cleaned"]

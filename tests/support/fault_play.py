@@ -1,0 +1,116 @@
+"""An operation, played once for every fault of its store calls; each outcome is looked at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.testing.fault_store import (
+    Fault,
+    FaultStore,
+    SimulatedCrash,
+    Step,
+    faults,
+)
+
+Result = TypeVar("Result")
+Files = dict[str, tuple[bytes, int]]
+"""Content and time in milliseconds, by path."""
+
+_ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def files_of(store: Store) -> Files:
+    """All files of a store."""
+    return {
+        path: (store.read(path), modified_ms)
+        for batch in store.list_tree()
+        for path, modified_ms in zip(
+            batch["path"].to_pylist(), batch["modified_ms"].to_pylist(), strict=True
+        )
+    }
+
+
+def store_of(files: Files, *, now_ms: Callable[[], int]) -> MemoryStore:
+    """A store in memory with these files, whose clock then is `now_ms`."""
+    store = MemoryStore()
+    for path, (data, modified_ms) in files.items():
+        store.now_ms = lambda modified_ms=modified_ms: modified_ms
+        store.put(path, data)
+    store.now_ms = now_ms
+    return store
+
+
+def telling_faults(trace: Sequence[Step]) -> Iterator[tuple[int, Fault]]:
+    """The faults of these steps, without crashes that leave the same files as others do.
+
+    A process that dies before a step leaves what one leaves that dies after the last step that
+    changed anything. Only before the first such step a crash has no other that stands for it.
+    """
+    reads = ("list_from", "list_tree", "stat", "read", "open")
+    first = next((at for at, step in enumerate(trace) if step.kind not in reads), 0)
+    for at, fault in faults(trace):
+        if fault is not Fault.CRASH_BEFORE or at == first:
+            yield at, fault
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome(Generic[Result]):
+    """What is left after one fault."""
+
+    step: Step
+    fault: Fault
+    store: MemoryStore
+    result: Result | None
+    """Of the operation, unless it failed."""
+    is_new: bool
+    """Whether no fault before left the same files, apart from the random ids in them.
+
+    The files are all that a later process sees, so the others need no second look.
+    """
+
+    @property
+    def where(self) -> str:
+        """For the message of a failing assertion."""
+        return f"{self.fault.value} at {self.step}"
+
+
+def play_faults(
+    run: Callable[[Store], Result],
+    make: Callable[[], MemoryStore],
+    cases: Iterable[tuple[int, Fault]] | None = None,
+) -> Iterator[Outcome[Result]]:
+    """The outcome of every fault of every step of `run`, each on a store of its own.
+
+    `cases` replaces the `telling_faults` of its steps. Exceptions that are no errors of the library
+    go through.
+    """
+    trial = FaultStore(make())
+    run(trial)
+    seen: set[bytes] = set()
+    for at, fault in telling_faults(trial.trace) if cases is None else cases:
+        store = make()
+        result = None
+        with suppress(SimulatedCrash, DeltaMaintenanceError):
+            result = run(FaultStore(store, at=at, fault=fault))
+        left = _without_ids(files_of(store))
+        yield Outcome(
+            step=trial.trace[at], fault=fault, store=store, result=result, is_new=left not in seen
+        )
+        seen.add(left)
+
+
+def _without_ids(files: Files) -> bytes:
+    """The files as one text, with every random id replaced by the number of its first place."""
+    numbers: dict[bytes, bytes] = {}
+    text = b"\n".join(
+        b"%s %d %s" % (path.encode(), modified_ms, data)
+        for path, (data, modified_ms) in sorted(files.items())
+    )
+    return _ID.sub(lambda found: numbers.setdefault(found[0], b"%d" % len(numbers)), text)

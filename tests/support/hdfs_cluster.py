@@ -1,0 +1,204 @@
+"""HDFS on the loopback interface: a name node and data nodes, each a process of its own.
+
+The servers are in Hadoop's mini cluster of Maven Central; the client's classes and logging come
+from PySpark, which has the same version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from spark_processes import free_port
+
+SPARK_JARS = Path(pyspark.__file__).parent / "jars"
+PATIENCE_SECONDS = 180
+# Short lives: compiling costs more than it brings.
+QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
+_CLIENT = ("hadoop-client-api", "hadoop-client-runtime", "slf4j", "jcl-over", "log4j", "snappy")
+_SERVERS = "org.apache.hadoop.hdfs.server"
+
+
+class ClusterUnavailable(Exception):
+    """HDFS can't be had on this machine; says why in one line."""
+
+
+class HdfsCluster:
+    """A running name node, with as many data nodes as were started."""
+
+    def __init__(self, folder: Path, jar: Path) -> None:
+        self.folder = folder
+        self.rpc = f"127.0.0.1:{free_port()}"
+        self.http = f"127.0.0.1:{free_port()}"
+        self.data_nodes: list[subprocess.Popen[bytes]] = []
+        client = [f for name in _CLIENT for f in sorted(SPARK_JARS.glob(f"{name}*.jar"))]
+        self.class_path = ":".join(map(str, [folder / "conf", *client]))
+        self._server_path = f"{self.class_path}:{jar}"
+        self._http_of_data_nodes: list[str] = []
+        self._configure()
+        self._start("format", "namenode.NameNode", "-format", "-nonInteractive").wait(60)
+        self._name_node = self._start("name-node", "namenode.NameNode")
+
+    def address(self, path: str, *, scheme: str = "webhdfs") -> str:
+        """The address of a path through the name node's HTTP server, or its own (`hdfs`)."""
+        return f"{scheme}://{self.rpc if scheme == 'hdfs' else self.http}{path}"
+
+    def data_node_address(self, number: int = 0) -> str:
+        """Where a data node serves HTTP: under the name that the name node calls it."""
+        return f"http://localhost:{self._http_of_data_nodes[number].rpartition(':')[2]}"
+
+    def start_data_node(self, number: int) -> None:
+        """Starts a data node, again on its directory if it ran before, and waits for it."""
+        if number == len(self._http_of_data_nodes):
+            self._http_of_data_nodes.append(f"127.0.0.1:{free_port()}")
+        directory = self.folder / f"data-{number}"
+        process = self._start(
+            f"data-node-{number}",
+            "datanode.DataNode",
+            properties={
+                "dfs.datanode.data.dir": directory,
+                "dfs.datanode.http.address": self._http_of_data_nodes[number],
+            },
+        )
+        self.data_nodes[number : number + 1] = [process]
+        self._await_data_nodes()
+
+    def kill_data_node(self, number: int) -> None:
+        """Ends a data node at once, as `kill -9` does."""
+        self.data_nodes[number].send_signal(signal.SIGKILL)
+        self.data_nodes[number].wait()
+
+    def bean(self, name: str) -> dict[str, Any]:
+        """Figures of the name node."""
+        url = f"http://{self.http}/jmx?qry=Hadoop:service=NameNode,name={name}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            beans = json.load(answer)["beans"]
+        return beans[0] if beans else {}
+
+    def close(self) -> None:
+        for process in (*self.data_nodes, self._name_node):
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def _await_data_nodes(self) -> None:
+        wanted = sum(process.poll() is None for process in self.data_nodes)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            for process, name in (
+                (self._name_node, "name-node"),
+                (self.data_nodes[-1], "data-node-0"),
+            ):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise ClusterUnavailable(f"its {name} does not start: {self._last_line(name)}")
+            try:
+                state = self.bean("FSNamesystemState")
+                # Blocks of a restarted node count once it has reported them.
+                if state.get("NumLiveDataNodes", 0) >= wanted:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.1)
+
+    def _configure(self) -> None:
+        conf = self.folder / "conf"
+        conf.mkdir(parents=True)
+        _write(conf / "core-site.xml", {"fs.defaultFS": f"hdfs://{self.rpc}"})
+        _write(
+            conf / "hdfs-site.xml",
+            {
+                "dfs.replication": 1,
+                "dfs.namenode.rpc-address": self.rpc,
+                "dfs.namenode.http-address": self.http,
+                "dfs.namenode.name.dir": self.folder / "name",
+                # One second, so that a data node that ended is soon known to have.
+                "dfs.heartbeat.interval": 1,
+                "dfs.namenode.heartbeat.recheck-interval": 1000,
+                "dfs.datanode.address": "127.0.0.1:0",
+                "dfs.datanode.ipc.address": "127.0.0.1:0",
+                "dfs.namenode.datanode.registration.ip-hostname-check": "false",
+                "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
+            },
+        )
+        (conf / "log4j2.properties").write_text(
+            "rootLogger.level = warn\n"
+            "rootLogger.appenderRef.stderr.ref = console\n"
+            "appender.console.type = Console\n"
+            "appender.console.name = console\n"
+            "appender.console.target = SYSTEM_ERR\n"
+            "appender.console.layout.type = PatternLayout\n"
+            "appender.console.layout.pattern = %d %p %c{1}: %m%n\n"
+        )
+
+    def _start(
+        self, name: str, kind: str, *arguments: str, properties: dict[str, object] | None = None
+    ) -> subprocess.Popen[bytes]:
+        given = [f"-D{key}={value}" for key, value in (properties or {}).items()]
+        command = [_java(), *QUICK_START, "-cp", self._server_path, f"{_SERVERS}.{kind}"]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [*command, *given, *arguments], cwd=self.folder, stdout=log, stderr=log
+            )
+
+    def _last_line(self, name: str) -> str:
+        lines = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else "it said nothing"
+
+
+def mini_cluster_jar(jars: Path) -> Path:
+    """The servers' classes, fetched once. `ClusterUnavailable` where they cannot be."""
+    version = next(SPARK_JARS.glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
+    jar = jars / f"hadoop-client-minicluster-{version}.jar"
+    if not jar.exists():
+        ivy = next(SPARK_JARS.glob("ivy-*.jar"))
+        coordinates = ("org.apache.hadoop", "hadoop-client-minicluster", version)
+        done = subprocess.run(
+            [
+                *(_java(), "-jar", str(ivy), "-notransitive", "-types", "jar"),
+                *("-dependency", *coordinates, "-cache", str(jars / "cache")),
+                *("-retrieve", str(jars / "[artifact]-[revision].[ext]")),
+            ],
+            capture_output=True,
+            text=True,
+        )
+        if not jar.exists():
+            said = re.findall(r"(?:unresolved dependency|download failed)[^\n]*", done.stdout)
+            raise ClusterUnavailable(f"its jar cannot be fetched: {''.join(said[:1])}")
+    return jar
+
+
+@contextmanager
+def serve_hdfs(folder: Path, jar: Path) -> Iterator[HdfsCluster]:
+    """A cluster with one data node until the block ends."""
+    try:
+        cluster = HdfsCluster(folder, jar)
+    except FileNotFoundError as error:
+        raise ClusterUnavailable("there is no java") from error
+    try:
+        cluster.start_data_node(0)
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return f"{home}/bin/java" if home else "java"
+
+
+def _write(file: Path, properties: dict[str, object]) -> None:
+    lines = (
+        f"<property><name>{name}</name><value>{value}</value></property>"
+        for name, value in properties.items()
+    )
+    file.write_text(f"<configuration>{''.join(lines)}</configuration>")

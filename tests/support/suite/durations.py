@@ -1,0 +1,120 @@
+"""How long each test module took: recorded in `tests/durations.json`, and used to divide runs.
+
+`pytest --record-durations` writes the file anew after a run; `make durations` runs all tests so.
+The processes of a run are given the longest groups of modules first, so that they end together.
+Modules that share a costly session belong to one group, and so to one process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FILE = Path(__file__).parents[2] / "durations.json"
+SHARED = {
+    "tests/oracle/": "tests/oracle",
+    "tests/spark/": "tests/spark",
+}
+"""Where modules share a session: the beginning of their paths, and the name of their group."""
+ALONE = ("tests/spark/test_cluster.py", "tests/spark/test_connect.py")
+"""Modules in such folders that start Spark processes of their own."""
+UNKNOWN_SECONDS = 5.0
+"""For modules that are new since the last record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a module took: seconds of all its tests in one process, and the number of tests."""
+
+    seconds: float
+    tests: int
+
+
+def read_durations(file: Path = FILE) -> dict[str, Recorded]:
+    """The record, by module; empty where there is none."""
+    if not file.exists():
+        return {}
+    return {
+        module: Recorded(seconds=seconds, tests=tests)
+        for module, (seconds, tests) in json.loads(file.read_text()).items()
+    }
+
+
+def group_of(nodeid: str) -> str:
+    """The group of modules that runs in one process."""
+    module = nodeid.partition("::")[0]
+    if module in ALONE:
+        return module
+    return next((group for start, group in SHARED.items() if module.startswith(start)), module)
+
+
+def longest_first(nodeids: list[str], durations: dict[str, Recorded]) -> list[str]:
+    """The groups of these tests, the longest first; equal ones by name."""
+    modules = {nodeid.partition("::")[0] for nodeid in nodeids}
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for module in modules:
+        recorded = durations.get(module)
+        seconds[group_of(module)] += recorded.seconds if recorded else UNKNOWN_SECONDS
+    return sorted(seconds, key=lambda group: (-seconds[group], group))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--record-durations",
+        action="store_true",
+        help=f"write {FILE.name} anew: what each test module took in this run",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Only the process that prints the summary hears of every test.
+    if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Recorder())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sorts the tests of a divided run; each process does the same."""
+    if hasattr(config, "workerinput"):
+        groups = longest_first([item.nodeid for item in items], read_durations())
+        place = {group: number for number, group in enumerate(groups)}
+        items.sort(key=lambda item: place[group_of(item.nodeid)])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Divides a run of `--dist loadfile` by groups, in their order."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler.loadfile import LoadFileScheduling
+
+    class ByGroup(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    # By default the order would be that of the numbers of tests.
+    config.option.loadscopereorder = False
+    return ByGroup(config, log)
+
+
+class _Recorder:
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._tests: defaultdict[str, set[str]] = defaultdict(set)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        module = report.nodeid.partition("::")[0]
+        self._seconds[module] += report.duration
+        self._tests[module].add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        rows = (
+            f"  {json.dumps(module)}: [{self._seconds[module]:.1f}, {len(self._tests[module])}]"
+            for module in sorted(self._seconds)
+        )
+        FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n")

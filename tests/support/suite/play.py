@@ -1,0 +1,44 @@
+"""How much a run plays: how many random examples, and which of very many cases.
+
+`DELTA_MAINTENANCE_PLAY` is `few` for `make quick`, `some` by default, and `all` for `make nightly`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TypeVar
+
+from hypothesis import settings
+
+Case = TypeVar("Case")
+
+PLAY = os.environ.get("DELTA_MAINTENANCE_PLAY", "some")
+_EXAMPLES = {"few": 0.1, "some": 0.4, "all": 5.0}
+"""The examples of a property, as a multiple of what its test names."""
+if PLAY not in _EXAMPLES:
+    raise ValueError(f"DELTA_MAINTENANCE_PLAY={PLAY}: choose one of {', '.join(_EXAMPLES)}")
+_DEFAULT_EXAMPLES = 100
+
+
+def examples(usual: int) -> int:
+    """How many examples hypothesis draws, for a test that would name `usual` of them."""
+    return max(3, round(usual * _EXAMPLES[PLAY]))
+
+
+def some(cases: Sequence[Case], most: int) -> list[Case]:
+    """At most so many of the cases, evenly spread, with the first and the last; or all of them.
+
+    Which ones is the same in every run: what a run leaves out, `make nightly` plays.
+    """
+    if PLAY == "all" or len(cases) <= most:
+        return list(cases)
+    step = (len(cases) - 1) / (most - 1)
+    return [cases[round(number * step)] for number in range(most)]
+
+
+# What an example takes depends on who else uses the machine; no property is about time.
+settings.register_profile(
+    "delta-maintenance", deadline=None, max_examples=examples(_DEFAULT_EXAMPLES)
+)
+settings.load_profile("delta-maintenance")

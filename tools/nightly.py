@@ -1,0 +1,127 @@
+"""Run what `make test` leaves out: every random case, and the other supported versions.
+
+    .venv/bin/python tools/nightly.py [PART ...]
+
+Each part is one environment and the tests that depend on it; without arguments, all of them run,
+one after the other. docs/compatibility.md lists the versions. An environment is made once in
+build/nightly, and again after `make clean`. The last lines give the result of each part; the exit
+status is 1 if one failed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import make_venv
+from java_home import OWN_HOME, machine_java, packaged_java
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENTS = ROOT / "build" / "nightly"
+TEST_PACKAGES = ("azure-storage-blob", "deltalake==1.6.6", "hypothesis", "moto[server]", "pytest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One environment, and what is run in it."""
+
+    tests: tuple[str, ...]
+    """Arguments of pytest."""
+    overlay: tuple[str, ...] = ()
+    """Packages that hide those of `.venv`."""
+    packages: tuple[str, ...] = ()
+    """Packages of an environment of its own, beside the project and what its tests need."""
+    extras: str = ""
+    """The extras of the project in that environment."""
+    python: str = sys.executable
+    """The interpreter of that environment; the part is left out where it is absent."""
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+AIRFLOW_TESTS = ("tests/airflow", "--ignore=tests/airflow/health_page/test_browser.py")
+PYTHON_TESTS = ("-m", "not slow", "--ignore=tests/packaging", "--ignore=tests/documentation")
+PARTS = {
+    "cases": Part(
+        tests=("-m", "cases and not spark"),
+        variables={"DELTA_MAINTENANCE_PLAY": "all", "DELTA_MAINTENANCE_SEEDS": "300"},
+    ),
+    "spark-3.5": Part(tests=("tests/spark",), overlay=("pyspark==3.5.9",)),
+    "spark-4.0": Part(tests=("tests/spark",), overlay=("pyspark==4.0.5",)),
+    "spark-4.1": Part(tests=("tests/spark",), overlay=("pyspark==4.1.4",)),
+    "spark-4.3": Part(tests=("tests/spark",), overlay=("pyspark==4.3.0",)),
+    "airflow-3.1": Part(
+        tests=AIRFLOW_TESTS,
+        packages=("apache-airflow==3.1.8", "apache-airflow-providers-standard", "pyspark==4.2.0"),
+        extras="airflow-spark,s3,azure,gcs",
+    ),
+    "airflow-3.2": Part(
+        tests=AIRFLOW_TESTS,
+        packages=("apache-airflow==3.2.2", "apache-airflow-providers-standard", "pyspark==4.2.0"),
+        extras="airflow-spark,s3,azure,gcs",
+    ),
+    "dagster-1.12": Part(
+        tests=("tests/dagster",),
+        packages=("dagster==1.12.22", "dagster-webserver==1.12.22", "pyspark==4.2.0"),
+        extras="dagster,s3,azure,gcs",
+    ),
+    "python-3.12": Part(tests=PYTHON_TESTS, python="python3.12", extras="s3,azure,gcs"),
+    "python-3.13": Part(tests=PYTHON_TESTS, python="python3.13", extras="s3,azure,gcs"),
+}
+
+
+def main(names: list[str]) -> int:
+    """Returns the exit status: 0 if every part that could run has passed."""
+    if unknown := sorted(set(names) - PARTS.keys()):
+        sys.exit(f"no such part: {', '.join(unknown)}; choose from {', '.join(PARTS)}")
+    home = machine_java() or packaged_java(OWN_HOME)
+    results = {}
+    for name in names or PARTS:
+        part, started = PARTS[name], time.monotonic()
+        if shutil.which(part.python) is None:
+            results[name] = f"left out: no {part.python} on PATH"
+            continue
+        python, variables = prepared(name, part)
+        if home is not None:
+            variables["JAVA_HOME"] = str(home)
+        command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-q", *part.tests]
+        status = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}).returncode
+        outcome = "passed" if status == 0 else f"FAILED with status {status}"
+        results[name] = f"{outcome} after {time.monotonic() - started:.0f} s"
+    for name, result in results.items():
+        print(f"{name:12} {result}")
+    return int(any(result.startswith("FAILED") for result in results.values()))
+
+
+def prepared(name: str, part: Part) -> tuple[Path, dict[str, str]]:
+    """The Python of a part and its variables; makes the environment where it is not there yet."""
+    own = make_venv.VENV / "bin" / "python"
+    variables = dict(part.variables)
+    place = ENVIRONMENTS / name
+    done = place / "done"
+    requirements = "\n".join((part.extras, *part.overlay, *part.packages))
+    made = done.is_file() and done.read_text() == requirements
+    if not made:
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+    quiet = ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-compile"]
+    if part.overlay:
+        if not made:
+            make_venv.run(str(own), "-m", "pip", *quiet, "--target", str(place), *part.overlay)
+        variables["PYTHONPATH"] = str(place)
+    elif part.extras:
+        if not made:
+            pip = make_venv.create(place, part.python)
+            project = f"{ROOT}[{part.extras}]"
+            make_venv.run(*pip, *quiet, "--editable", project, *TEST_PACKAGES, *part.packages)
+        own = place / "bin" / "python"
+    done.write_text(requirements)
+    return own, variables
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

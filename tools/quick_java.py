@@ -1,0 +1,107 @@
+"""Print a JAVA_HOME whose `java` starts Spark several times faster, for short-lived sessions.
+
+    JAVA_HOME=$(.venv/bin/python tools/quick_java.py) .venv/bin/pytest tests/spark
+
+Its `java` is the one of tools/java_home.py with three options: only the quick compiler, the serial
+collector, and an archive of Spark's classes as they are in memory after parsing and verification.
+A session that would spend 20 seconds of processor time before its first answer then spends 6; one
+that works for hours is slower, since nothing is ever optimised. The archive is made once, in
+`.java-home`, by a small query; where that fails, the other two options remain.
+
+Standard library only, as tools/java_home.py; the query needs the PySpark of this Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from java_home import OWN_HOME, describe, machine_java, packaged_java
+
+WRAPPER = """\
+#!/bin/sh
+exec {java} {options} "$@"
+"""
+OPTIONS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xlog:cds=off"]
+QUERY = """\
+import sys
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master("local[1]")
+for name, value in {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:ArchiveClassesAtExit=" + sys.argv[1],
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+rows = spark.range(100).selectExpr("id", "cast(id as string) as name").repartition(2)
+rows.mapInArrow(lambda batches: batches, rows.schema).write.parquet(sys.argv[2])
+spark.read.parquet(sys.argv[2]).groupBy("name").count().orderBy("name").toArrow()
+spark.stop()
+"""
+
+
+def main() -> None:
+    """Print the path, or end as tools/java_home.py does where there is no Java."""
+    home = machine_java() or packaged_java(OWN_HOME)
+    if home is None:
+        sys.exit("no Java: see tools/java_home.py")
+    print(quick_home(home))
+
+
+def quick_home(home: Path) -> Path:
+    """The faster JAVA_HOME around this one, made where it is not there yet."""
+    package = importlib.util.find_spec("pyspark")
+    if package is None or package.origin is None:
+        return home
+    java = home / "bin" / "java"
+    jars = Path(package.origin).parent / "jars"
+    parts = [str(java), str(describe(java)), str(jars), *sorted(os.listdir(jars))]
+    made_of = "\n".join([*parts, *OPTIONS, QUERY])
+    name = hashlib.sha256(made_of.encode()).hexdigest()[:16]
+    made = OWN_HOME / "quick" / name
+    if not made.is_dir():
+        # Beside its place first: a run that is cut off leaves nothing that looks complete.
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
+            unfinished = Path(scratch, "home")
+            write_wrapper(unfinished, java, OPTIONS)
+            archive = Path(scratch, "spark.jsa")
+            if archived(unfinished, archive):
+                archive.rename(unfinished / "spark.jsa")
+                options = [*OPTIONS, f"-XX:SharedArchiveFile={made / 'spark.jsa'}"]
+                write_wrapper(unfinished, java, options)
+            if not made.is_dir():
+                unfinished.rename(made)
+    return made
+
+
+def write_wrapper(home: Path, java: Path, options: list[str]) -> None:
+    """Write `bin/java` in `home`, which runs `java` with these options."""
+    wrapper = home / "bin" / "java"
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    wrapper.write_text(WRAPPER.format(java=shlex.quote(str(java)), options=shlex.join(options)))
+    wrapper.chmod(0o755)
+
+
+def archived(home: Path, archive: Path) -> bool:
+    """Run the query with the Java of `home`, which leaves its classes in `archive`."""
+    environment = {**os.environ, "JAVA_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment.pop("SPARK_HOME", None)
+    command = [sys.executable, "-c", QUERY, str(archive), str(archive.with_name("rows"))]
+    done = subprocess.run(
+        command, env=environment, cwd=archive.parent, stdin=subprocess.DEVNULL, capture_output=True
+    )
+    return done.returncode == 0 and archive.exists()
+
+
+if __name__ == "__main__":
+    main()
