@@ -368,7 +368,7 @@ def test_by_hand_a_feature_goes_once_somebody_agrees(
     assert found["one_table.plan[0]"].told["needs_approval"] is True
     (shown,) = somebody.shown
     assert shown.startswith(f"drop-feature of {tmp_path}/t\ndrop-feature: requested manually\n")
-    assert "drop: the protocol becomes" in shown
+    assert "the protocol becomes" in shown
     assert found["one_table.run[0]"].told["operations"] == ["drop-feature: done"]
     assert FEATURE not in (table.open().snapshot().protocol.reader_features or ())
 
