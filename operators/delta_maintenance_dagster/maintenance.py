@@ -5,6 +5,7 @@ Nothing here decides what a table needs: that is `delta_maintenance.policies`.
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of configs as types.
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,16 @@ if TYPE_CHECKING:
 _ASKED_FOR = registry.names()
 _BY_POLICY = tuple(record.name for record in registry.policy_operations())
 
+
+def _required_options() -> str:
+    """Names the options without which an operation cannot run."""
+    return " ".join(
+        f"{record.name} needs options such as `{json.dumps(record.example)}`."
+        for record in registry.operations()
+        if record.required
+    )
+
+
 RETRY_POLICY = dg.RetryPolicy(
     max_retries=2, delay=60, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
 )
@@ -48,9 +59,7 @@ class MaintenanceConfig(dg.Config):
         default_factory=dict,
         description=(
             "Of the operation, over what the policy says: fields of its Options, such as "
-            "`{retention: P14D}` of a vacuum. No policy asks for drop-feature, which needs "
-            "`{feature: deletionVectors}` or the like, nor for add-constraint, which needs "
-            "`{name: positive, expression: quantity > 0}`."
+            f"`{{retention: P14D}}` of a vacuum. {_required_options()}"
         ),
     )
     plan_only: bool = Field(

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hdfs_cluster import HdfsCluster
+from servers.hdfs_cluster import HdfsCluster
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import (

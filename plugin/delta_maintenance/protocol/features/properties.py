@@ -88,9 +88,10 @@ class TableProperties:
 def parse_interval(text: str) -> timedelta:
     """The duration of an interval such as `interval 30 days` or `7 days 12 hours`.
 
-    The word `interval` may be missing, case does not matter. Units go from weeks to microseconds;
-    only seconds take a fraction. `InvalidRequestError` for anything else: months and years, which
-    have no fixed length, a total below zero, and texts of more than 1,000 characters.
+    The word `interval` is optional, and case is ignored. Units range from weeks to microseconds;
+    only seconds can have a fraction. Raises `InvalidRequestError` for all other text, including
+    months and years, which have no fixed length, negative durations, and texts of more than 1,000
+    characters.
     """
     if len(text) > _LONGEST_INTERVAL:
         raise _invalid_interval(text)
@@ -134,8 +135,8 @@ _INTERVAL = re.compile(rf"(?:interval )?(?P<terms>{_TERM.pattern}(?: {_TERM.patt
 
 def _invalid_interval(text: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{shortened(text, _MOST_QUOTED)!r} is no interval of fixed, non-negative length",
-        remedy="write it like 'interval 7 days', in weeks to microseconds",
+        f"{shortened(text, _MOST_QUOTED)!r} is not an interval with a fixed, non-negative length",
+        remedy="use a value such as 'interval 7 days', with units from weeks to microseconds",
     )
 
 

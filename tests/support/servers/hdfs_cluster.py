@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
-from spark_processes import free_port
+from servers.spark_processes import free_port
 
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 PATIENCE_SECONDS = 180
