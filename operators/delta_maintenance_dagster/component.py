@@ -37,7 +37,7 @@ from delta_maintenance_dagster.tables import DeltaTable, asset_key_of
 
 
 class DeltaTableEntry(TableEntry):
-    """A table or a pattern, as in a policy file, and what Dagster calls it."""
+    """A table or a pattern, as in a policy file, with its names in Dagster."""
 
     key: str | None = None
     """The asset key, such as `lake/orders`; by default the name, or the address without its
@@ -129,7 +129,9 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
     defaults: Annotated[
         _Rules,
         dg.Resolver(
-            _rules, model_field_type=Rules, description="What every table needs, without a file."
+            _rules,
+            model_field_type=Rules,
+            description=("Rules for every table, without a policy file."),
         ),
     ] = Rules()
     tables: Annotated[
@@ -266,7 +268,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
     def _schedules(self, tables: bool) -> dg.Definitions:
         health = self.health_schedule if self.checks else None
         jobs = (
-            (self.name, self.schedule, "Runs what is due on each Delta table by its policy."),
+            (self.name, self.schedule, "Runs the operations that are due on each Delta table."),
             (f"{self.name}_health", health, "Holds each Delta table against its policy."),
         )
         return dg.Definitions(

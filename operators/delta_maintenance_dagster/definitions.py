@@ -58,7 +58,7 @@ def build_definitions(
     job = dg.define_asset_job(
         name,
         selection=dg.AssetSelection.assets(*maintenance).without_checks(),
-        description="Runs what is due on each Delta table by its policy.",
+        description="Runs the operations that are due on each Delta table.",
     )
     health_job = dg.define_asset_job(
         f"{name}_health",

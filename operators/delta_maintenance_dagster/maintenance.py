@@ -1,6 +1,6 @@
 """The maintenance of one table as an asset: operations that are due, or one operation on demand.
 
-Nothing here decides what a table needs: that is `delta_maintenance.policies`.
+The decisions are made in `delta_maintenance.policies`.
 """
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of configs as types.
@@ -45,11 +45,11 @@ def _required_options() -> str:
 RETRY_POLICY = dg.RetryPolicy(
     max_retries=2, delay=60, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
 )
-"""For what may pass: a store that is down, a commit that another writer won."""
+"""For temporary failures: an unavailable store, or a commit that another writer won."""
 
 
 class MaintenanceConfig(dg.Config):
-    """What a run does, as the launchpad asks for it. Left alone, it does what is due."""
+    """The configuration of a run in the launchpad. By default, a run does what is due."""
 
     operation: str | None = Field(
         default=None,
@@ -58,18 +58,18 @@ class MaintenanceConfig(dg.Config):
     options: dict[str, Any] = Field(
         default_factory=dict,
         description=(
-            "Of the operation, over what the policy says: fields of its Options, such as "
+            "Fields of the operation's Options that override the policy, such as "
             f"`{{retention: P14D}}` of a vacuum. {_required_options()}"
         ),
     )
     plan_only: bool = Field(
-        default=False, description="Only say what would be done, and why; change nothing."
+        default=False, description="Only show the plan and its reason; change nothing."
     )
     approve: list[str] = Field(
         default_factory=list,
         description=(
-            "Operations that may run although the policy asks for approval. An operation that is "
-            "asked for by name is approved by that."
+            "Operations that are approved if the policy requires an approval. An operation that "
+            "is requested by name needs no further approval."
         ),
     )
 
@@ -83,9 +83,10 @@ def build_maintenance_asset(
     group_name: str = "delta_maintenance",
     retry_policy: dg.RetryPolicy = RETRY_POLICY,
 ) -> dg.AssetsDefinition:
-    """The asset that stands for looking after a table. The table's own is never materialised.
+    """The asset for the maintenance of a table. The asset of the table itself is never
+    materialised.
 
-    With `thresholds`, each run also tells the health checks of the table what it found.
+    With `thresholds`, each run also evaluates the health checks of the table.
     """
     storage = storage.named(table.policy.rules.storage.connection)
     spark = spark.named(table.policy.rules.spark.connection)
@@ -94,8 +95,8 @@ def build_maintenance_asset(
         key=table.maintenance_key,
         deps=[table.key],
         description=(
-            f"Maintenance of the Delta table `{table.uri}`: what is due by its policy, in order. "
-            "The launchpad takes an operation, its options, and `plan_only`."
+            f"Maintenance of the Delta table `{table.uri}`: the operations that are due, in "
+            "order. The launchpad accepts an operation, its options, and `plan_only`."
         ),
         group_name=group_name,
         kinds={"delta"},
@@ -121,15 +122,15 @@ def build_maintenance_asset(
         try:
             result = maintained.run(config)
         except dg.DagsterExecutionInterruptedError as interrupt:
-            # By itself, a retry policy would start the same work anew.
+            # A retry policy alone would start the same work again.
             raise dg.Failure(
-                "the run was terminated; another one goes on from there", allow_retries=False
+                "the run was terminated; another run continues from there", allow_retries=False
             ) from interrupt
         if thresholds is not None:
             maintained.tell_checks(result, thresholds)
         facts = metadata.of_run(result)
         if result.exit_status:
-            # Dagster keeps no output of what fails; what was done is to be seen all the same.
+            # Dagster keeps no output of failed steps, but completed work should be visible.
             context.log_event(dg.AssetObservation(table.maintenance_key, metadata=facts))
             raise dg.Failure(result.problem, metadata=facts, allow_retries=result.retryable)
         if config.plan_only:
@@ -150,7 +151,7 @@ class _Maintenance:
     spark: DeltaSparkResource
 
     def run(self, config: MaintenanceConfig) -> "RunResult":
-        """Does what the configuration says. `Failure` where it makes no sense."""
+        """Runs as configured. Raises `Failure` for an invalid configuration."""
         # Loads pyarrow, which the loading of definitions must not wait for.
         from delta_maintenance.policies.approval import Approvals
         from delta_maintenance.policies.run import run
@@ -200,7 +201,7 @@ class _Maintenance:
     def _by_hand(
         self, opened: "Table", config: MaintenanceConfig, last_runs: "tuple[LastRun, ...]"
     ) -> "RunResult":
-        """One operation because somebody wants it, with the policy's options for it."""
+        """Runs one operation on demand, with the options of the policy."""
         from delta_maintenance.policies.on_demand import run_operation
 
         assert config.operation is not None

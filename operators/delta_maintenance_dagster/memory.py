@@ -1,7 +1,8 @@
 """The state of a table between runs, kept in the metadata of its maintenance asset.
 
-Dagster's own event log keeps it, so that it survives restarts, redeployments and the machine. What
-a table needs follows from its log; this only tells of what leaves no commit there.
+Dagster's event log keeps it, so that it survives restarts, redeployments and the loss of a machine.
+The maintenance that a table needs follows from its log; this state only covers operations that
+leave no commit.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def to_metadata(last_runs: tuple[LastRun, ...]) -> dg.JsonMetadataValue:
 
 
 def recall(instance: dg.DagsterInstance, table: DeltaTable) -> tuple[LastRun, ...]:
-    """When the operations on a table were last run, by the newest event that tells."""
-    # Loads what assessments consist of, which the loading of definitions must not wait for.
+    """The last runs of the operations on a table, from the newest event that has them."""
+    # Imported here because the loading of definitions must not wait for it.
     from delta_maintenance.policies.models import LastRun
 
     told = max(_told(instance, table), key=lambda event: event[0], default=None)

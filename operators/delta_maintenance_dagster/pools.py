@@ -8,10 +8,10 @@ import dagster as dg
 
 
 def limit_to_one(instance: dg.DagsterInstance, pools: Iterable[str]) -> None:
-    """Gives pools that have no limit yet a limit of one; those that somebody set stay.
+    """Sets a limit of one for pools without a limit; existing limits are kept.
 
-    A pool without a limit limits nothing. Courtesy all the same: what keeps tables whole is that
-    every operation stands being run twice at a time.
+    A pool without a limit has no effect. Pools only save work: tables are safe without them,
+    because every operation tolerates concurrent runs.
     """
     storage = instance.event_log_storage
     if not storage.supports_global_concurrency_limits:

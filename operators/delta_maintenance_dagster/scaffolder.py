@@ -11,7 +11,7 @@ class DeltaMaintenanceScaffolder(dg.Scaffolder):
     """Writes `defs.yaml` with one table and the usual policy."""
 
     def scaffold(self, request: dg.ScaffoldRequest) -> None:
-        """Writes the file, or Python where that is asked for."""
+        """Writes the YAML file, or Python code if requested."""
         request.target_path.mkdir(parents=True, exist_ok=True)
         if request.scaffold_format == "python":
             (request.target_path / "component.py").write_text(_PYTHON)

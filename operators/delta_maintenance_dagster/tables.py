@@ -19,14 +19,14 @@ _POOL_LENGTH = 100
 class DeltaTable:
     """One table with its place in the asset graph.
 
-    `key` is the asset of the table itself, which others write and nothing here materialises;
-    `maintenance_key` is the asset that stands for looking after it.
+    `key` is the asset of the table itself, which others write and this package never materialises;
+    `maintenance_key` is the asset for its maintenance.
     """
 
     policy: PolicyTable
     key: dg.AssetKey
     declared: bool = True
-    """Whether the asset of the table is declared here, or by whoever writes it."""
+    """Whether the asset of the table is declared here, or by the project that writes it."""
 
     @property
     def uri(self) -> str:
@@ -45,7 +45,7 @@ class DeltaTable:
 
     @property
     def pool(self) -> str:
-        """The same for one address, whatever code location, key or sensor asks."""
+        """Equal for one address in all code locations, keys and sensors."""
         name = re.sub(r"[^A-Za-z0-9_./-]+", "_", self.uri)
         if len(name) > _POOL_LENGTH:
             name = f"{sha256(self.uri.encode()).hexdigest()[:16]}_{name[-_POOL_LENGTH:]}"
@@ -66,7 +66,7 @@ class DeltaTable:
         return [owner if "@" in owner or owner.startswith("team:") else f"team:{owner}"]
 
     def spec(self) -> dg.AssetSpec:
-        """The asset of the table, for tables that no asset of the project stands for."""
+        """The asset of the table, for tables without an asset in the project."""
         return dg.AssetSpec(
             self.key,
             description=f"The Delta table `{self.uri}`.",
@@ -84,7 +84,9 @@ def asset_key_of(name: str) -> dg.AssetKey:
 
 
 def require_unique_keys(tables: Iterable[DeltaTable]) -> None:
-    """`InvalidRequestError` where two tables share an asset key, or what Dagster makes of it."""
+    """Raises `InvalidRequestError` if two tables share an asset key, or the name that Dagster
+    derives from it.
+    """
     seen: dict[str, DeltaTable] = {}
     for table in tables:
         other = seen.setdefault(table.op_name.lower(), table)

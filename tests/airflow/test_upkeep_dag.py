@@ -37,7 +37,7 @@ def run(airflow_db: None, run_dag: Callable[..., Any]) -> Callable[..., dict[str
     return run
 
 
-def test_unless_told_it_only_plans_deletions(
+def test_deletions_are_only_planned_by_default(
     run: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     table = worn_table(tmp_path / "t")
@@ -74,7 +74,7 @@ def test_told_so_it_does_everything_that_is_due(
     assert fingerprint(tmp_path) == after
 
 
-def test_it_explains_its_parameters_and_asks_for_a_table(airflow_db: None) -> None:
+def test_parameters_are_explained_and_a_table_is_required(airflow_db: None) -> None:
     dag = DagBag(dag_folder=str(DAGS / "delta_upkeep.py")).dags["delta_upkeep"]
     assert dag.max_active_runs == 1 and dag.doc_md
     for name in dag.params:

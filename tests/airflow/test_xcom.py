@@ -43,7 +43,7 @@ def test_any_record_becomes_a_small_flat_object(document: dict[str, Any]) -> Non
         assert all(item is None or isinstance(item, bool | int | str) for item in items)
 
 
-def test_what_is_small_is_all_there() -> None:
+def test_small_values_are_complete() -> None:
     document = {
         "version": 3,
         "path": None,

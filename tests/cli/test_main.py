@@ -59,10 +59,11 @@ def test_help_names_every_verb_and_every_exit_status(cli: Any) -> None:
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "init"])
-def test_the_help_of_a_verb_says_how_secrets_stay_off_the_command_line(cli: Any, verb: str) -> None:
+def test_the_help_of_a_verb_explains_secrets(cli: Any, verb: str) -> None:
     outcome = cli(verb, "--help")
     assert outcome.status == 0
-    assert "AWS_SECRET_ACCESS_KEY" in outcome.out and "from the" in outcome.out
+    assert "secrets in the environment" in " ".join(outcome.out.split())
+    assert "AWS_SECRET_ACCESS_KEY" in outcome.out
 
 
 @pytest.mark.parametrize("verb", VERBS)

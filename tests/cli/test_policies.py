@@ -272,7 +272,7 @@ def test_a_state_that_cannot_be_kept_is_a_warning(
     words = ("--table", "orders", "--state", lake.parent / "state")
     outcome = cli("run", config, *words, "--json")
     assert outcome.status == 0 and outcome.document[0]["status"] == "done"
-    assert "warning: orders: what became of it cannot be kept: not allowed" in outcome.err
+    assert "warning: orders: the outcome cannot be stored: not allowed" in outcome.err
 
 
 def test_a_connection_needs_an_orchestrator_or_storage_options(cli: Any, config: Path) -> None:

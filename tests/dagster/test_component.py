@@ -83,14 +83,14 @@ def test_yaml_in_a_defs_folder_becomes_assets_checks_jobs_a_sensor_and_schedules
             assert hourly.default_status is dg.DefaultScheduleStatus.RUNNING
 
 
-def test_what_scaffolding_writes_loads_as_it_is() -> None:
+def test_scaffolded_yaml_loads_unchanged() -> None:
     with create_defs_folder_sandbox() as sandbox:
         path = sandbox.scaffold_component(component_cls=DeltaMaintenanceComponent)
         with sandbox.load_component_and_build_defs(defs_path=path) as (_, definitions):
             assert keys(definitions) == {"lake/events", "lake/events/maintenance"}
 
 
-def test_what_scaffolding_writes_in_python_loads_as_it_is() -> None:
+def test_scaffolded_python_loads_unchanged() -> None:
     with create_defs_folder_sandbox() as sandbox:
         path = sandbox.scaffold_component(
             component_cls=DeltaMaintenanceComponent, scaffold_format="python"
@@ -159,7 +159,7 @@ def test_storage_options_of_the_policy_go_before_those_of_the_resource() -> None
     assert resource.storage_options(rules.storage) == {"AWS_REGION": "a", "endpoint_url": "d"}
 
 
-def test_a_table_that_another_asset_stands_for_is_not_declared(load: Load) -> None:
+def test_a_table_with_an_asset_elsewhere_is_not_declared(load: Load) -> None:
     definitions = load(tables=[{"uri": "/lake/events", "declare": False}])
 
     @dg.asset(key=["lake", "events"])
@@ -180,7 +180,7 @@ def test_a_table_that_another_asset_stands_for_is_not_declared(load: Load) -> No
         ({"tables": [{"uri": "/a", "storage": {"options": {"AWS_SECRET": "x"}}}]}, "secret"),
     ],
 )
-def test_a_mistake_in_yaml_is_told_by_its_name(
+def test_a_mistake_in_yaml_is_reported_by_name(
     load: Load, attributes: dict[str, object], said: str
 ) -> None:
     with pytest.raises((ValidationError, ResolutionException), match=said):

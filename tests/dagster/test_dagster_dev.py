@@ -158,7 +158,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def test_a_commit_wakes_the_sensor_and_the_run_is_there_to_be_looked_at(dagster: Dagster) -> None:
+def test_a_commit_triggers_the_sensor_and_the_run_is_visible(dagster: Dagster) -> None:
     assert dagster.ask(START, sensor=SENSOR)["startSensor"]["__typename"] == "Sensor"
     # The first look: the table as it is.
     dagster.wait_for(lambda: dagster.run_for(7))

@@ -237,7 +237,7 @@ def test_delta_spark_makes_the_same_of_iceberg_compatibility_and_writes_in_its_f
 
 
 @pytest.mark.conformance("ICT-02", "ICT-03", "ICT-04", "TXN-10")
-def test_delta_spark_goes_by_the_times_that_we_began_to_write(
+def test_delta_spark_uses_our_in_commit_timestamps(
     delta_spark: DeltaSpark, legacy: Path, tmp_path: Path
 ) -> None:
     path = copy(legacy, tmp_path / "timed")

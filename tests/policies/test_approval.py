@@ -48,7 +48,7 @@ def test_a_plan_that_is_approved_later_is_carried_out_though_others_commit(
     assert result.status == "done", result.problem
 
 
-def test_what_outlives_its_retention_meanwhile_stays(tmp_path: Path) -> None:
+def test_files_that_expire_after_the_approval_are_kept(tmp_path: Path) -> None:
     worn_table(tmp_path / "t")
     young = tmp_path / "t/part-00000-11111111-1111-4111-8111-111111111111-c000.parquet"
     plan = approved(tmp_path / "t", "vacuum")

@@ -239,7 +239,7 @@ def test_a_damaged_checkpoint_is_passed_over(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.conformance("CKPT-25")
-def test_a_failed_attempt_is_made_again_and_nothing_refers_to_what_it_left(
+def test_a_failed_attempt_is_repeated_and_its_files_stay_unreferenced(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = start(tmp_path)

@@ -116,23 +116,23 @@ def test_secrets_and_code_in_the_environment_are_refused(name: str, why: str) ->
     ("spec", "where", "problem"),
     [
         ({"table": "/lake/events"}, {}, "table /lake/events is a path"),
-        ({"table": "file:///lake/events"}, {}, "path of this machine"),
+        ({"table": "file:///lake/events"}, {}, "path on this machine"),
         ({}, {"report": "report.json"}, "report report.json is a path"),
         ({}, {"code": Code(application="/opt/job.py")}, "application /opt/job.py is a path"),
         ({"options": {"kinds": "x"}}, {}, "kinds"),
         (
             {"storage_options": {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "hush"}},
             {},
-            "would stand where",
+            "other users could read",
         ),
-        ({"storage_options": {"key": "id", "secret": "hush"}}, {}, "would stand where"),
+        ({"storage_options": {"key": "id", "secret": "hush"}}, {}, "other users could read"),
         (
             {
                 "table": "gs://lake/events",
                 "storage_options": {"GOOGLE_SERVICE_ACCOUNT_KEY": '{"k": "hush"}'},
             },
             {},
-            "would stand where",
+            "other users could read",
         ),
     ],
 )

@@ -38,12 +38,12 @@ def build_commit_sensor(
     """Watches the logs of tables, and requests a run on those whose data changed.
 
     Each change of data is an observation of the table's asset, with the version as its data
-    version; a run is requested once `min_commits` versions came since the last request. Commits of
-    maintenance wake nobody: OPTIMIZE, VACUUM and the like, whoever makes them, and all that this
-    library commits. A tick costs two requests to the store per table at most. One sensor or
-    several, a daemon that starts anew, a tick that is repeated: a version has one run key.
+    version; a run is requested after `min_commits` versions since the last request. Maintenance
+    commits request no run: OPTIMIZE, VACUUM and similar ones of any engine, and all commits of this
+    library. A tick makes at most two requests to the store per table. A version has one run key,
+    even with several sensors, a restarted daemon or a repeated tick.
 
-    Off until somebody turns it on.
+    Off by default.
     """
     stores = [storage.named(table.policy.rules.storage.connection) for table in tables]
 
@@ -93,7 +93,9 @@ def _looks(
     positions: Positions,
     resources: Any,
 ) -> Iterator[tuple[DeltaTable, Look | DeltaMaintenanceError]]:
-    """A look at every table, some at a time, in their order. No table's error stops the others."""
+    """Polls all tables, some in parallel, in their order. An error on one table does not stop the
+    others.
+    """
     # Loads the clients of object stores, which the loading of definitions must not wait for.
     from delta_maintenance.operations.watch import LogWatch, open_watched
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class HealthThresholds(dg.Model, dg.Resolvable):
-    """From where on a check warns. What the policy of a table says goes before."""
+    """The thresholds of warnings. The policy of a table takes precedence."""
 
     max_commits_since_checkpoint: int = Field(
         default=100,
@@ -50,7 +50,9 @@ class HealthThresholds(dg.Model, dg.Resolvable):
         default=7, ge=0, description="A shorter history leaves little to go back to."
     )
     min_deleted_file_retention_days: float = Field(
-        default=7, ge=0, description="Shorter ones pull files from under long readers."
+        default=7,
+        ge=0,
+        description=("A shorter retention deletes files that long-running readers still need."),
     )
 
 
@@ -75,7 +77,7 @@ class Judgement:
         )
 
     def result(self, table: DeltaTable) -> dg.AssetCheckResult:
-        """As what a check returns."""
+        """The judgement as the result of a check."""
         return dg.AssetCheckResult(
             asset_key=table.key,
             check_name=self.name,
@@ -93,10 +95,10 @@ _SPECS = {
     "reclaimable_bytes": "Little is stored that no version needs.",
     "deletion_vector_share": "Few files are read together with a deletion vector.",
     "retention_settings": "Versions and removed files are kept for long enough.",
-    "protocol": "Protocol and properties are as the policy asks for, and can be maintained.",
+    "protocol": "Protocol and properties are as the policy requires, and permit maintenance.",
 }
 _FEW = 100
-"""Files of which a share says little."""
+"""The number of files below which a share has little meaning."""
 
 
 def check_specs(table: DeltaTable) -> list[dg.AssetCheckSpec]:
@@ -127,7 +129,7 @@ def build_health_checks(
         # Loads pyarrow, which the loading of definitions must not wait for.
         from delta_maintenance.policies.assess import assess_table
 
-        # Of the name, for the run may ask for some of them.
+        # By name, because the run may select some of the checks.
         wanted = {key.name for key in context.selected_asset_check_keys}
         opened = storage.resolve(context.resources).open_table(table.policy)
         assessment = assess_table(
@@ -274,14 +276,14 @@ def _protocol(assessment: "Assessment", health: "TableHealth") -> Judgement:
     missing = [
         f"{each.operation}: {each.reason}"
         for each in assessment.operations
-        # What only waits for its hour has an instant.
+        # An operation that only waits for maintenance hours has an instant.
         if (_changes_table(each.operation) and each.status != "not-due")
         or (each.status == "blocked" and each.due_at is None)
     ]
     return Judgement(
         name="protocol",
         passed=not missing,
-        said="; ".join(missing) or f"as the policy asks for: {metadata.protocol_of(health)}",
+        said="; ".join(missing) or f"as the policy requires: {metadata.protocol_of(health)}",
         facts={
             "protocol": metadata.protocol_of(health),
             "row_tracking": health.row_tracking,

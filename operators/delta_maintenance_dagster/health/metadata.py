@@ -21,7 +21,7 @@ _TEXT = 300
 
 
 def of_run(result: RunResult) -> Metadata:
-    """What a person looks for after a run, and what the next run has to know."""
+    """Values for a person after a run, and values for the next run."""
     before = result.before.health if result.before is not None else None
     latest = result.after or result.before
     after = latest.health if latest is not None else None
@@ -53,7 +53,7 @@ def of_run(result: RunResult) -> Metadata:
 
 
 def of_health(health: TableHealth) -> Metadata:
-    """Numbers of one version, named alike wherever they are shown, so that Dagster plots them."""
+    """Numbers of one version, with the same names everywhere, so that Dagster plots them."""
     return {
         "log": dg.MetadataValue.md(log_picture(health.commits)),
         "version": dg.MetadataValue.int(health.version),
@@ -115,7 +115,7 @@ def _schema(**columns: str) -> dg.TableSchema:
 
 
 def _documents(outcomes: Iterable[OperationOutcome]) -> dg.JsonMetadataValue:
-    """What Results, or Plans, say, but for the ends of long lists."""
+    """The JSON of Results or Plans, with long lists shortened."""
     return dg.MetadataValue.json(
         {
             each.operation: {
@@ -130,7 +130,7 @@ def _documents(outcomes: Iterable[OperationOutcome]) -> dg.JsonMetadataValue:
 
 
 _SAID = ("table", "path", "engine", "options")
-"""What stands elsewhere, or is too long to stand beside anything."""
+"""Fields that are shown elsewhere, or are too long."""
 
 
 def _cut(value: Any) -> Any:

@@ -17,7 +17,7 @@ from delta_maintenance.submission.job_report import OWN_LINE
 
 
 class _Relay:
-    """Standard output of the job; what it means for people goes through Pipes too."""
+    """Standard output of the job; lines for people are sent through Pipes as well."""
 
     def __init__(self, below: TextIO, pipes: PipesContext) -> None:
         self._below = below

@@ -120,11 +120,11 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
             try:
                 return read_report().result_or_raise()
             except FileNotFoundError:
-                said = process.tail[-1] if process.tail else "it said nothing"
+                said = process.tail[-1] if process.tail else "it printed nothing"
                 raise DeltaMaintenanceError(
                     f"the Spark job ended with status {status} and without a report: {said}",
                     table=spec.table,
-                    remedy="look at the output of the step; it is safe to run again",
+                    remedy="check the output of the step; it is safe to run again",
                 ) from None
 
     def _report(

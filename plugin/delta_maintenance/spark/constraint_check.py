@@ -37,17 +37,17 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 _FILE = f"{MARK}_file"
 _PROBLEM = f"{MARK}_problem"
-"""Beside the table's columns: the file's number in the job, and what keeps it from being read."""
+"""Additional columns: the number of the file in the job, and the reason why it cannot be read."""
 
 _FILES_PER_JOB = 10_000
 _BYTES_PER_TASK = 128 << 20
 _BYTES_TO_OPEN = 4 << 20
-"""What opening a file costs, in bytes that could be read meanwhile."""
+"""The cost of opening a file, as the number of bytes that could be read in that time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowReading:
-    """What a task has to know. It travels to executors."""
+    """The inputs of a task, which are sent to executors."""
 
     uri: str
     storage_options: Mapping[str, str] = field(repr=False)
@@ -144,11 +144,11 @@ class SparkConstraintCheck:
             ) from None
 
     def _jobs(self, snapshot: Snapshot, added_after: int | None) -> Iterator[pa.Table]:
-        """The files to be looked at, as many at a time as one job takes."""
+        """The files to check, in groups of the size of one job."""
         waiting = FILES.empty_table()
         for batch in snapshot.scan(fields={"add": FILES.names}):
             adds = batch.adds
-            # Of the files of a checkpoint nobody knows which commits added them.
+            # The commits that added the files of a checkpoint are unknown.
             if added_after is not None and COMMIT_VERSION in adds.column_names:
                 adds = adds.filter(pc.greater(adds[COMMIT_VERSION], added_after))
             waiting = pa.concat_tables([waiting, _files(adds)])

@@ -41,7 +41,7 @@ def log_parts(
 def adjacent_parts(
     entries: Sequence[LogEntry], log_bytes_per_task: int
 ) -> list[tuple[LogEntry, ...]]:
-    """Files by ascending version, adjacent ones together, the newest part first."""
+    """Files by ascending version, adjacent files in one part, the newest part first."""
     parts: list[tuple[LogEntry, ...]] = []
     together: list[LogEntry] = []
     size = 0
@@ -73,7 +73,7 @@ def share_labels(spark: SparkSession, shares: int) -> tuple[int, ...]:
 
 
 def shares(spark: SparkSession, read: _Task, *, parts: int, labels: Sequence[int]) -> DataFrame:
-    """What `read` makes of each part by its number, one task for each share, in order of age."""
+    """The results of `read` for each part by number; one task for each share, in order of age."""
     return (
         spark.range(0, parts, 1, parts)
         .mapInArrow(read, SCHEMA)

@@ -1,7 +1,6 @@
 """Log compaction on executors: reconcile some commits, then a share of the files.
 
-Lines travel as they stand, as in the local engine: whoever wrote them, no field and no digit of one
-is lost.
+Lines are sent unchanged, as in the local engine, so that no field and no digit is lost.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ class RangePiece:
 
     text: bytes
     content: RangeContent
-    """What they come to."""
+    """The result of reconciling them."""
     plain: bool
     """All their file actions are in the plain form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeReading:
-    """What a task has to know to read a part of the commits. It travels to executors."""
+    """The inputs of a task that reads a part of the commits, which are sent to executors."""
 
     address: TableAddress
     parts: tuple[bytes, ...]
@@ -65,8 +64,8 @@ class RangeReading:
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """From the numbers of parts to rows of `log_shares.SCHEMA`.
 
-        Errors that may pass are raised, so that Spark tries again; the first share is told the
-        others.
+        Temporary errors are raised, so that Spark retries the task; other errors are sent to the
+        first share.
         """
         with self.address.store() as store:
             for batch in batches:
@@ -110,7 +109,7 @@ def reconcile_shares(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def unpacked(row: bytes) -> RangePiece | DeltaMaintenanceError:
-    """What is in a row of `SCHEMA`."""
+    """The contents of a row of `SCHEMA`."""
     piece: RangePiece | DeltaMaintenanceError
     with pa.input_stream(pa.py_buffer(row), compression="zstd") as stream:
         piece = pickle.loads(stream.read())

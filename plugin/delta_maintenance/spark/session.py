@@ -20,6 +20,6 @@ class JobSession:
     """An address that the driver and every executor reach."""
     storage_options: Mapping[str, str]
     new_id: NewId
-    """Has to be picklable: engines may call it on executors."""
+    """Must be picklable, because engines may call it on executors."""
     progress: Progress
     """Called in the driver."""

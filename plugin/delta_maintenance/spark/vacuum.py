@@ -79,7 +79,7 @@ class SparkVacuum:
         return cls(job.spark, job.table_uri, job.storage_options, progress=job.progress)
 
     def find(self, request: Request) -> Found:
-        """See `VacuumEngine`. What was found stays on the cluster until the session ends."""
+        """See `VacuumEngine`. The list of files stays on the cluster until the session ends."""
         while True:
             try:
                 return self._find(request)
@@ -91,7 +91,7 @@ class SparkVacuum:
         buckets = max(_LEAST_BUCKETS, -(-_log_bytes(snapshot) // self._log_bytes_per_bucket))
         listing = self._listing(request, buckets).persist()
         with small_batches(self._spark):
-            # Now, before anything of the log is read that the folder has to be older than.
+            # List now, because the listing must be older than the log that is read.
             listing.groupBy("kind").count().collect()
         came = FileReferences.none(snapshot.store.addresses)
         latest = request.complete(came)
@@ -154,7 +154,9 @@ class SparkVacuum:
         return folders.repartition(tasks).mapInArrow(task.read, log_shares.SCHEMA)
 
     def _folders(self, request: Request) -> list[tuple[str, bool]]:
-        """Folders to list, each as a whole or just what is in it: together, everything."""
+        """Folders to list, each recursively or only its direct contents; together, they cover
+        everything.
+        """
         store, rules = request.snapshot.store, request.search.rules
         done: list[tuple[str, bool]] = []
         level = [""]
@@ -178,7 +180,7 @@ class SparkVacuum:
     def _references(
         self, request: Request, snapshot: Snapshot, buckets: int, *, only_live: bool
     ) -> DataFrame:
-        """What a version refers to, as rows for buckets."""
+        """The references of a version, as rows for buckets."""
         parts, checkpoint_age = log_parts(snapshot)
         labels = tuple(range(buckets))
         reading = LogReading(

@@ -13,10 +13,10 @@ from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core.record import Record
 
 OWN_LINE = "delta-maintenance: "
-"""How the lines begin that the job means for people."""
+"""The prefix of lines of the job that are meant for people."""
 APPLICATION_LINE = "DELTA_MAINTENANCE_APPLICATION "
-"""Before JSON: `id` of the application, and `url` of its user interface or null. Said once the
-session is there."""
+"""The prefix of a JSON object with the `id` of the application, and the `url` of its user interface
+or null. Printed when the session exists."""
 REPORT_LINE = "DELTA_MAINTENANCE_REPORT "
 """Before the report as JSON: the last line."""
 
@@ -28,7 +28,7 @@ class JobError(Record):
     type: str
     """The name of its class."""
     message: str
-    """One line that tells the whole story."""
+    """One complete line."""
     exit_status: int
     retryable: bool
     problem: str
@@ -43,7 +43,7 @@ class JobError(Record):
         if not isinstance(error, DeltaMaintenanceError):
             name = type(error).__name__
             error = DeltaMaintenanceError(
-                f"{name}: {_gist(error)}", remedy="look at the job's log; it is safe to run again"
+                f"{name}: {_gist(error)}", remedy="check the job's log; it is safe to run again"
             )
         else:
             name = type(error).__name__
@@ -83,7 +83,7 @@ class JobReport(Record):
     """The operation's Result, where it is done."""
     error: JobError | None = None
     report_uri: str | None = None
-    """The file that the job has written the whole list to, where it was asked for one."""
+    """The report with the complete list, if one was requested."""
 
     @property
     def exit_status(self) -> int:
@@ -114,7 +114,7 @@ def read_report(path: str | os.PathLike[str]) -> JobReport:
 
 
 def interface_of(line: str) -> str | None:
-    """The address in an application line at which the job can be looked at, if it has one."""
+    """The address of the user interface in an application line, if there is one."""
     try:
         address = json.loads(line.removeprefix(APPLICATION_LINE))["url"]
     except (ValueError, LookupError, TypeError):
@@ -123,7 +123,7 @@ def interface_of(line: str) -> str | None:
 
 
 def _gist(error: Exception) -> str:
-    """One line of an error; of one that a Python worker raised, what it raised."""
+    """One line of an error; for an error in a Python worker, the original error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for index, line in enumerate(lines):
         if line.startswith("Traceback (most recent call last)"):

@@ -1,6 +1,6 @@
 """The specification of a Spark job: one operation on one table.
 
-`python -m delta_maintenance.spark.job --help` says the same from the other side.
+`python -m delta_maintenance.spark.job --help` describes it for users.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from delta_maintenance.operations.core.registry import find, known, spark_operat
 from delta_maintenance.submission.configuration import require_no_credentials_in_addresses
 
 APPLICATION = Path(__file__).resolve().parent.parent / "spark" / "job.py"
-"""The one file to submit, whatever the operation."""
+"""The file to submit, the same for all operations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,8 @@ class JobSpec(Record):
     def write(self, path: str | os.PathLike[str]) -> str:
         """Writes the specification to a file that only this user can read; returns `@PATH`.
 
-        Arguments stand in the process list and in the logs of orchestrators, so a specification
-        with credentials never goes there.
+        Arguments are visible in the process list and in the logs of orchestrators, so a
+        specification with credentials is never passed as an argument.
         """
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "w") as file:
@@ -79,7 +79,7 @@ def require_no_credentials(spec: JobSpec) -> None:
     """
     given = {f"the option {name}": value for name, value in spec.options.items()}
     require_no_credentials_in_addresses({**given, "the report": spec.report_uri})
-    # Loads what speaks to object stores.
+    # Loads the clients of object stores.
     from delta_maintenance.storage.options import parse_options
 
     options = parse_options(spec.table, spec.storage_options)
@@ -90,7 +90,7 @@ def require_no_credentials(spec: JobSpec) -> None:
         secret = next(iter(spec.storage_options))
     if secret is not None:
         raise InvalidRequestError(
-            f"the storage option {secret} would stand where others can read it",
+            f"the storage option {secret} is a secret, which other users could read",
             table=spec.table,
             remedy="give the job's machines an identity of their own, or their environment",
         )

@@ -25,8 +25,9 @@ def submit_command(
 ) -> list[str]:
     """The words of a command that submits a job.
 
-    `spec` is what `JobSpec.write` returned, or its JSON where it holds no credentials. `report` is
-    where the job answers: a path of the driver's machine, or an address in the table's store.
+    `spec` is the value that `JobSpec.write` returned, or the JSON if it contains no credentials.
+    `report` is the location of the report: a path on the driver's machine, or an address in the
+    table's store.
     """
     return [
         spark_submit,
@@ -42,7 +43,7 @@ def submit_command(
 def connect_command(spec: str, report: str) -> list[str]:
     """The words of a command that runs a job in this Python, through Spark Connect.
 
-    Where the server is, and the token for it, is said in the environment: `driver_environment`.
+    The environment contains the address of the server and its token: `driver_environment`.
     """
     return [sys.executable, os.fspath(APPLICATION), "--spec", spec, "--report", report]
 

@@ -181,7 +181,7 @@ def test_a_deferred_sensor_waits_in_the_triggerer(
 
 
 @pytest.mark.parametrize("soft_fail", [False, True])
-def test_what_cannot_be_watched_fails_a_deferred_sensor_even_with_soft_fail(
+def test_an_unwatchable_table_fails_a_deferred_sensor_even_with_soft_fail(
     table: TableBuilder, soft_fail: bool
 ) -> None:
     event = {"status": "error", "error": "NotADeltaTableError", "message": "the log is gone"}
@@ -201,7 +201,9 @@ def test_a_deferred_wait_in_vain_is_skipped_by_soft_fail() -> None:
         )
 
 
-def test_a_poke_goes_on_where_the_last_one_ended(table: TableBuilder, store: CountingStore) -> None:
+def test_a_poke_continues_where_the_last_one_ended(
+    table: TableBuilder, store: CountingStore
+) -> None:
     waiting = sensor(after_version=9, data_changes_only=True)
     assert not waiting.poke({}).is_done
     table.commit([commit_info("OPTIMIZE"), add("x", dataChange=False)])
@@ -213,7 +215,7 @@ def test_a_poke_goes_on_where_the_last_one_ended(table: TableBuilder, store: Cou
     assert waiting.poke({}).is_done
 
 
-def test_a_change_of_properties_is_told_apart_from_what_they_were(
+def test_changed_properties_are_compared_with_earlier_values(
     table: TableBuilder, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def properties(uri: str, names: tuple[str, ...], **_: Any) -> dict[str, str | None]:
@@ -227,12 +229,12 @@ def test_a_change_of_properties_is_told_apart_from_what_they_were(
     assert waiting.poke({}).is_done
 
 
-def test_only_what_comes_after_a_version_can_be_told_apart(table: TableBuilder) -> None:
+def test_filters_require_after_version(table: TableBuilder) -> None:
     with pytest.raises(AirflowFailException, match="give after_version"):
         sensor(version=1, data_changes_only=True).execute({})
 
 
-def test_airflow_says_whether_sensors_are_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_configuration_of_airflow_decides_deferral(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sensor(version=1).deferrable is False
     monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")
     assert sensor(version=1).deferrable is True
@@ -241,7 +243,7 @@ def test_airflow_says_whether_sensors_are_deferred(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.airflow
 @pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
-def test_a_deferred_task_goes_on_when_the_commit_comes(
+def test_a_deferred_task_resumes_after_the_commit(
     run_dag: Callable[..., Any], classic_table: TableBuilder
 ) -> None:
     with DAG("deferred_wait", schedule=None) as dag:

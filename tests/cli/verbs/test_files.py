@@ -29,7 +29,7 @@ KEYS = [
 ]
 
 
-def test_a_line_holds_exactly_the_keys_of_the_contract(cli: Any, tmp_path: Path) -> None:
+def test_a_line_has_exactly_the_documented_keys(cli: Any, tmp_path: Path) -> None:
     builder = TableBuilder(tmp_path / "t")
     builder.commit(
         [

@@ -427,7 +427,7 @@ def _checkpointed(change: Callable[[list[log.Action]], list[log.Action]]) -> Sou
         ),
     ],
 )
-def test_what_a_checkpoint_has_otherwise_is_told(
+def test_differences_of_a_checkpoint_are_reported(
     change: Callable[[list[log.Action]], list[log.Action]], problem: str
 ) -> None:
     found = problems(_checkpointed(change))["checkpoint-differs"]
@@ -537,7 +537,7 @@ def test_the_vector_of_a_file_that_was_just_removed_is_missed_too() -> None:
 
 
 @pytest.mark.conformance("DV-08")
-def test_a_vector_whose_path_cannot_be_told_is_a_finding_not_an_error() -> None:
+def test_a_vector_with_an_invalid_path_is_a_finding() -> None:
     table = SoundTable(extras=False)
     vector = log.deletion_vector("short")
     table.step(log.remove("b", dv=table.vector), _again(table, "b", deletionVector=vector))
@@ -578,7 +578,7 @@ def test_paths_that_were_never_encoded_are_found() -> None:
     assert not look(table).findings.counts
 
 
-def test_what_is_wrong_before_a_gap_does_not_hide_what_is_wrong_behind_it() -> None:
+def test_findings_before_a_gap_do_not_hide_later_ones() -> None:
     table = SoundTable(extras=False)
     table.checkpoint(3)
     table.truncate(commit_name(1), -5)
@@ -587,7 +587,7 @@ def test_what_is_wrong_before_a_gap_does_not_hide_what_is_wrong_behind_it() -> N
     assert set(problems(table)) == {"unreadable-commit", "repeated-action"}
 
 
-def test_a_version_that_stands_on_nothing_but_a_damaged_checkpoint_does_not_open() -> None:
+def test_a_version_with_only_a_damaged_checkpoint_does_not_open() -> None:
     table = SoundTable(extras=False)
     table.checkpoint(2)
     table.truncate(classic_checkpoint_name(2), -9)

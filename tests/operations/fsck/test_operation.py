@@ -172,7 +172,7 @@ def test_a_bad_hint_is_led_to_the_newest_good_checkpoint(hint: bytes) -> None:
     assert run(table, REPAIR).repairs == ()
 
 
-def test_a_hint_to_nowhere_goes_where_there_is_no_checkpoint() -> None:
+def test_a_hint_without_any_checkpoint_is_deleted() -> None:
     table = SoundTable(extras=False)
     table.hint(77)
 
@@ -183,7 +183,7 @@ def test_a_hint_to_nowhere_goes_where_there_is_no_checkpoint() -> None:
     assert "_last_checkpoint" not in table.names()
 
 
-def test_a_hint_that_somebody_mends_first_is_left_alone() -> None:
+def test_a_hint_repaired_by_another_process_is_not_touched() -> None:
     table = SoundTable()
     table.hint("{")
     plan = fsck.plan(table.open(), REPAIR, now=NOW)
@@ -311,7 +311,7 @@ def test_the_only_checkpoint_a_log_rests_on_is_never_touched() -> None:
     assert files_of(table) == before
 
 
-def test_a_checkpoint_that_somebody_replaced_meanwhile_is_left_alone() -> None:
+def test_a_checkpoint_replaced_in_the_meantime_is_not_touched() -> None:
     table = _spoilt(NAMES[0], differs=False)
     surveyed = fsck.survey(table.open(), REPAIR, now=NOW)
     table.checkpoint(1)
@@ -373,7 +373,7 @@ def test_entries_without_their_files_are_removed_in_one_commit() -> None:
     assert plan.is_noop
 
 
-def test_the_plan_says_that_the_change_data_feed_shows_deletes() -> None:
+def test_the_plan_notes_deletes_in_the_change_data_feed() -> None:
     table = SoundTable(configuration={"delta.enableChangeDataFeed": "true"})
     table.store.delete("c")
 
@@ -385,7 +385,7 @@ def test_the_plan_says_that_the_change_data_feed_shows_deletes() -> None:
 
 
 @pytest.mark.conformance("CRC-05")
-def test_the_checksum_goes_on_behind_the_removes() -> None:
+def test_version_checksums_continue_after_the_removes() -> None:
     table = SoundTable()
     table.store.delete("b")
 
@@ -396,7 +396,7 @@ def test_the_checksum_goes_on_behind_the_removes() -> None:
 
 
 @pytest.mark.conformance("DV-11")
-def test_an_entry_whose_vector_alone_is_gone_is_not_touched() -> None:
+def test_an_entry_with_only_its_vector_missing_is_not_touched() -> None:
     table = SoundTable()
     table.store.delete(table.vector_path)
     before = files_of(table)
@@ -587,7 +587,7 @@ def _local(path: Path) -> Store:
     return LocalStore(path)
 
 
-def test_on_s3_the_other_writers_must_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_s3_the_other_writers_are_required(monkeypatch: pytest.MonkeyPatch) -> None:
     table = SoundTable(extras=False)
     table.store.delete("c")
     monkeypatch.setattr(table.store, "root", "s3://bucket/table")

@@ -29,9 +29,12 @@ def add_parser(verbs: Verbs) -> None:
         verbs,
         "run",
         summary="run the maintenance that is due on the tables of a policy",
-        description="Run what is due on each table by the policy, in order, within its limits and "
-        "its hours.\nWhat fails ends the run of its table and no other. Nothing due is no "
-        "failure.\nPrints what was done, with --dry-run the plans for the tables as they are now.",
+        description=(
+            "Run the operations that are due on each table according to the policy, in order, "
+            "within its\nlimits and its hours. A failure ends the run on its table only. It is "
+            "not a failure if\nnothing is due. Prints the outcomes; --dry-run prints the plans "
+            "for the current tables."
+        ),
         json_help="print the RunResults as one JSON document, a list",
     )
     add_approvals(parser)
@@ -43,7 +46,7 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs, and prints what became of it."""
+    """Runs, and prints the outcomes."""
     plans = approved_plans(arguments)
     tables = PolicyTables(arguments)
     with Progress() as progress:

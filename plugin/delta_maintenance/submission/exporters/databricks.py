@@ -12,9 +12,9 @@ from delta_maintenance.submission.specification import Count, Resources, Submiss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabricksRun(Record):
-    """A one-time run of a `spark_python_task`, on a cluster that is there or on one of its own.
+    """A one-time run of a `spark_python_task`, on an existing cluster or on a new one.
 
-    Databricks installs the wheels among `py_files`, with what they depend on.
+    Databricks installs the wheels among `py_files`, including their dependencies.
     """
 
     existing_cluster_id: str | None = None
@@ -24,7 +24,7 @@ class DatabricksRun(Record):
     instance_profile_arn: str | None = None
     """The identity of a cluster of its own on AWS."""
     idempotency_token: str | None = None
-    """The same for each try of one request: a second one with it starts nothing."""
+    """The same for each try of a request: a second request with the same token starts nothing."""
     timeout_seconds: Count | None = None
 
     def document(self, submission: Submission) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class DataprocJob(Record):
         if submission.code.image is not None:
             raise InvalidRequestError(
                 "a job on a cluster of Dataproc brings no image",
-                remedy="leave the image out, or ask for a serverless batch",
+                remedy="omit the image, or request a serverless batch",
             )
         properties = {
             # In client mode the driver has the environment of Dataproc's agent.

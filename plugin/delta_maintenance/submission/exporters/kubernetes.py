@@ -46,7 +46,7 @@ class SparkApplication(Record):
             "arguments": list(submission.arguments),
             "deps": _given({"pyFiles": list(code.py_files), "archives": list(code.archives)}),
             "sparkConf": submission.conf | code.conf(),
-            # Whoever asked for the job decides whether to ask again.
+            # The submitter of the job decides about retries.
             "restartPolicy": {"type": "Never"},
             "timeToLiveSeconds": self.time_to_live_seconds,
         }
@@ -70,7 +70,7 @@ class SparkApplication(Record):
                 "namespace": self.namespace,
                 **({"name": self.name} if self.name else {"generateName": f"{prefix}-"}),
             },
-            # Without executors of a given size Kubernetes still wants to be told of both.
+            # The operator requires both sizes even if none is given for executors.
             "spec": {**_given(spec), "driver": _given(driver), "executor": _given(executor)},
         }
 

@@ -24,7 +24,7 @@ class LivyBatch(Record):
         code = submission.code
         if code.image is not None:
             raise InvalidRequestError(
-                "Livy is not asked for images", remedy="set the image where the server runs"
+                "Livy does not accept images", remedy="set the image where the server runs"
             )
         body = {
             "file": submission.code.application,
