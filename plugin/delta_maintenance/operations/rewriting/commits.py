@@ -92,6 +92,11 @@ class Pending:
     """Sources of which rows were deleted meanwhile."""
     state: tuple[Any, ...] = ()
     """What was known of the touched sources when this was worked out."""
+    read: pa.Table = field(init=False)
+    """The adds of its sources as they were when their rows were read."""
+
+    def __post_init__(self) -> None:
+        self.read = self.adds
 
     @property
     def result(self) -> RewrittenBin:
@@ -199,12 +204,19 @@ class RewriteCommits:
             pending.problem = "others rewrote a source meanwhile"
             return
         changed: dict[int, DeletionVectorDescriptor | None | str] = {}
-        adds = pending.adds
+        # From what was read, not from the attempt before: others may have undone their changes.
+        adds = pending.read
+        pending.vectors, pending.current = {}, None
+        pending.removed = pending.late = frozenset()
         for row, found in touched.items():
             now, before = found.source, pending.done.bin.sources[row]
             if now is None:
                 changed[row] = COMPLETE
                 continue
+            if self._contract.spec.files.layout.tracks_rows and now.row_ids != before.row_ids:
+                pending.fate = "superseded"
+                pending.problem = "others gave the rows of a source other row IDs meanwhile"
+                return
             adds = _with_row(adds, row, found)
             if now.key != before.key:
                 changed[row] = now.deletion_vector
@@ -235,7 +247,6 @@ class RewriteCommits:
                 return
             pending.removed = frozenset(row for row, state in changed.items() if state == COMPLETE)
             pending.late = frozenset(late.by_source)
-            pending.vectors, pending.current = {}, None
             if not late.by_output:
                 return
             whole = [

@@ -21,16 +21,16 @@ import pyarrow as pa
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.rewriting.contract import Contract
-from delta_maintenance.protocol.data_files.row_digest import VERSION, RowSums
+from delta_maintenance.protocol.data_files.row_digest import VERSION, RowDigest, RowSums
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import WrittenFile
 from delta_maintenance.table.data.read_back import read_back
 from delta_maintenance.table.data.rewrite import Bin, RewrittenBin, Run
 
 FOLDER = "_delta_maintenance/rewrites"
-_FORM = 1
+_FORM = 2
 _LIFE = timedelta(hours=24)
-"""For so long files that are in no version are surely not vacuumed."""
+"""The longest time for which new files are adopted."""
 _logger = logging.getLogger(__name__)
 
 
@@ -40,6 +40,8 @@ class JournalledBin:
 
     sources: tuple[tuple[str, str | None], ...]
     """Paths and unique ids of deletion vectors, in their order."""
+    row_ids: tuple[tuple[int | None, int | None], ...]
+    """The base row ID and the default row commit version of each source."""
     outputs: tuple[WrittenFile, ...]
     runs: tuple[Run, ...]
     sums: RowSums
@@ -81,8 +83,17 @@ class Journal:
             self._written = False
 
 
+def adopted_since(now: datetime, retention: timedelta) -> int:
+    """The instant since which new files must have been written to be adopted, in milliseconds.
+
+    A vacuum deletes files that are in no version once they are older than the retention of the
+    table. Half of it is left for the run that adopts them.
+    """
+    return epoch_millis(now - min(_LIFE, retention / 2))
+
+
 def left_behind(
-    store: Store, contract: Contract, *, now: datetime
+    store: Store, contract: Contract, *, since: int
 ) -> Iterator[tuple[str, list[JournalledBin]]]:
     """The journals of runs that ended before they had committed everything, with the bins that fit
     the contract; whether their sources still stand is for the caller to see."""
@@ -92,7 +103,6 @@ def left_behind(
         _logger.warning("journals of earlier rewrites cannot be read: %s", error)
         return
     wanted = fingerprint(contract)
-    since = epoch_millis(now - _LIFE)
     for status in found:
         bins: list[JournalledBin] = []
         if status.modified_ms >= since:
@@ -113,10 +123,10 @@ def is_sound(
     contract: Contract,
     *,
     partition: Mapping[str, str | None],
-    now: datetime,
+    since: int,
 ) -> bool:
-    """Whether the new files of a journalled bin are there as they were when they were proved."""
-    since = epoch_millis(now - _LIFE)
+    """Whether the new files of a journalled bin are there with the size and the rows that the
+    journal says. Reads footers; `is_proved` reads the rows."""
     try:
         for output in found.outputs:
             status = store.stat(output.name)
@@ -126,6 +136,49 @@ def is_sound(
     except (DeltaMaintenanceError, OSError, pa.ArrowException):
         return False
     return True
+
+
+def is_proved(store: Store, found: JournalledBin, work: Bin, contract: Contract) -> bool:
+    """Whether the new files of a journalled bin hold the rows that were proved, and these are the
+    rows of the sources as the log has them now.
+
+    Reads the new files: what the journal says of them may be out of date or damaged. The digest of
+    the sources' rows and the statistics are taken from the journal.
+    """
+    layout, proof = contract.spec.files.layout, contract.spec.proof
+    if found.sources != tuple(source.key for source in work.sources):
+        return False
+    if layout.tracks_rows and found.row_ids != tuple(source.row_ids for source in work.sources):
+        return False
+    digest = RowDigest(layout.schema) if proof == "rows" else None
+    sums = RowSums()
+    try:
+        if not _is_complete(found, work):
+            return False
+        for output in found.outputs:
+            sums += read_back(store, output, layout, digest, partition=dict(work.partition_values))
+    except (DeltaMaintenanceError, OSError, pa.ArrowException, TypeError, ValueError):
+        return False
+    return sums == found.sums if proof == "rows" else sums.rows == found.sums.rows
+
+
+def _is_complete(found: JournalledBin, work: Bin) -> bool:
+    """Whether the rows of all sources lie one behind the other in the new files and fill them."""
+    if len(found.runs) != len(work.sources):
+        return False
+    filled = [0] * len(found.outputs)
+    for number, (run, source) in enumerate(zip(found.runs, work.sources, strict=True)):
+        known = source.num_records
+        if run.source != number or run.rows < 0:
+            return False
+        if known is not None and run.rows != known - source.deleted_rows:
+            return False
+        if not run.rows:
+            continue
+        if not 0 <= run.output < len(filled) or run.offset != filled[run.output]:
+            return False
+        filled[run.output] += run.rows
+    return filled == [output.rows for output in found.outputs]
 
 
 def forget(store: Store, path: str) -> None:
@@ -150,6 +203,7 @@ def _delete(store: Store, path: str) -> None:
 def _to_json(done: RewrittenBin) -> dict[str, Any]:
     return {
         "sources": [source.key for source in done.bin.sources],
+        "rowIds": [source.row_ids for source in done.bin.sources],
         "outputs": [asdict(output) for output in done.outputs],
         "runs": [asdict(run) for run in done.runs],
         "sums": asdict(done.sums),
@@ -159,6 +213,7 @@ def _to_json(done: RewrittenBin) -> dict[str, Any]:
 def _from_json(entry: Mapping[str, Any]) -> JournalledBin:
     return JournalledBin(
         sources=tuple((str(path), vector) for path, vector in entry["sources"]),
+        row_ids=tuple((base, version) for base, version in entry["rowIds"]),
         outputs=tuple(WrittenFile(**output) for output in entry["outputs"]),
         runs=tuple(Run(**run) for run in entry["runs"]),
         sums=RowSums(**entry["sums"]),

@@ -88,8 +88,9 @@ def survey(
     contract = Contract.of(snapshot, target_bytes=target, proof=options.proof)
     asked = _asked(snapshot, files, options.where)
     hot = _hot(files, options.quiet_for, now)
-    found = list(journals.left_behind(snapshot.store, contract, now=now))
-    adopted, taken = _adoptable(snapshot, files, contract, found, asked & ~hot, now)
+    since = journals.adopted_since(now, snapshot.properties.deleted_file_retention)
+    found = list(journals.left_behind(snapshot.store, contract, since=since))
+    adopted, taken = _adoptable(snapshot, files, contract, found, asked & ~hot, since)
     reasons = FooterReasons(
         store=snapshot.store,
         spec=contract.spec.files,
@@ -210,7 +211,7 @@ def _adoptable(
     contract: Contract,
     found: Iterable[tuple[str, list[JournalledBin]]],
     partitions: Mask,
-    now: datetime,
+    since: int,
 ) -> tuple[list[tuple[np.ndarray[Any, Any], JournalledBin]], Mask]:
     """The journalled bins whose sources are all live as they were read, and the rows of these."""
     taken = np.zeros(files.count, np.bool_)
@@ -222,7 +223,7 @@ def _adoptable(
         if len(set(files.partition[rows].tolist())) > 1:
             continue
         values = files.values(int(files.partition[rows[0]]))
-        if journals.is_sound(snapshot.store, journalled, contract, partition=values, now=now):
+        if journals.is_sound(snapshot.store, journalled, contract, partition=values, since=since):
             taken[rows] = True
             adopted.append((rows, journalled))
     return adopted, taken
@@ -238,7 +239,7 @@ def _rows_of(files: LiveColumns, journalled: JournalledBin) -> np.ndarray[Any, A
     if vectors != [vector for _, vector in journalled.sources]:
         return None
     rows: np.ndarray[Any, Any] = at.to_numpy(zero_copy_only=False).astype(np.int64)
-    return rows
+    return rows if len(np.unique(rows)) == len(rows) else None
 
 
 def _with_adopted(choice: Choice, adopted: list[np.ndarray[Any, Any]]) -> Choice:

@@ -111,6 +111,7 @@ class RewriteRun:
         engine: BinEngine,
         settings: RunSettings,
     ) -> None:
+        self._store = table.store
         self._contract = contract
         self._work = work
         self._engine = engine
@@ -122,6 +123,7 @@ class RewriteRun:
         self._ready: list[Pending] = []
         self._ready_since: datetime | None = None
         self._pending: dict[int, Pending] = {}
+        self._adopted: set[int] = set()
         self._fates: dict[int, tuple[Fate, str | None]] = {}
         self.refused: list[RefusedFile] = []
         self._bytes_done = 0
@@ -159,7 +161,7 @@ class RewriteRun:
     def _upcoming(self) -> Iterator[Bin]:
         until = self._settings.until
         for number in range(self._work.count):
-            if number in self._work.adopted:
+            if number in self._adopted:
                 continue
             if self.commits.void is not None:
                 return
@@ -168,9 +170,14 @@ class RewriteRun:
             yield self._work.bin(number)
 
     def _adopt(self, number: int) -> None:
-        found = self._work.adopted[number]
-        done = found.rewritten(self._work.bin(number))
-        self._hold(Pending(done=done, adds=self._work.adds_of(number)))
+        """Takes over what an earlier run wrote, if it proves right; otherwise the bin is rewritten
+        like the others."""
+        found, work = self._work.adopted[number], self._work.bin(number)
+        if not journals.is_proved(self._store, found, work, self._contract):
+            _logger.warning("bin %d: the files of an earlier run are not used", number)
+            return
+        self._adopted.add(number)
+        self._hold(Pending(done=found.rewritten(work), adds=self._work.adds_of(number)))
 
     def _take(self, outcome: BinOutcome) -> None:
         number, done = outcome.number, outcome.done
@@ -240,7 +247,7 @@ class RewriteRun:
             sources=tuple(adds["path"].to_pylist()) if self._named else (),
             bytes_before=pc.sum(adds["size"]).as_py() or 0,
             fate=fate,
-            adopted=number in self._work.adopted,
+            adopted=number in self._adopted,
             problem=problem,
         )
         if pending is None:

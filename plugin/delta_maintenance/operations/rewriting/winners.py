@@ -79,8 +79,10 @@ class FollowedSources:
             self._added(self._concerned(whole.adds))
 
     def reopened(self, snapshot: Snapshot) -> None:
-        """Takes in a version of which it is not known how it came about: whatever is not live as
-        it was, counts as rewritten."""
+        """Replaces all that is known by a version of which the commits are not known.
+
+        A source that is not live as it was when it was read counts as rewritten."""
+        self._touched = {}
         keys = []
         while True:
             try:
