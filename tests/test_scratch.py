@@ -45,6 +45,7 @@ def folder_of_a_process(parent: Path) -> tuple[subprocess.Popen[str], Path]:
     return process, Path(process.stdout.readline().strip())
 
 
+@pytest.mark.process
 def test_the_folder_of_a_killed_process_goes_after_a_day_and_no_other(parent: Path) -> None:
     process, folder = folder_of_a_process(parent)
     assert folder.parent == parent and folder.stat().st_mode & 0o077 == 0

@@ -5,6 +5,7 @@ The decisions are made in `delta_maintenance.policies`.
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of configs as types.
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,16 @@ if TYPE_CHECKING:
 _ASKED_FOR = registry.names()
 _BY_POLICY = tuple(record.name for record in registry.policy_operations())
 
+
+def _required_options() -> str:
+    """Names the options without which an operation cannot run."""
+    return " ".join(
+        f"{record.name} needs options such as `{json.dumps(record.example)}`."
+        for record in registry.operations()
+        if record.required
+    )
+
+
 RETRY_POLICY = dg.RetryPolicy(
     max_retries=2, delay=60, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
 )
@@ -48,9 +59,7 @@ class MaintenanceConfig(dg.Config):
         default_factory=dict,
         description=(
             "Fields of the operation's Options that override the policy, such as "
-            "`{retention: P14D}` of a vacuum. Two operations are never part of a policy and need "
-            "options: drop-feature, such as `{feature: deletionVectors}`, and add-constraint, "
-            "such as `{name: positive, expression: quantity > 0}`."
+            f"`{{retention: P14D}}` of a vacuum. {_required_options()}"
         ),
     )
     plan_only: bool = Field(

@@ -22,7 +22,7 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
-from browser import open_browser
+from servers.browser import open_browser
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "dagster"
 SENSOR = {

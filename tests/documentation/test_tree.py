@@ -90,7 +90,7 @@ def test_the_layers_in_the_documents_are_those_that_are_checked() -> None:
         if contract.get("containers") == ["delta_maintenance"]
     )
     # Renamed and lazy modules are about names, not about layers.
-    helpers = {"__main__", "lazy", "renamed_modules"}
+    helpers = {"__main__", "lazy", "read_once", "renamed_modules"}
     checked = [sorted(set(layer.split(" | ")) - helpers) for layer in layers]
     checked = [layer for layer in checked if layer]
 

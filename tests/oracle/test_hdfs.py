@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from delta_spark import DeltaSpark
-from hdfs_cluster import ClusterUnavailable, HdfsCluster, mini_cluster_jar, serve_hdfs
+from servers.hdfs_cluster import ClusterUnavailable, HdfsCluster, mini_cluster_jar, serve_hdfs
 
 from delta_maintenance import open_table
 from delta_maintenance.cli.main import main

@@ -121,6 +121,7 @@ def test_policy_covers_the_bucket_and_names_the_stacks_own_cluster() -> None:
     assert json.loads(connection)["conn_type"] == "spark"
 
 
+@pytest.mark.process
 def test_file_follows_the_schema_of_compose(tmp_path: Path) -> None:
     def checked(file: Path) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "check_jsonschema"]

@@ -310,6 +310,8 @@ def test_operations_come_in_the_order_in_which_they_run() -> None:
         compact_log=True,
         checkpoint=True,
         fsck=True,
+        optimize=True,
+        purge=True,
         row_tracking=True,
         protocol={"features": ["v2Checkpoint"], "properties": {"a": "b"}},
         approval=["vacuum"],
@@ -374,6 +376,8 @@ def test_an_assessment_changes_nothing_and_has_the_next_time() -> None:
         ran("fsck", 29.5),
         vacuum=True,
         fsck=True,
+        optimize=True,
+        purge=True,
         checkpoint={"max_age": "3 days"},
     )
     assert seen.status == "nothing-due" and seen.next_due_at == NOW + DAY / 2

@@ -34,10 +34,11 @@ def seeds() -> Iterator[int]:
         yield int(one)
         return
     if number := os.environ.get("DELTA_MAINTENANCE_SEEDS"):
-        yield from range(int(number))
+        first, _, end = number.rpartition(":")
+        yield from range(int(first or 0), int(end))
         return
-    end, seed = time.monotonic() + SECONDS, 0
-    while time.monotonic() < end:
+    deadline, seed = time.monotonic() + SECONDS, 0
+    while time.monotonic() < deadline:
         yield seed
         seed += 1
 

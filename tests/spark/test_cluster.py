@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from emulators.s3_server import S3Server
+from servers.spark_processes import Cluster
 from sidecar_rows import sidecar_rows
-from spark_processes import Cluster
 from vacuum_tables import Folder
 
 import delta_maintenance

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from servers.spark_processes import ConnectServer
 from sound_tables import DATA, SoundTable
-from spark_processes import ConnectServer
 from vacuum_tables import Folder
 
 from delta_maintenance import clock

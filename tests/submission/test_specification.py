@@ -184,7 +184,7 @@ def test_sizes_python_and_environment_become_spark_properties() -> None:
 
 
 @pytest.mark.process
-def test_the_library_as_a_file_runs_without_an_installation(tmp_path: Path) -> None:
+def test_the_packaged_library_runs_without_installation(tmp_path: Path) -> None:
     packed = library_zip()
     assert packed == library_zip()
     file = tmp_path / "library.zip"

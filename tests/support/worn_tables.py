@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from rewrites.data_files import parquet
 from vacuum_tables import Folder
 
 from delta_maintenance.testing.actions import add, features, metadata, remove
@@ -119,6 +121,19 @@ CASES = (
         refused={"options": {"files_per_commit": 0}},
         commits=3,
     ),
+    _case(
+        operators.DeltaOptimizeOperator,
+        "optimize",
+        "rewritten",
+        refused={"options": {"where": "id = 1"}},
+        commits=1,
+    ),
+    _case(
+        operators.DeltaPurgeOperator,
+        "purge",
+        "nothing-to-do",
+        refused={"options": {"where": "id = 1"}},
+    ),
 )
 BY_VERB = {case.verb: case for case in CASES}
 
@@ -127,8 +142,9 @@ def worn_table(path: Path) -> Folder:
     """Sixteen commits, most of them forty days old, a checkpoint at version 4, one dead file."""
     table = Folder(path, now=datetime.now(UTC), first=[features(FEATURE), metadata()])
     for number in range(14):
-        table.log(add(f"{number}.parquet", stats=STATS))
-        table.file(f"{number}.parquet")
+        data = parquet(pa.table({"id": [number]})) if number else b"x"
+        table.log(add(f"{number}.parquet", stats=STATS, size=len(data)))
+        table.file(f"{number}.parquet", data=data)
     table.log(remove("0.parquet"))
     table.checkpoint(4)
     return table

@@ -10,6 +10,7 @@ from airflow.sdk import DAG, Param, get_current_context, task, task_group
 
 from delta_maintenance_airflow.compat import AirflowFailException
 from delta_maintenance_airflow.dags.scheduled import START, TAGS
+from delta_maintenance_airflow.manual_form import required_options, titles
 from delta_maintenance_airflow.operators.by_hand import DeltaApprovalOperator, DeltaManualOperator
 
 _DOCUMENTATION = """### One operation on Delta tables, by hand
@@ -28,24 +29,10 @@ Retentions are those of the table, or longer. The two flags that make one shorte
 for the Dag that `delta_maintenance_dags(short_retention=...)` adds. The tables are those of the
 policy, unless `[delta_maintenance] any_address` is set.
 
-Two operations need options, for no policy asks for them: `{"feature": "deletionVectors"}` says
-which feature is to be dropped, and `{"name": "positive", "expression": "quantity > 0"}` what is to
-be true of every row, which Spark finds out. With `"truncate_history": true` a feature may take a
-second run: the first one then ends well, as `incomplete`, and says from when on the other can drop
-it.
+With `"truncate_history": true`, dropping a feature may take a second run: the first one then ends
+well, as `incomplete`, and says from when on the other can drop it.
+
 """
-OPERATIONS = {
-    "checkpoint": "Write a checkpoint",
-    "compact-log": "Compact the log",
-    "clean-log": "Clean up the log (deletes)",
-    "vacuum": "Vacuum (deletes)",
-    "fsck": "Examine the table",
-    "backfill-row-ids": "Enable row tracking, with IDs for all rows",
-    "upgrade-protocol": "Upgrade the protocol",
-    "set-properties": "Set table properties",
-    "add-constraint": "Add a CHECK constraint (on Spark)",
-    "drop-feature": "Drop a table feature (may delete history)",
-}
 
 
 def manual_dag(
@@ -57,10 +44,11 @@ def manual_dag(
     short_retention: bool = False,
 ) -> DAG:
     """The Dag; see `delta_maintenance_dags`."""
+    offered = titles()
     with DAG(
         dag_id=dag_id,
         description="Plans one operation on Delta tables, has it approved, and carries it out.",
-        doc_md=_DOCUMENTATION,
+        doc_md=f"{_DOCUMENTATION}{required_options()}",
         schedule=None,
         start_date=START,
         default_args=dict(default_args),
@@ -70,8 +58,8 @@ def manual_dag(
         params={
             "operation": Param(
                 "checkpoint",
-                enum=list(OPERATIONS),
-                values_display=OPERATIONS,
+                enum=list(offered),
+                values_display=offered,
                 title="Operation",
             ),
             "table_uri": Param(
@@ -92,8 +80,7 @@ def manual_dag(
                 type="object",
                 title="Options",
                 description="Fields of the operation's options, over what the policy says: "
-                '{"retention": "P30D"}. Dropping a feature needs {"feature": "deletionVectors"}, a '
-                'constraint {"name": "positive", "expression": "quantity > 0"}.',
+                f'{{"retention": "P30D"}}. {required_options()}',
             ),
             "plan_only": Param(
                 False,

@@ -24,7 +24,8 @@ class DeltaCheckpointOperator(DeltaSparkOperator):
 
     `status` is `written`, `already-there` or `nothing-to-do`. Takes the parameters of
     `DeltaSparkOperator`. `options` are fields of `CheckpointOptions`: `kind` (`auto`, `classic`,
-    `v2-classic`, `v2-json`, `v2-parquet`), `actions_per_sidecar`, `time_zone`, `auto_spark_bytes`.
+    `v2-classic`, `v2-json`, `v2-parquet`), `actions_per_sidecar`, `incremental` (`auto`, `never`,
+    `always`), `time_zone`, `auto_spark_bytes`.
     """
 
     operation = "checkpoint"
@@ -100,6 +101,40 @@ class DeltaFsckOperator(DeltaReportingOperator, DeltaSparkOperator):
 
     operation = "fsck"
     template_fields: Sequence[str] = (*DeltaSparkOperator.template_fields, "report_uri")
+
+
+class DeltaOptimizeOperator(DeltaMaintenanceOperator):
+    """Merges small data files, and rewrites files with many deleted rows.
+
+    No row changes: new files are read back from storage and compared before each commit. Other
+    writers may commit at the same time. The old files stay until a vacuum.
+
+    `status` is `rewritten` or `nothing-to-do`. A task fails with the status `conflict` if other
+    writers changed the sources of all its work, with `partly` if it ended early, and may then be
+    retried; with `failed` it is not retried. Takes the parameters of `DeltaMaintenanceOperator`.
+    `options` are fields of `OptimizeOptions`: `where`, `quiet_for`, `target_bytes`, `min_files`,
+    `deleted_percent`, `int96`, `other_codecs`, `full`, `max_bytes`, `max_files`, `max_duration`,
+    `proof`, `workers`, `other_writers`.
+    """
+
+    operation = "optimize"
+
+
+class DeltaPurgeOperator(DeltaMaintenanceOperator):
+    """Rewrites each data file that holds deleted rows, or values of dropped columns, without them.
+
+    No live row changes: new files are read back from storage and compared before each commit.
+    Older versions keep the old files until a vacuum deletes them.
+
+    `status` is `rewritten` or `nothing-to-do`. A task fails with the status `conflict` if other
+    writers changed the sources of all its work, with `partly` if it ended early, and may then be
+    retried; with `failed` it is not retried. Takes the parameters of `DeltaMaintenanceOperator`.
+    `options` are fields of `PurgeOptions`: `where`, `quiet_for`, `above_percent`,
+    `dropped_columns`, `max_bytes`, `max_files`, `max_duration`, `proof`, `workers`,
+    `other_writers`.
+    """
+
+    operation = "purge"
 
 
 class DeltaRowTrackingBackfillOperator(DeltaSparkOperator):

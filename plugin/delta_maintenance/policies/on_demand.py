@@ -15,7 +15,6 @@ from typing import Any, Literal
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
-from delta_maintenance.operations.core.flags import flag_fields
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import assess_table
@@ -218,14 +217,9 @@ def _require_subjects(record: AnyOperation, options: Mapping[str, Any]) -> None:
     """No policy names the subject of these operations, so the request must."""
     missing = [name for name in record.required if name not in options]
     if missing:
-        example = {
-            field.name: field.flag.example
-            for field in flag_fields(record.options)
-            if field.is_required
-        }
         raise InvalidRequestError(
             f"{record.name} lacks the option {' and the option '.join(missing)}",
-            remedy=f"give options such as {json.dumps(example)}",
+            remedy=f"give options such as {json.dumps(record.example)}",
         )
 
 

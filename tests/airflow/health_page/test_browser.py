@@ -24,7 +24,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from assessed_tables import assessment, fill, health, run_result
-from browser import open_browser
+from servers.browser import open_browser
 
 from delta_maintenance.policies.assessments import AssessmentStore
 

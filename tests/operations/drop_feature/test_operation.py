@@ -385,7 +385,7 @@ def test_what_has_to_be_done_by_somebody_else_first_is_refused(
 def test_a_table_with_vectors_is_told_to_purge_first(clock: Clock) -> None:
     vector = log.add("v", dv=log.deletion_vector(), stats=STATS)
     builder = table_of(clock, log.features("deletionVectors"), vector)
-    with pytest.raises(RefusedError, match="PURGE"):
+    with pytest.raises(RefusedError, match="run purge"):
         planned(builder.store, clock, "deletionVectors")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,8 @@ import pytest
 
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
+
+pytestmark = pytest.mark.process
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
@@ -136,7 +139,7 @@ def test_by_hand(installed: dict[str, str], policy: str, table: str) -> None:
 
 
 @pytest.mark.airflow
-def test_airflow_operator(installed: dict[str, str], tmp_path: Path, table: str) -> None:
+def test_airflow_operator_and_form(installed: dict[str, str], tmp_path: Path, table: str) -> None:
     code = """
     import inspect, json, sys
     from datetime import UTC, datetime
@@ -144,6 +147,7 @@ def test_airflow_operator(installed: dict[str, str], tmp_path: Path, table: str)
     from unittest.mock import MagicMock
 
     from delta_maintenance_airflow import operators
+    from delta_maintenance_airflow.manual_form import titles
     from delta_maintenance_airflow.operators import DeltaTouchOperator
 
     task = DeltaTouchOperator(task_id="touch", table_uri=sys.argv[1], note="from Airflow")
@@ -157,11 +161,13 @@ def test_airflow_operator(installed: dict[str, str], tmp_path: Path, table: str)
         f"{DeltaTouchOperator.__module__}.{DeltaTouchOperator.__qualname__}",
         hasattr(operators, "DeltaCheckpointOperator"),
         hasattr(operators, "DeltaCleanLogOperator"),
+        titles()["touch"],
     ]))
     """
     environment = {**installed, "AIRFLOW_HOME": str(tmp_path / "airflow")}
     name = "delta_maintenance_airflow.operators.DeltaTouchOperator"
-    assert told(environment, code, table) == ["touched", [], "note", name, True, False]
+    form = "Add an empty version"
+    assert told(environment, code, table) == ["touched", [], "note", name, True, False, form]
     assert history(table) == [("from Airflow", "local")]
 
 
@@ -194,6 +200,17 @@ def test_spark_specification(installed: dict[str, str]) -> None:
     asked = ["--report", "s3://lake-reports/1.json", "--options", '{"note": "later"}']
     request = run(installed, "spark-spec", "touch", *where, *asked)
     assert '\\"operation\\": \\"touch\\"' in request
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(
+    shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="NO JAVA"
+)
+def test_spark_job(installed: dict[str, str], table: str) -> None:
+    done = json.loads(run(installed, "touch", table, "--engine", "spark", "--json"))
+    assert done["status"] == "touched"
+    ((_, by),) = history(table)
+    assert by.startswith("Spark ") and by.endswith(", 1 row")
 
 
 def test_documents(installed: dict[str, str]) -> None:

@@ -347,7 +347,7 @@ def test_the_retention_is_exact_to_the_millisecond(younger_ms: int, goes: bool) 
     table = Folder()
     instant = epoch_millis(NOW) - WEEK_MS - younger_ms
     table.log(add("removed.parquet"))
-    table.log(remove("removed.parquet", deletionTimestamp=instant), days=1)
+    table.commit([remove("removed.parquet", deletionTimestamp=instant)], at_ms=instant)
     table.file("removed.parquet")
     table.at(instant, "young.parquet")
     assert table.going() == ({"removed.parquet", "young.parquet"} if goes else set())

@@ -150,7 +150,7 @@ def test_not_a_number_is_a_float() -> None:
 def test_a_value_of_another_type_is_corruption(name: str, text: str) -> None:
     with pytest.raises(CorruptTableError) as caught:
         parse(name, None, "", text)
-    assert repr(text) in caught.value.problem
+    assert repr(text)[:100] in caught.value.problem
 
 
 EIGHT = datetime(2020, 1, 1, 8, 9, 10, tzinfo=UTC)

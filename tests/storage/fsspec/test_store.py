@@ -232,6 +232,7 @@ def test_a_failure_that_cannot_pass_is_not_repeated() -> None:
         assert broken.calls == 1
 
 
+@pytest.mark.server
 def test_a_web_server_that_fails_does_not_look_like_one_without_the_file(tmp_path: Path) -> None:
     from delta_maintenance.testing.loopback import Reply, serve
 

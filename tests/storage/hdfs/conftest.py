@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hdfs_cluster import ClusterUnavailable, HdfsCluster, mini_cluster_jar, serve_hdfs
+from servers.hdfs_cluster import ClusterUnavailable, HdfsCluster, mini_cluster_jar, serve_hdfs
 
 JARS = Path(__file__).parents[3] / ".tools" / "hadoop"
 UNAVAILABLE = pytest.StashKey[str]()

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hdfs_cluster import HdfsCluster
+from servers.hdfs_cluster import HdfsCluster
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import (
@@ -47,8 +47,8 @@ def new_root(hdfs: HdfsCluster) -> str:
 
 
 class TestHdfsStore(StoreContract):
-    entries = 1_200
-    doomed = 60
+    entries = 250
+    doomed = 30
     races = int(os.environ.get("DELTA_MAINTENANCE_RACES", "25"))
     refused_names = frozenset(["a:b"])
 

@@ -1,8 +1,7 @@
-"""Marks every test with what it starts, and fails a test that starts more than its marks say.
+"""Marks every test with what it starts, and fails a quick one that starts something all the same.
 
-The marks come from the folder of a test, from the fixtures it asks for, and from its module. What
-a test starts is watched while it runs, so that `pytest -m "not spark"` starts no JVM for certain.
-Any of the marks makes a test `slow`.
+The marks come from the folder of a test, from the fixtures it asks for, and from its module. Any
+of them makes a test `slow`. What the other tests start is watched in a run with `--quick`.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ FOLDERS = {
     "tests/oracle": "oracle",
     "tests/spark": "spark",
     "tests/stack": "airflow",
+    "tests/storage/hdfs": "server",
     "tests/simulation": "cases",
 }
 """Folders all of whose tests carry a mark."""
@@ -45,6 +45,7 @@ _FIXTURES = {
     "gcs_server": "server",
     "java": "spark",
     "running_s3_server": "server",
+    "web": "server",
 }
 _IMPLIED = {"oracle": {"spark"}}
 _ALLOWED = {
@@ -66,7 +67,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, what in RESOURCES.items():
         config.addinivalue_line("markers", f"{name}: {what}")
     config.addinivalue_line("markers", f"slow: carries any of {', '.join(RESOURCES)}")
-    config.pluginmanager.register(_Watch())
+    if config.getoption("--quick"):
+        config.pluginmanager.register(_Watch())
 
 
 # Before -m takes tests away.
@@ -103,6 +105,9 @@ class _Watch:
         if resource is None or self._allowed is None or self._process != self._getpid():
             return
         if event == "socket.bind" and arguments[0].family == socket.AF_UNIX:
+            return
+        if event == "socket.bind" and arguments[1][:2] == ("::1", 0):
+            # When urllib3 is imported, it finds out whether the machine has IPv6.
             return
         if event == "subprocess.Popen" and os.path.basename(str(arguments[0])) in _UTILITIES:
             return

@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from azurite import AzuriteUnavailable, azurite_command
 from emulators.azure_server import AzureServer, serve_azure
 from emulators.gcs_server import GCSServer, serve_gcs
 from emulators.s3_server import S3Server, serve_s3
+from servers.azurite import AzuriteUnavailable, azurite_command
 
 UNAVAILABLE = pytest.StashKey[str]()
 

@@ -57,7 +57,7 @@ for number in range(count):
 
 @pytest.mark.conformance("TXN-01", "LOG-09", "LOG-10")
 @pytest.mark.process
-def test_no_commit_of_four_processes_is_lost_or_made_twice(tmp_path: Path) -> None:
+def test_four_processes_lose_or_duplicate_no_commit(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path)
     configuration = {"delta.checkpointInterval": "25", "delta.enableExpiredLogCleanup": "false"}
     table.commit([log.protocol(), log.metadata(configuration=configuration)])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from delta_maintenance.operations.core.execution import Execution, Prepared
 from delta_maintenance.operations.core.facts import Facts, facts_of
-from delta_maintenance.operations.core.flags import has_field, required_fields
+from delta_maintenance.operations.core.flags import flag_fields, has_field, required_fields
 from delta_maintenance.operations.core.outcome import Ending, Outcome
 from delta_maintenance.operations.core.record import Record
 
@@ -225,6 +225,15 @@ class OperationRecord(Generic[O, P, R]):
     def required(self) -> tuple[str, ...]:
         """Fields of the Options that have no default."""
         return required_fields(self.options)
+
+    @property
+    def example(self) -> Mapping[str, Any]:
+        """Example values for the required fields, for messages and forms."""
+        return {
+            field.name: field.flag.example
+            for field in flag_fields(self.options)
+            if field.is_required
+        }
 
     @property
     def chooses_engine(self) -> bool:

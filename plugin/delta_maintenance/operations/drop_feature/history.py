@@ -144,7 +144,7 @@ def plan_truncation(
 
 
 def ready_at(table: Table, snapshot: Snapshot, version: int) -> datetime | None:
-    """When the log can be cut off at a version; None where nobody can tell."""
+    """The instant from which history before a version can be deleted; None if unknown."""
     # The latest of all times of the commit counts, as it does for the clean-up.
     times = [file_times(list_log(table.store), now_ms=0)[version]]
     times.append(told_time(table.snapshot(version=version).state.commit_info) or 0)

@@ -256,7 +256,7 @@ class _Surveying:
             )
 
     def _complete(self, references: FileReferences) -> Snapshot:
-        """Protects what was committed while the folder was listed and the log was read."""
+        """Protects files that were committed while the folder was listed and the log was read."""
         self._protect_removed_since(references)
         advanced = advance(self.snapshot)
         for commit in advanced.commits:

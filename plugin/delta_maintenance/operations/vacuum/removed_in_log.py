@@ -1,7 +1,7 @@
 """Files that a range of commits removed from a table, read from the commits.
 
-A vacuum that lists no folders finds its candidates here. Every vacuum finds here what commits tell
-of removals whose tombstones a checkpoint has dropped.
+A vacuum that lists no folders takes its candidates from here. Every vacuum uses them to protect
+files whose tombstones a checkpoint has dropped too early.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ CLIENTS: tuple[Client, ...] = (
     *_releases(
         "Delta Spark",
         _DELTA_SPARK,
-        # Of the newest release it is known by running it, of those before what its makers publish.
+        # The newest release was run; the facts about older releases are published ones.
         unsupported_before=chain(
             *(names for release, names in _DELTA_SPARK.items() if release != "4.4"),
             _NOT_IN_DELTA_SPARK,

@@ -179,7 +179,7 @@ _REMOVALS: Mapping[str, FeatureRemoval] = {
             history_trace=is_on(_ENABLE_VECTORS),
             file_fields=("deletionVector",),
             prepared=without_properties(_ENABLE_VECTORS),
-            remedy="set delta.enableDeletionVectors to false and run REORG TABLE … APPLY (PURGE)",
+            remedy="set delta.enableDeletionVectors to false and run purge",
             leaves="deletion vector files of older versions stay until vacuum deletes them",
         ),
         FeatureRemoval(

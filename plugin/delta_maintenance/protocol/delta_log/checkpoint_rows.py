@@ -279,8 +279,8 @@ def unexpired(
 def deletion_times(tombstones: pa.Table, *, commit_times: Mapping[int, int]) -> pa.ChunkedArray:
     """The removal time of each file, in milliseconds since 1970-01-01 UTC; null if unknown.
 
-    The later one of what its tombstone says and of the time of the commit that it comes from,
-    since either may be of a clock that was behind.
+    The later of the tombstone's own time and the time of the commit that contains it, because
+    either clock may have been slow.
     """
     times = (
         tombstones["deletionTimestamp"]

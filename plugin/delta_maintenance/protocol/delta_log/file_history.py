@@ -165,7 +165,7 @@ class FileHistory:
         absent = committed & ~self._is_add & ~self._was_live
         rows = np.flatnonzero(absent)
         yield from self._grouped("remove-of-absent-file", rows[~self._are_vectors(rows)])
-        # Two spellings of a path are told apart here, for they need no vectors to be two.
+        # Compared as written: two spellings of one path are two keys without deletion vectors.
         written = _encoded(self._paths)
         yield from self._grouped("two-live-vectors", self._second_vectors(written))
 

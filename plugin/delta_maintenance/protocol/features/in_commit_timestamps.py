@@ -22,15 +22,15 @@ def is_active(protocol: Protocol, configuration: Mapping[str, str]) -> bool:
 
 
 def next_timestamp(now_ms: int, previous_ms: int) -> int:
-    """The time of a commit attempted at `now_ms`, always later than the commit before it.
+    """The timestamp of a commit made at `now_ms`, always later than that of the previous commit.
 
-    `RefusedError` where the commit before it claims a time that no calendar has.
+    Raises `RefusedError` if the previous commit has a time after the year 9999.
     """
     if previous_ms >= _END_OF_CALENDAR_MS:
         raise RefusedError(
-            f"the newest commit says that it was made {previous_ms} ms after 1970, and the next "
-            "one must be later",
-            remedy="find out which writer's clock was wrong; until then commit nothing",
+            f"the newest commit has the timestamp {previous_ms} ms after 1970, and the next one "
+            "must be later",
+            remedy="find the writer whose clock was wrong; do not commit until then",
         )
     return max(now_ms, previous_ms + 1)
 

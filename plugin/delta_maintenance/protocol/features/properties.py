@@ -61,6 +61,8 @@ class TableProperties:
     """-1 means all columns."""
     data_skipping_stats_columns: str | None = None
     """Comma-separated names; takes precedence over the number of indexed columns."""
+    target_file_size: int | None = None
+    """Size of a new data file in bytes."""
     parquet_compression_codec: str | None = None
     parquet_format_version: str | None = None
     problems: tuple[str, ...] = ()
@@ -86,9 +88,10 @@ class TableProperties:
 def parse_interval(text: str) -> timedelta:
     """The duration of an interval such as `interval 30 days` or `7 days 12 hours`.
 
-    The word `interval` may be missing, case does not matter. Units go from weeks to microseconds;
-    only seconds take a fraction. `InvalidRequestError` for anything else: months and years, which
-    have no fixed length, a total below zero, and texts of more than 1,000 characters.
+    The word `interval` is optional, and case is ignored. Units range from weeks to microseconds;
+    only seconds can have a fraction. Raises `InvalidRequestError` for all other text, including
+    months and years, which have no fixed length, negative durations, and texts of more than 1,000
+    characters.
     """
     if len(text) > _LONGEST_INTERVAL:
         raise _invalid_interval(text)
@@ -132,8 +135,8 @@ _INTERVAL = re.compile(rf"(?:interval )?(?P<terms>{_TERM.pattern}(?: {_TERM.patt
 
 def _invalid_interval(text: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{shortened(text, _MOST_QUOTED)!r} is no interval of fixed, non-negative length",
-        remedy="write it like 'interval 7 days', in weeks to microseconds",
+        f"{shortened(text, _MOST_QUOTED)!r} is not an interval with a fixed, non-negative length",
+        remedy="use a value such as 'interval 7 days', with units from weeks to microseconds",
     )
 
 
@@ -154,6 +157,20 @@ def integer_parser(*, least: int) -> Callable[[str], int]:
         raise InvalidRequestError(f"{text!r} is not an integer of at least {least}")
 
     return parse
+
+
+def parse_bytes(text: str) -> int:
+    """The bytes of a size such as `104857600`, `100mb` or `1 GB`; units are powers of 1024.
+
+    `InvalidRequestError` for anything else, and for less than one byte.
+    """
+    words = re.fullmatch(r"([0-9]{1,18}) ?([kmgt]?)b?", text.strip().lower())
+    size = int(words[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[words[2]] if words else 0
+    if not 0 < size < 2**63:
+        raise InvalidRequestError(
+            f"{text!r} is no size in bytes", remedy="write it like 134217728 or '128mb'"
+        )
+    return size
 
 
 def _policy(text: str) -> str:
@@ -209,6 +226,7 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
         integer_parser(least=-1),
     ),
     "data_skipping_stats_columns": ("delta.dataSkippingStatsColumns", str),
+    "target_file_size": ("delta.targetFileSize", parse_bytes),
     "parquet_compression_codec": ("delta.parquet.compression.codec", str),
     "parquet_format_version": ("delta.parquet.format.version", str),
 }

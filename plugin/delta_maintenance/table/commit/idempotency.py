@@ -78,8 +78,8 @@ def commit_after(
     if len(entries) < len(versions):
         listed = list_log(snapshot.store, first_version=versions[0]).commits
         entries = [listed[at] for at in sorted(listed) if at in versions]
-    found, gone = _newest(snapshot, entries, operation_ids)
-    if found is None and (gone or len(entries) < len(versions)):
+    found, deleted = _newest(snapshot, entries, operation_ids)
+    if found is None and (deleted or len(entries) < len(versions)):
         raise RefusedError(
             f"commits after version {version}, for which this was planned, were deleted, so an "
             "earlier run of this task may have committed already",

@@ -1,8 +1,7 @@
-"""How old the commits of a log are, as far as deleting depends on it.
+"""The ages of commits, for decisions about their deletion.
 
-Unlike the time that history shows, this one errs on the side of youth: clocks of writers and stores
-may run ahead, behind and backwards, so the latest of all times that are known of a commit counts:
-that of its file, and those that it carries itself, in-commit timestamp and `commitInfo.timestamp`.
+Clocks of writers and stores may be fast, slow or set back. Therefore the latest known time of a
+commit counts: that of its file, its in-commit timestamp, or its `commitInfo.timestamp`.
 """
 
 from __future__ import annotations

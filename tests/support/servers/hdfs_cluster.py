@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
-from spark_processes import free_port
+from servers.spark_processes import free_port
 
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 PATIENCE_SECONDS = 180
@@ -118,6 +118,8 @@ class HdfsCluster:
             conf / "hdfs-site.xml",
             {
                 "dfs.replication": 1,
+                # So that a log of a few hundred files takes several pages.
+                "dfs.ls.limit": 100,
                 "dfs.namenode.rpc-address": self.rpc,
                 "dfs.namenode.http-address": self.http,
                 "dfs.namenode.name.dir": self.folder / "name",

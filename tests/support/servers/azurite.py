@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 VERSION = "3.35.0"
-FOLDER = Path(__file__).parents[2] / ".tools" / f"azurite-{VERSION}"
+FOLDER = Path(__file__).parents[3] / ".tools" / f"azurite-{VERSION}"
 
 
 class AzuriteUnavailable(Exception):

@@ -1,0 +1,25 @@
+"""What the form of the manual Dag offers: every operation that is installed."""
+
+from __future__ import annotations
+
+import json
+
+from delta_maintenance.operations.core.registry import operations
+
+
+def titles() -> dict[str, str]:
+    """The title of each operation by its name, with a warning where files are deleted."""
+    return {
+        record.name: f"{record.title} (deletes)" if record.effects.deletes else record.title
+        for record in operations()
+    }
+
+
+def required_options() -> str:
+    """A sentence that names the options without which an operation cannot run."""
+    needed = [
+        f"`{record.name}` needs `{json.dumps(record.example)}`"
+        for record in operations()
+        if record.required
+    ]
+    return f"{', '.join(needed)}." if needed else "No operation needs options."

@@ -1,0 +1,165 @@
+"""What a run has rewritten and not committed yet, so that the next run need not do it again.
+
+A file beside the table's own, in a folder whose name begins with `_`, which no reader looks into.
+It is a hint: a run that dies leaves it, the next one takes from it what still fits the table, and
+whatever it says is looked at before it is believed. New files that nobody adopts are ordinary dead
+files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations.rewriting.contract import Contract
+from delta_maintenance.protocol.data_files.row_digest import VERSION, RowSums
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.data_file_writer import WrittenFile
+from delta_maintenance.table.data.read_back import read_back
+from delta_maintenance.table.data.rewrite import Bin, RewrittenBin, Run
+
+FOLDER = "_delta_maintenance/rewrites"
+_FORM = 1
+_LIFE = timedelta(hours=24)
+"""For so long files that are in no version are surely not vacuumed."""
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalledBin:
+    """A bin that an earlier run rewrote and proved."""
+
+    sources: tuple[tuple[str, str | None], ...]
+    """Paths and unique ids of deletion vectors, in their order."""
+    outputs: tuple[WrittenFile, ...]
+    runs: tuple[Run, ...]
+    sums: RowSums
+
+    def rewritten(self, work: Bin) -> RewrittenBin:
+        """The same, as the work of today on these sources."""
+        return RewrittenBin(bin=work, outputs=self.outputs, runs=self.runs, sums=self.sums)
+
+
+class Journal:
+    """The journal of one run. What cannot be written is not missed."""
+
+    def __init__(self, store: Store, run_id: str, contract: Contract) -> None:
+        self._store = store
+        self._path = f"{FOLDER}/{run_id}.json"
+        self._contract = fingerprint(contract)
+        self._written = False
+
+    def save(self, bins: Sequence[RewrittenBin]) -> None:
+        """Says which bins are rewritten and not committed; all of them, each time."""
+        if not bins and not self._written:
+            return
+        document = {
+            "form": _FORM,
+            "digest": VERSION,
+            "contract": self._contract,
+            "bins": [_to_json(done) for done in bins],
+        }
+        try:
+            self._store.put(self._path, json.dumps(document).encode())
+            self._written = True
+        except (DeltaMaintenanceError, OSError) as error:
+            _logger.warning("no journal of the rewrite is kept: %s", error)
+
+    def clear(self) -> None:
+        """Removes it: nothing is left to be adopted."""
+        if self._written:
+            _delete(self._store, self._path)
+            self._written = False
+
+
+def left_behind(
+    store: Store, contract: Contract, *, now: datetime
+) -> Iterator[tuple[str, list[JournalledBin]]]:
+    """The journals of runs that ended before they had committed everything, with the bins that fit
+    the contract; whether their sources still stand is for the caller to see."""
+    try:
+        found = list(store.list_from(FOLDER))
+    except (DeltaMaintenanceError, OSError) as error:
+        _logger.warning("journals of earlier rewrites cannot be read: %s", error)
+        return
+    wanted = fingerprint(contract)
+    since = epoch_millis(now - _LIFE)
+    for status in found:
+        bins: list[JournalledBin] = []
+        if status.modified_ms >= since:
+            try:
+                document = json.loads(store.read(status.path))
+                if (document["form"], document["digest"]) == (_FORM, VERSION) and document[
+                    "contract"
+                ] == wanted:
+                    bins = [_from_json(entry) for entry in document["bins"]]
+            except (DeltaMaintenanceError, OSError, ValueError, KeyError, TypeError) as error:
+                _logger.warning("the journal %s cannot be read: %s", status.path, error)
+        yield status.path, bins
+
+
+def is_sound(
+    store: Store,
+    found: JournalledBin,
+    contract: Contract,
+    *,
+    partition: Mapping[str, str | None],
+    now: datetime,
+) -> bool:
+    """Whether the new files of a journalled bin are there as they were when they were proved."""
+    since = epoch_millis(now - _LIFE)
+    try:
+        for output in found.outputs:
+            status = store.stat(output.name)
+            if status is None or status.size != output.size or status.modified_ms < since:
+                return False
+            read_back(store, output, contract.spec.files.layout, None, partition=partition)
+    except (DeltaMaintenanceError, OSError, pa.ArrowException):
+        return False
+    return True
+
+
+def forget(store: Store, path: str) -> None:
+    """Removes the journal of an earlier run."""
+    _delete(store, path)
+
+
+def fingerprint(contract: Contract) -> str:
+    """The same for two contracts under which the same files are written."""
+    files = contract.spec.files
+    said = repr((contract.table_id, files.layout, files.statistics, contract.iceberg_compat))
+    return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
+
+
+def _delete(store: Store, path: str) -> None:
+    try:
+        store.delete(path)
+    except (DeltaMaintenanceError, OSError) as error:
+        _logger.warning("the journal %s stays behind: %s", path, error)
+
+
+def _to_json(done: RewrittenBin) -> dict[str, Any]:
+    return {
+        "sources": [source.key for source in done.bin.sources],
+        "outputs": [asdict(output) for output in done.outputs],
+        "runs": [asdict(run) for run in done.runs],
+        "sums": asdict(done.sums),
+    }
+
+
+def _from_json(entry: Mapping[str, Any]) -> JournalledBin:
+    return JournalledBin(
+        sources=tuple((str(path), vector) for path, vector in entry["sources"]),
+        outputs=tuple(WrittenFile(**output) for output in entry["outputs"]),
+        runs=tuple(Run(**run) for run in entry["runs"]),
+        sums=RowSums(**entry["sums"]),
+    )
