@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from airflow.sdk import BaseOperatorLink
+
+from delta_maintenance_airflow import URL_PREFIX
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
+
+
+class HealthPageLink(BaseOperatorLink):
+    """To the page with the health of the table that a task is about."""
+
+    name = "Table health"
+
+    @property
+    def xcom_key(self) -> str:
+        return "delta_table_health"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        # Asked for in the worker, when the task ends and its table is known.
+        table = getattr(operator, "table", None)
+        if not isinstance(table, Mapping):
+            return ""
+        name = table.get("name") or table.get("uri")
+        if not isinstance(name, str):
+            return ""
+        from airflow.configuration import conf
+
+        base = str(conf.get("api", "base_url", fallback="")).rstrip("/")
+        return f"{base}{URL_PREFIX}/table?{urlencode({'name': name})}"
 
 
 class SparkUILink(BaseOperatorLink):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from delta_maintenance_airflow import URL_PREFIX
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
-
-URL_PREFIX = "/delta-maintenance"
 
 
 class HealthPage:

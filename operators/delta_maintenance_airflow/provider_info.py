@@ -12,7 +12,7 @@ from delta_maintenance_airflow import __version__
 
 _INTEGRATION = "Delta Lake"
 _PACKAGE = "delta_maintenance_airflow"
-_OPERATORS = ("by_hand", "operations", "policy")
+_OPERATORS = ("approvals", "by_hand", "operations", "policy", "select_tables", "summary")
 _TRIGGERS = ("commit", "commit_event", "policy_commits")
 
 
@@ -34,7 +34,7 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules(f"{_PACKAGE}.sensors.commit")],
         "hooks": [_modules(f"{_PACKAGE}.hooks.delta")],
         "triggers": [_modules(*(f"{_PACKAGE}.triggers.{name}" for name in _TRIGGERS))],
-        "extra-links": [f"{_PACKAGE}.links.SparkUILink"],
+        "extra-links": [f"{_PACKAGE}.links.{name}" for name in ("HealthPageLink", "SparkUILink")],
         "notifications": [
             f"{_PACKAGE}.notifications.{name}"
             for name in ("ApprovalNotifier", "MaintenanceSummaryNotifier")

@@ -352,7 +352,7 @@ def test_by_hand_a_plan_may_be_all(
     found = by_hand(run, operation="vacuum", table_uri=str(tmp_path / "t"), plan_only=True)
     assert found["state"] == "success"
     plan = found["one_table.plan[0]"].told
-    assert plan["needs_approval"] is True and "| `files` | `1 of " in plan["plan_text"]
+    assert plan["needs_approval"] is True and "`1 file (1 byte)`" in plan["plan_text"]
     assert found["one_table.run[0]"].state == "skipped"
     assert fingerprint(tmp_path / "t") == before
 
@@ -421,7 +421,7 @@ def test_by_hand_a_constraint_is_looked_at_by_spark_and_approved(
     options = {"name": "not_negative", "expression": "id >= 0"}
     found = by_hand(run, **given, options=options)
     assert found["state"] == "success" and len(somebody.shown) == 2
-    assert "id >= 0" in somebody.shown[1]
+    assert ": (not set) → id >= 0" in somebody.shown[1]
     assert found["one_table.run[0]"].told["operations"] == ["add-constraint: done"]
     stated = {name: value for name, value in jobs[-1].items() if value is not None}
     assert stated == {**options, "other_writers": "spark"}

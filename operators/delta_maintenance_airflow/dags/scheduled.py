@@ -150,6 +150,7 @@ def scheduled_dag(
             run_task="run",
             approve_task="approve",
             most=limits.plans_per_approval,
+            plan_only="{{ params.plan_only }}",
             # A table that failed holds up the approvals of no other.
             trigger_rule="all_done",
         )

@@ -26,6 +26,7 @@ from delta_maintenance_airflow.operators.policy import (
 from delta_maintenance_airflow.policy_work import submitter
 from delta_maintenance_airflow.progress import LoggedProgress
 from delta_maintenance_airflow.settings import assessment_store
+from delta_maintenance_airflow.template_values import as_flag
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -55,20 +56,32 @@ class DeltaPendingPlansOperator(BaseOperator):
     :param run_task: the mapped task of `DeltaPolicyRunOperator`.
     :param approve_task: the task of `DeltaApprovalsOperator`.
     :param most: how many plans one question has, at most.
+    :param plan_only: whether the run only plans, and so asks for nothing. (templated)
     """
 
+    template_fields: Sequence[str] = ("plan_only",)
     ui_color = "#00add4"
 
     def __init__(
-        self, *, assess_task: str, run_task: str, approve_task: str, most: int = 100, **kwargs: Any
+        self,
+        *,
+        assess_task: str,
+        run_task: str,
+        approve_task: str,
+        most: int = 100,
+        plan_only: bool | str = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.assess_task = assess_task
         self.run_task = run_task
         self.approve_task = approve_task
         self.most = most
+        self.plan_only = plan_only
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
+        if as_flag(self.plan_only):
+            raise AirflowSkipException("this run only plans")
         ti = context["ti"]
         names = [
             *(row["name"] for some in _all(ti, self.assess_task) for row in some if row["waits"]),
@@ -144,6 +157,7 @@ class DeltaApprovalsOperator(HITLOperator):
         answer, user = (event.get("chosen_options") or [LATER])[0], event.get("responded_by_user")
         by = name_of(user)
         self.log.info("%s, by %s: %s", answer, by or "nobody", [plan.label for plan in chosen])
+        self._close_question()
         if answer == APPROVE:
             require_other_person(context, user)
             return _by_table(chosen)
@@ -151,6 +165,11 @@ class DeltaApprovalsOperator(HITLOperator):
             until = _until(given.get("snooze_until") if answer == SNOOZE else None)
             self._put_off(chosen, "snoozed" if answer == SNOOZE else "rejected", until, by)
         return []
+
+    def _close_question(self) -> None:
+        store = assessment_store()
+        for plan in self._pending:
+            store.link_pending(plan.name, [plan.operation], None)
 
     @property
     def _pending(self) -> list[PendingPlan]:

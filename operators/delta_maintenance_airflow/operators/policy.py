@@ -21,6 +21,7 @@ from delta_maintenance_airflow.compat import (
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.lineage import TellsLineage, Told
+from delta_maintenance_airflow.links import HealthPageLink
 from delta_maintenance_airflow.outlets import tell_outlets
 from delta_maintenance_airflow.policy_work import PolicyWork, submitter
 from delta_maintenance_airflow.progress import LoggedProgress
@@ -136,6 +137,7 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
     """
 
     template_fields: Sequence[str] = ("table", "policy", "plan_only", "approved")
+    operator_extra_links = (HealthPageLink(),)
     ui_color = "#00add4"
 
     def __init__(
@@ -224,11 +226,14 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
             self.log.info(
                 "%s: %s %s: %s", result.uri, outcome.operation, outcome.status, outcome.reason
             )
+        if not result.outcomes and result.before is not None:
+            for each in result.before.operations:
+                self.log.info("%s: %s %s: %s", result.uri, each.operation, each.status, each.reason)
         facts = flat(
             {
                 "name": result.name,
                 "uri": result.uri,
-                "status": result.status,
+                "status": "needs-approval" if result.waits_for_approval else result.status,
                 "operations": [f"{each.operation}: {each.status}" for each in result.outcomes],
                 "version": _version(result.after or result.before),
                 "problem": result.problem,
