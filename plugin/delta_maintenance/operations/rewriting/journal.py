@@ -1,9 +1,9 @@
-"""What a run has rewritten and not committed yet, so that the next run need not do it again.
+"""The journal of bins that a run has rewritten and not committed, for the next run to adopt.
 
-A file beside the table's own, in a folder whose name begins with `_`, which no reader looks into.
-It is a hint: a run that dies leaves it, the next one takes from it what still fits the table, and
-whatever it says is looked at before it is believed. New files that nobody adopts are ordinary dead
-files.
+The journal is a file in the folder of the table, below a folder whose name begins with `_`, which
+readers ignore. It is only a hint. If a run is killed, the journal stays, and the next run adopts
+the bins that still fit the table, after it has checked their sources and their new files. New files
+that no run adopts are ordinary unreferenced files, which a vacuum deletes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from delta_maintenance.table.data.rewrite import Bin, RewrittenBin, Run
 FOLDER = "_delta_maintenance/rewrites"
 _FORM = 1
 _LIFE = timedelta(hours=24)
-"""For so long files that are in no version are surely not vacuumed."""
+"""The age up to which journals and new files are adopted; no vacuum deletes younger files."""
 _logger = logging.getLogger(__name__)
 
 
@@ -39,18 +39,18 @@ class JournalledBin:
     """A bin that an earlier run rewrote and proved."""
 
     sources: tuple[tuple[str, str | None], ...]
-    """Paths and unique ids of deletion vectors, in their order."""
+    """The path of each source and the unique ID of its deletion vector, in order."""
     outputs: tuple[WrittenFile, ...]
     runs: tuple[Run, ...]
     sums: RowSums
 
     def rewritten(self, work: Bin) -> RewrittenBin:
-        """The same, as the work of today on these sources."""
+        """The journalled files as the result of a bin of this run."""
         return RewrittenBin(bin=work, outputs=self.outputs, runs=self.runs, sums=self.sums)
 
 
 class Journal:
-    """The journal of one run. What cannot be written is not missed."""
+    """The journal of one run. A failed write is logged and otherwise ignored."""
 
     def __init__(self, store: Store, run_id: str, contract: Contract) -> None:
         self._store = store
@@ -59,7 +59,7 @@ class Journal:
         self._written = False
 
     def save(self, bins: Sequence[RewrittenBin]) -> None:
-        """Says which bins are rewritten and not committed; all of them, each time."""
+        """Writes the journal anew, with all bins that are rewritten and not committed."""
         if not bins and not self._written:
             return
         document = {
@@ -75,7 +75,7 @@ class Journal:
             _logger.warning("no journal of the rewrite is kept: %s", error)
 
     def clear(self) -> None:
-        """Removes it: nothing is left to be adopted."""
+        """Deletes the journal, because no bin is left to be adopted."""
         if self._written:
             _delete(self._store, self._path)
             self._written = False
@@ -84,8 +84,8 @@ class Journal:
 def left_behind(
     store: Store, contract: Contract, *, now: datetime
 ) -> Iterator[tuple[str, list[JournalledBin]]]:
-    """The journals of runs that ended before they had committed everything, with the bins that fit
-    the contract; whether their sources still stand is for the caller to see."""
+    """The journals of runs that did not commit all of their bins, each with the bins that fit the
+    contract. The caller checks that the sources of these bins are still live."""
     try:
         found = list(store.list_from(FOLDER))
     except (DeltaMaintenanceError, OSError) as error:
@@ -115,7 +115,7 @@ def is_sound(
     partition: Mapping[str, str | None],
     now: datetime,
 ) -> bool:
-    """Whether the new files of a journalled bin are there as they were when they were proved."""
+    """Whether the new files of a journalled bin are in storage as the journal describes them."""
     since = epoch_millis(now - _LIFE)
     try:
         for output in found.outputs:
@@ -129,12 +129,12 @@ def is_sound(
 
 
 def forget(store: Store, path: str) -> None:
-    """Removes the journal of an earlier run."""
+    """Deletes the journal of an earlier run."""
     _delete(store, path)
 
 
 def fingerprint(contract: Contract) -> str:
-    """The same for two contracts under which the same files are written."""
+    """A digest that is equal for two contracts under which the same files are written."""
     files = contract.spec.files
     said = repr((contract.table_id, files.layout, files.statistics, contract.iceberg_compat))
     return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
