@@ -27,8 +27,13 @@ DOCUMENTS = sorted(
 # What a path may be relative to: the repository, a source root, or the library itself.
 HOMES = (ROOT, ROOT / "operators", ROOT / "plugin", LIBRARY)
 PACKAGES = "delta_maintenance(?:_airflow|_dagster)?"
+# Commands and tests create these folders, and not always with the same files.
+CREATED = ("build", ".tools")
 FOLDERS = {
-    path.name for home in HOMES for path in home.iterdir() if path.is_dir() and path.name != "build"
+    path.name
+    for home in HOMES
+    for path in home.iterdir()
+    if path.is_dir() and path.name not in CREATED
 }
 
 

@@ -1,9 +1,9 @@
-"""What a run has rewritten and not committed yet, so that the next run need not do it again.
+"""The journal of bins that a run has rewritten and not committed, for the next run to adopt.
 
-A file beside the table's own, in a folder whose name begins with `_`, which no reader looks into.
-It is a hint: a run that dies leaves it, the next one takes from it what still fits the table, and
-whatever it says is looked at before it is believed. New files that nobody adopts are ordinary dead
-files.
+The journal is a file in the folder of the table, below a folder whose name begins with `_`, which
+readers ignore. It is only a hint. If a run is killed, the journal stays, and the next run adopts
+the bins that still fit the table, after it has checked their sources and their new files. New files
+that no run adopts are ordinary unreferenced files, which a vacuum deletes.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class JournalledBin:
     sums: RowSums
 
     def rewritten(self, work: Bin) -> RewrittenBin:
-        """The same, as the work of today on these sources."""
+        """The journalled files as the result of a bin of this run."""
         return RewrittenBin(bin=work, outputs=self.outputs, runs=self.runs, sums=self.sums)
 
 
 class Journal:
-    """The journal of one run. What cannot be written is not missed."""
+    """The journal of one run. A failed write is logged and otherwise ignored."""
 
     def __init__(self, store: Store, run_id: str, contract: Contract) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class Journal:
         self._written = False
 
     def save(self, bins: Sequence[RewrittenBin]) -> None:
-        """Says which bins are rewritten and not committed; all of them, each time."""
+        """Writes the journal anew, with all bins that are rewritten and not committed."""
         if not bins and not self._written:
             return
         document = {
@@ -77,7 +77,7 @@ class Journal:
             _logger.warning("no journal of the rewrite is kept: %s", error)
 
     def clear(self) -> None:
-        """Removes it: nothing is left to be adopted."""
+        """Deletes the journal, because no bin is left to be adopted."""
         if self._written:
             _delete(self._store, self._path)
             self._written = False
@@ -95,8 +95,8 @@ def adopted_since(now: datetime, retention: timedelta) -> int:
 def left_behind(
     store: Store, contract: Contract, *, since: int
 ) -> Iterator[tuple[str, list[JournalledBin]]]:
-    """The journals of runs that ended before they had committed everything, with the bins that fit
-    the contract; whether their sources still stand is for the caller to see."""
+    """The journals of runs that did not commit all of their bins, each with the bins that fit the
+    contract. The caller checks that the sources of these bins are still live."""
     try:
         found = list(store.list_from(FOLDER))
     except (DeltaMaintenanceError, OSError) as error:
@@ -182,12 +182,12 @@ def _is_complete(found: JournalledBin, work: Bin) -> bool:
 
 
 def forget(store: Store, path: str) -> None:
-    """Removes the journal of an earlier run."""
+    """Deletes the journal of an earlier run."""
     _delete(store, path)
 
 
 def fingerprint(contract: Contract) -> str:
-    """The same for two contracts under which the same files are written."""
+    """A digest that is equal for two contracts under which the same files are written."""
     files = contract.spec.files
     said = repr((contract.table_id, files.layout, files.statistics, contract.iceberg_compat))
     return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
