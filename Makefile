@@ -38,7 +38,7 @@ quick: venv ## In two minutes: lint, types, and the tests that start nothing; it
 	DELTA_MAINTENANCE_PLAY=few $(PYTEST) --quick
 
 .PHONY: nightly
-nightly: venv ## What make test leaves out: every case, and the other supported versions; NIGHTLY=PART
+nightly: venv ## What make test leaves out: every case, make fuzz, the other supported versions; NIGHTLY=PART
 	$(PY) tools/nightly.py $(NIGHTLY)
 
 .PHONY: durations
