@@ -23,7 +23,7 @@ help: ## List these commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
 
 .PHONY: demo
-demo: venv ## Neglected table in, checkpointed table out, the health page; DEMO=--serve keeps it running
+demo: venv ## Neglected tables in, maintained tables out, the health page; DEMO=--serve keeps it running
 	@$(WITH_JAVA) $(PY) demo/run.py $(DEMO)
 
 .PHONY: test

@@ -106,7 +106,9 @@ def test_the_site_refuses_a_page_that_is_wrong(monkeypatch: pytest.MonkeyPatch) 
         return pages._linked(pages._generated(text, "a.md"), source="docs/a.md", pages={})
 
     assert "| `--dry-run` |" in built("<!-- generated: cli-options vacuum -->")
-    assert built("[the Dag](../dags/delta_upkeep.py)") == "the Dag (`dags/delta_upkeep.py`)"
+    assert built("[Dags](../dags/delta_maintenance_dags.py)") == (
+        "Dags (`dags/delta_maintenance_dags.py`)"
+    )
     assert built("```\n[x](nowhere.md)\n```") == "```\n[x](nowhere.md)\n```"
     for wrong in (
         "<!-- generated: nothing -->",
