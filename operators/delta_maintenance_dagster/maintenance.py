@@ -15,10 +15,10 @@ from pydantic import Field
 
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core import registry
+from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_dagster import memory, pools
 from delta_maintenance_dagster.health import metadata
 from delta_maintenance_dagster.health.checks import HealthThresholds, judge
-from delta_maintenance_dagster.progress import LoggedProgress
 from delta_maintenance_dagster.references import Reference
 from delta_maintenance_dagster.resources import DeltaStorageResource
 from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource

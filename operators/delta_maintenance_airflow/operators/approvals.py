@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator, Param
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance import clock
+from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.approver import name_of, require_other_person
 from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
@@ -24,7 +25,6 @@ from delta_maintenance_airflow.operators.policy import (
     task_key,
 )
 from delta_maintenance_airflow.policy_work import submitter
-from delta_maintenance_airflow.progress import LoggedProgress
 from delta_maintenance_airflow.settings import assessment_store
 from delta_maintenance_airflow.template_values import as_flag
 

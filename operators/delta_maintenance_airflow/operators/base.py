@@ -13,11 +13,11 @@ from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance import clock
 from delta_maintenance.operations import core
+from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.delta import DeltaHook
 from delta_maintenance_airflow.lineage import TellsLineage, Told
 from delta_maintenance_airflow.outlets import tell_outlets
-from delta_maintenance_airflow.progress import LoggedProgress
 from delta_maintenance_airflow.template_values import as_flag
 from delta_maintenance_airflow.xcom import flat
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 
 from delta_maintenance.operations import core
+from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.approver import (
     require_allowed_options,
     require_other_person,
@@ -19,7 +20,6 @@ from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.operators.plan_texts import plan_text
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator, task_key
 from delta_maintenance_airflow.policy_work import PolicyWork, submitter
-from delta_maintenance_airflow.progress import LoggedProgress
 from delta_maintenance_airflow.template_values import as_flag
 
 if TYPE_CHECKING:

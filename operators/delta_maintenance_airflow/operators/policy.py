@@ -13,6 +13,7 @@ from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance.errors import BusyError, DeltaMaintenanceError
 from delta_maintenance.operations import core
+from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.compat import (
     AirflowException,
     AirflowFailException,
@@ -24,7 +25,6 @@ from delta_maintenance_airflow.lineage import TellsLineage, Told
 from delta_maintenance_airflow.links import HealthPageLink
 from delta_maintenance_airflow.outlets import tell_outlets
 from delta_maintenance_airflow.policy_work import PolicyWork, submitter
-from delta_maintenance_airflow.progress import LoggedProgress
 from delta_maintenance_airflow.settings import assessment_store, leases
 from delta_maintenance_airflow.template_values import as_flag
 from delta_maintenance_airflow.xcom import flat

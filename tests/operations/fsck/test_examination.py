@@ -204,6 +204,11 @@ SEEDS: dict[str, Seed] = {
         ),
         commit(3),
     ),
+    "empty-checkpoint": Seed(
+        lambda t: t.write(classic_checkpoint_name(4), b""),
+        f"_delta_log/{classic_checkpoint_name(4)}",
+        bare=False,
+    ),
     "incomplete-checkpoint": Seed(
         lambda t: t.drop(multipart_checkpoint_name(2, 1, 2)),
         f"_delta_log/{multipart_checkpoint_name(2, 2, 2)}",

@@ -13,7 +13,7 @@ import pytest
 from sound_tables import CONFIGURATION, SoundTable
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.operations import fsck
+from delta_maintenance.operations import checkpoint, fsck
 from delta_maintenance.operations.fsck import FsckOptions, FsckPlan, FsckResult
 from delta_maintenance.protocol.delta_log.file_names import (
     checksum_name,
@@ -309,6 +309,40 @@ def test_the_only_checkpoint_a_log_rests_on_is_never_touched() -> None:
 
     assert (result.status, result.repairs) == ("corrupt", ())
     assert files_of(table) == before
+
+
+def test_an_empty_checkpoint_is_deleted_once_it_is_old_and_then_written() -> None:
+    table = SoundTable(extras=False)
+    name = classic_checkpoint_name(2)
+    table.write(name, b"")
+    before = states(table)
+    plan = checkpoint.plan(table.open().snapshot(version=2), now=NOW)
+    with pytest.raises(RefusedError, match="run fsck --repair"):
+        checkpoint.apply(table.open(), plan)
+
+    young = run(table, REPAIR, now=NOW - timedelta(hours=30))
+    assert (young.repairs, table.read(name)) == ((), b"")
+    assert any("day old" in note for note in young.notes)
+    result = run(table, REPAIR)
+
+    assert outcomes(result) == {"remove-empty-checkpoint": "done"}
+    assert result.status == "sound"
+    assert checkpoint.apply(table.open(), plan).status == "written"
+    assert states(table) == before
+
+
+def test_an_empty_checkpoint_that_its_writer_finished_is_not_touched() -> None:
+    table = SoundTable(extras=False)
+    name = classic_checkpoint_name(2)
+    table.write(name, b"")
+    surveyed = fsck.survey(table.open(), REPAIR, now=NOW)
+    table.checkpoint(2)
+    theirs = table.read(name)
+
+    result = fsck.apply(table.open(), surveyed.plan, now=NOW, surveyed=surveyed)
+
+    assert outcomes(result) == {"remove-empty-checkpoint": "already-done"}
+    assert table.read(name) == theirs
 
 
 def test_a_checkpoint_replaced_in_the_meantime_is_not_touched() -> None:

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 from rewrites.data_files import ROW_TRACKING, field, schema_string
+from rewrites.data_files import removed as remove_of
 from rewrites.rewritten_tables import NOW, Rewritten, ids, numbers, without
 from rewrites.table_rows import actions_of, latest, live_adds
 
 from delta_maintenance.errors import CommitUnknownError
 from delta_maintenance.operations import checkpoint, optimize
 from delta_maintenance.operations.optimize import OptimizeOptions
+from delta_maintenance.operations.rewriting.winners import FollowedSources
 from delta_maintenance.storage.core.base import Put
+from delta_maintenance.table.commit.follow import advance
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 
@@ -202,6 +205,53 @@ def test_a_bin_that_others_change_again_and_again_is_left_to_them() -> None:
     )
     assert fates(made.optimize()) == {"x": "committed", "y": "hot", "z": "committed"}
     assert made.rows() == without(before, 100, 101, 102)
+
+
+@pytest.mark.conformance("RW-29", "RW-30")
+@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize("removed", [True, False])
+def test_rows_that_are_deleted_and_restored_during_the_run_are_kept(
+    vectors: bool, removed: bool
+) -> None:
+    made = Rewritten(vectors=vectors)
+    path = made.paths["y"][0]
+    before, original = made.rows(), made.table.live[path]
+
+    def take_away() -> None:
+        if removed:
+            made.table.remove(path)
+        else:
+            made.table.delete(path, [0, 2])
+
+    def restore() -> None:
+        lines: list[Any] = [log.commit_info("RESTORE")]
+        if path in made.table.live:
+            lines.append({"remove": remove_of(made.table.live[path])})
+        made.table.builder.commit([*lines, {"add": original}])
+
+    race(made, take_away, restore)
+    result = made.optimize()
+    assert made.rows() == before
+    assert fates(result) == dict.fromkeys("xyz", "committed")
+    assert path not in live_adds(made.store)
+
+
+@pytest.mark.conformance("RW-29", "TXN-03")
+def test_the_state_of_the_table_replaces_what_earlier_commits_told() -> None:
+    made = Rewritten()
+    path = made.paths["y"][0]
+    original = made.table.live[path]
+    snapshot = Table(made.store).snapshot()
+    adds = snapshot.live_files()
+    followed = FollowedSources(snapshot, adds)
+    made.table.delete(path, [0])
+    moved = advance(snapshot)
+    followed.take_in(moved.snapshot, moved.commits)
+    assert [found.fate for found in followed.touched(adds).values()] == ["live"]
+    changed = remove_of(made.table.live[path])
+    made.table.builder.commit([log.commit_info("RESTORE"), {"remove": changed}, {"add": original}])
+    followed.reopened(Table(made.store).snapshot())
+    assert followed.touched(adds) == {}
 
 
 @pytest.mark.conformance("RW-28", "META-04")

@@ -375,3 +375,28 @@ def test_no_descriptor_stays_open(root: Path) -> None:
     before = len(os.listdir("/dev/fd"))
     use()
     assert len(os.listdir("/dev/fd")) == before
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_steps_into_nested_directories_grow_with_their_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    depth = 300
+    here = tmp_path
+    for _ in range(depth):
+        here /= "d"
+        (here / "leaf").mkdir(parents=True) if leaves else here.mkdir()
+    steps = []
+    enter = LocalStore._enter
+
+    def counted(self: LocalStore, *args: Any, **options: Any) -> int:
+        steps.append(args)
+        return enter(self, *args, **options)
+
+    monkeypatch.setattr(LocalStore, "_enter", counted)
+
+    rows = sum(batch.num_rows for batch in LocalStore(tmp_path).list_tree())
+
+    assert rows == depth * (2 if leaves else 1)
+    # From the root each time, they would be 45,000 and 90,000.
+    assert len(steps) < 10 * rows

@@ -224,6 +224,13 @@ def test_narrow_types_are_widened_only_where_the_table_has_the_feature(files: Fi
 
 
 @pytest.mark.conformance("RW-10")
+@pytest.mark.conformance("RW-10")
+def test_a_double_is_not_cut_to_a_float(files: Files) -> None:
+    files.add(pa.table({"a": pa.array([0.1, 1.0])}))
+    done = files.rewrite(spec(field("a", "float"), features=("typeWidening",)))
+    assert [refusal.problem.count("double") for refusal in done.refused] == [1]
+
+
 def test_bytes_and_shorts_need_no_feature(files: Files) -> None:
     stored = {"a": pa.array([7], pa.int32()), "b": pa.array([-3], pa.int8())}
     files.add(pa.table(stored))

@@ -379,7 +379,8 @@ def _already_there(table: Table, plan: CheckpointPlan) -> CheckpointResult:
             table=table.uri,
             version=plan.version,
             file=f"_delta_log/{classic_checkpoint_name(plan.version)}",
-            remedy="move the damaged file aside, or checkpoint the next version",
+            remedy="run fsck --repair, which replaces a damaged checkpoint, and deletes an empty "
+            "one once it is a day old; or checkpoint the next version",
         )
     return CheckpointResult(
         table=plan.table,

@@ -31,12 +31,17 @@ def check_names(inventory: LogInventory, findings: Findings, *, now: datetime) -
     for entry in inventory.entries:
         if entry.file.kind is LogFileKind.UNKNOWN:
             findings.add("unknown-file", "its name has no rule", path=entry.path)
-        elif entry.file.kind is LogFileKind.TEMPORARY and _is_old(entry, now):
+        elif entry.file.kind is LogFileKind.TEMPORARY and is_old(entry, now):
             problem = "a temporary file of more than a day"
             findings.add("abandoned-file", problem, path=entry.path)
+    empty = {entry.path for entry in inventory.empty_checkpoints}
     for name in inventory.listing.incomplete:
-        problem = "the file is empty, or parts of its checkpoint are missing"
-        findings.add("incomplete-checkpoint", problem, path=f"{LOG_DIRECTORY}/{name}")
+        path = f"{LOG_DIRECTORY}/{name}"
+        if path in empty:
+            findings.add("empty-checkpoint", "the file is empty", path=path)
+        else:
+            problem = "other parts of its checkpoint are missing"
+            findings.add("incomplete-checkpoint", problem, path=path)
 
 
 def check_gaps(
@@ -155,5 +160,6 @@ def _commit_path(version: int) -> str:
     return f"{LOG_DIRECTORY}/{commit_name(version)}"
 
 
-def _is_old(entry: LogEntry, now: datetime) -> bool:
+def is_old(entry: LogEntry, now: datetime) -> bool:
+    """Whether no writer can still be at work on a file: it is known to be older than a day."""
     return 0 < entry.status.modified_ms < epoch_millis(now - _YOUNG)

@@ -133,6 +133,7 @@ _RANK: Mapping[Severity, int] = {"corrupt": 0, "warning": 1, "note": 2}
 _RESTORE = "restore it from a backup"
 _BY_WRITER = "look what wrote it, and have that writer commit the state that is meant once more"
 _CHECKPOINT = "fsck --repair writes it anew, if the log before it is whole"
+_EMPTY = "fsck --repair deletes it once it is a day old; then write a checkpoint"
 _UPGRADE = "repair the protocol with upgrade-protocol"
 
 KINDS: Mapping[str, FindingKind] = {
@@ -166,6 +167,7 @@ KINDS: Mapping[str, FindingKind] = {
         "warning", "delete the checksum; until then Hadoop's local file system refuses the file"
     ),
     # Checkpoints, hint, compactions, checksums.
+    "empty-checkpoint": FindingKind("warning", _EMPTY),
     "incomplete-checkpoint": FindingKind("warning", "clean-log deletes it in time"),
     "unreadable-checkpoint": FindingKind("corrupt", _CHECKPOINT),
     "missing-sidecar": FindingKind("corrupt", _CHECKPOINT),

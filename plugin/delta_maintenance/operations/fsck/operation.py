@@ -121,7 +121,7 @@ def survey(
             write_rows(rows, report, table=table.store, storage_options=storage_options)
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
-    repairs, notes = proposed_repairs(found, options)
+    repairs, notes = proposed_repairs(found, options, now=now)
     counts = _counts(found.findings)
     return Survey(
         FsckPlan(

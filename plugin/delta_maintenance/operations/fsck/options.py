@@ -51,11 +51,13 @@ class FsckOptions(Record):
         bool,
         Flag(
             help="do what cannot lose anything: lead _last_checkpoint to a checkpoint that is "
-            "there, and write damaged checkpoints anew where the log before them is whole"
+            "there, write damaged checkpoints anew where the log before them is whole, and delete "
+            "empty checkpoint files that are a day old"
         ),
     ] = False
     """Whether `apply` may do what cannot lose anything: lead `_last_checkpoint` to a checkpoint
-    that is there, and write damaged checkpoints anew from a log that is whole."""
+    that is there, write damaged checkpoints anew from a log that is whole, and delete empty
+    checkpoint files that are a day old."""
     remove_missing_files: Annotated[
         bool,
         Flag(
@@ -98,6 +100,7 @@ RepairAction = Literal[
     "rewrite-hint",
     "remove-hint",
     "replace-checkpoint",
+    "remove-empty-checkpoint",
     "remove-missing-files",
     "restore-append-only",
 ]

@@ -7,7 +7,7 @@ entries without their files go in a commit like any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
@@ -25,6 +25,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
+from delta_maintenance.operations.fsck.check_log import is_old
 from delta_maintenance.operations.fsck.check_presence import TableFiles
 from delta_maintenance.operations.fsck.examination import Examination
 from delta_maintenance.operations.fsck.options import FsckOptions, Repair, RepairOutcome
@@ -34,6 +35,7 @@ from delta_maintenance.protocol.commit.staged import removes_of
 from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, LogFileKind
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
+from delta_maintenance.storage.core.listing import STATUSES
 from delta_maintenance.table.commit.outcome import Conflicted, Landed
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
@@ -53,13 +55,14 @@ _SUSPENDED = "suspendedProperty"
 
 
 def proposed_repairs(
-    found: Examination, options: FsckOptions
+    found: Examination, options: FsckOptions, *, now: datetime
 ) -> tuple[tuple[Repair, ...], tuple[str, ...]]:
     """What the options allow to be done about what was found, and why other things are not."""
     repairs: list[Repair] = []
     notes: list[str] = []
     if options.repair:
         repairs.extend(_checkpoints(found, notes))
+        repairs.extend(_empty_checkpoints(found, notes, now))
         repairs.extend(_hint(found))
     if options.repair or options.remove_missing_files:
         repairs.extend(_append_only(found))
@@ -84,6 +87,8 @@ class Repairing:
             match repair.action:
                 case "replace-checkpoint":
                     return self._replace_checkpoint(repair)
+                case "remove-empty-checkpoint":
+                    return self._remove_empty_checkpoint(repair)
                 case "rewrite-hint" | "remove-hint":
                     return self._write_hint(repair)
                 case "restore-append-only":
@@ -117,6 +122,19 @@ class Repairing:
             self._delete(files)
         return _outcome(repair, "done", version=files.version, reason=result.path)
 
+    def _remove_empty_checkpoint(self, repair: Repair) -> RepairOutcome:
+        store = self.table.store
+        found = {entry.path: entry.status for entry in self.found.inventory.empty_checkpoints}
+        status = found.get(repair.path or "")
+        # A file of another size or time is somebody's checkpoint.
+        if status is None or store.stat(status.path) != status:
+            return _outcome(repair, "already-done", reason="the file is not what it was")
+        snapshot = self.table.snapshot()
+        require_supported(snapshot.protocol, Operation.CLEAN_LOG, table=self.table.uri)
+        row = [[status.path], [status.size], [status.modified_ms]]
+        self._require_deleted(store.delete_unchanged(pa.table(row, schema=STATUSES)))
+        return _outcome(repair, "done", version=repair.version)
+
     def _without_bad_checkpoints(self, version: int) -> Snapshot:
         """The version on a base that nothing is known against."""
         snapshot = self.table.snapshot(version=version)
@@ -128,7 +146,10 @@ class Repairing:
         return snapshot
 
     def _delete(self, files: CheckpointFiles) -> None:
-        kept = self.table.store.delete_many(entry.path for entry in files.entries)
+        self._require_deleted(self.table.store.delete_many(entry.path for entry in files.entries))
+
+    @staticmethod
+    def _require_deleted(kept: Mapping[str, StorageError]) -> None:
         if kept:
             path, error = next(iter(kept.items()))
             raise StorageError(f"it could not be deleted: {error.problem}", file=path)
@@ -242,6 +263,23 @@ def _checkpoints(found: Examination, notes: list[str]) -> Iterator[Repair]:
                 version=files.version,
                 reason=f"every commit since {base} is there and readable, so that version "
                 f"{files.version} can be put together without it",
+            )
+
+
+def _empty_checkpoints(found: Examination, notes: list[str], now: datetime) -> Iterator[Repair]:
+    if found.snapshot is None:
+        return
+    for entry in found.inventory.empty_checkpoints:
+        if is_old(entry, now):
+            yield Repair(
+                action="remove-empty-checkpoint",
+                path=entry.path,
+                version=entry.file.version,
+                reason="the file has no bytes, and no reader uses it",
+            )
+        else:
+            notes.append(
+                f"{entry.file.name} stays: its writer may still be at work until it is a day old"
             )
 
 

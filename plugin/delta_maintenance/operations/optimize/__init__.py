@@ -1,4 +1,4 @@
-"""Merges small data files and rewrites those with a reason."""
+"""Merges small data files, and rewrites files with many deleted rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The `optimize` operation: fewer and larger data files with the same rows.
 
-Small files of a partition are merged, and files with a reason of their own are rewritten, all in
-one pass. Rows keep their order, row IDs and commit versions. Before a commit the new files are read
+Small files of a partition are merged, and files with another reason are rewritten in the same
+pass. Rows keep their order, row IDs and commit versions. Before a commit the new files are read
 back from storage, and the digest of their rows is compared with that of the rows that were read.
 Other writers may add, delete and update rows at the same time.
 """
@@ -50,8 +50,8 @@ def plan(
 ) -> OptimizePlan:
     """Chooses the files to rewrite. Reads the log, and footers if an option asks for them.
 
-    `UnsupportedFeatureError` and `RefusedError` for tables that this release must not rewrite,
-    `InvalidRequestError` for a condition that cannot be used.
+    Raises `UnsupportedFeatureError` or `RefusedError` for tables that this release must not
+    rewrite, and `InvalidRequestError` for an invalid condition.
     """
     options = (options or OptimizeOptions()).validated()
     return _plan(_survey(snapshot, options, now), options, now)
@@ -68,11 +68,11 @@ def apply(
     surveyed: Survey | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> OptimizeResult:
-    """Rewrites what the rules of the plan choose on the table as it is now, and commits it.
+    """Chooses files of the latest version by the options of the plan, rewrites and commits them.
 
-    `surveyed` is the survey that the plan was made from, if it is at hand. Errors are raised as
-    long as nothing was committed, and for a commit with an unknown outcome; otherwise the Result
-    has them.
+    `surveyed` is the survey from which the plan was made, if the caller has it: it is used as it
+    is. Errors are raised before the first commit, and for a commit with an unknown outcome;
+    otherwise the Result contains them.
     """
     if plan.is_noop:
         return _nothing(plan)

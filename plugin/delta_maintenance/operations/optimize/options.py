@@ -1,4 +1,4 @@
-"""What an `optimize` is asked for, what it plans to do, and what it did."""
+"""Options, Plan and Result of `optimize`."""
 
 from __future__ import annotations
 
@@ -63,4 +63,4 @@ class OptimizePlan(RewritePlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeResult(RewriteResult):
-    """What an `optimize` did."""
+    """The result of an `optimize`."""

@@ -1,4 +1,4 @@
-"""When a policy asks for merging small data files."""
+"""The rule of a policy by which small data files are merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operation `optimize`, as every surface knows it."""
+"""The record of the operation `optimize`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `purge` operation: deleted rows and dropped columns leave the live data files for good.
+"""The `purge` operation: data files without deleted rows and without values of dropped columns.
 
 Each file with deleted rows, or with values of dropped columns, is rewritten without them. Files are
 not merged. Older versions of the table keep the old files until a vacuum deletes them. Rows keep
@@ -46,8 +46,8 @@ def plan(
 ) -> PurgePlan:
     """Chooses the files to rewrite. Reads the log, and footers if an option asks for them.
 
-    `UnsupportedFeatureError` and `RefusedError` for tables that this release must not rewrite,
-    `InvalidRequestError` for a condition that cannot be used.
+    Raises `UnsupportedFeatureError` or `RefusedError` for tables that this release must not
+    rewrite, and `InvalidRequestError` for an invalid condition.
     """
     options = (options or PurgeOptions()).validated()
     return _plan(_survey(snapshot, options, now), options, now)
@@ -64,11 +64,11 @@ def apply(
     surveyed: Survey | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> PurgeResult:
-    """Rewrites what the rules of the plan choose on the table as it is now, and commits it.
+    """Chooses files of the latest version by the options of the plan, rewrites and commits them.
 
-    `surveyed` is the survey that the plan was made from, if it is at hand. Errors are raised as
-    long as nothing was committed, and for a commit with an unknown outcome; otherwise the Result
-    has them.
+    `surveyed` is the survey from which the plan was made, if the caller has it: it is used as it
+    is. Errors are raised before the first commit, and for a commit with an unknown outcome;
+    otherwise the Result contains them.
     """
     if plan.is_noop:
         return _nothing(plan)

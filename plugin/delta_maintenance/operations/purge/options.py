@@ -1,4 +1,4 @@
-"""What a `purge` is asked for, what it plans to do, and what it did."""
+"""Options, Plan and Result of `purge`."""
 
 from __future__ import annotations
 
@@ -44,4 +44,4 @@ class PurgePlan(RewritePlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeResult(RewriteResult):
-    """What a `purge` did."""
+    """The result of a `purge`."""

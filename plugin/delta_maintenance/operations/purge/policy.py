@@ -1,4 +1,4 @@
-"""When a policy asks for deleted rows to leave the live data files."""
+"""The rule of a policy by which deleted rows are removed from the live data files."""
 
 from __future__ import annotations
 

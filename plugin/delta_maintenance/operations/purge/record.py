@@ -1,4 +1,4 @@
-"""The operation `purge`, as every surface knows it."""
+"""The record of the operation `purge`."""
 
 from __future__ import annotations
 

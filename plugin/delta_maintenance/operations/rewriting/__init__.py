@@ -1,1 +1,1 @@
-"""What optimize and purge share: choosing files, rewriting them bin by bin, committing."""
+"""The parts that optimize and purge share: choosing files, rewriting bins, committing them."""

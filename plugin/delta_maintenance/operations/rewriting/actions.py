@@ -1,4 +1,4 @@
-"""The adds and removes of rewritten bins ("Add File and Remove File"), and what they amount to."""
+"""The adds and removes of rewritten bins ("Add File and Remove File"), and their metrics."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ def bin_adds(
 
 
 def bin_removes(pending: Pending) -> pa.Table:
-    """The removes of a bin's sources, but for those that others removed.
+    """The removes of a bin's sources, except for sources that other writers removed.
 
-    Where the rows of a source lie one behind the other in a new file, they say where.
+    If the rows of a source are contiguous in a new file, the tags of its remove give the
+    position.
     """
     result = pending.result
     kept = [row for row in range(pending.adds.num_rows) if row not in pending.removed]
@@ -58,7 +59,7 @@ def bin_removes(pending: Pending) -> pa.Table:
     offsets, physical = np.zeros(len(kept), np.int64), np.zeros(len(kept), np.int64)
     for at, row in enumerate(kept):
         source, run = result.bin.sources[row], runs.get(row)
-        # With rows deleted since, what the tags say would not be true of this pair any more.
+        # If rows of the source were deleted since, the position in the tags would be wrong.
         described = run is not None and result.outputs and row not in pending.late
         targets.append(result.paths[run.output] if described and run is not None else None)
         if described and run is not None:
@@ -68,7 +69,7 @@ def bin_removes(pending: Pending) -> pa.Table:
 
 
 def file_metrics(adds: Sequence[Mapping[str, Any]], removes: pa.Table) -> dict[str, str]:
-    """`operationMetrics` under the names that Delta Spark has for them."""
+    """`operationMetrics`, with the names that Delta Spark uses."""
     added = np.array([add["size"] for add in adds], np.int64)
     removed = np.array([size or 0 for size in removes["size"].to_pylist()], np.int64)
     vectors = removes["deletionVector"]
@@ -97,7 +98,7 @@ def _descriptor(vector: DeletionVectorDescriptor) -> dict[str, Any]:
 
 
 def _with_wide_bounds(stats: str) -> str:
-    """The statistics of a file of which rows are deleted: its bounds may be those of such rows."""
+    """The statistics of a file with deleted rows: a bound may be the value of a deleted row."""
     text, closing = stats.rstrip().removesuffix("}"), "}"
     if '"tightBounds":true' in text:
         return text.replace('"tightBounds":true', '"tightBounds":false') + closing

@@ -1,16 +1,18 @@
-"""Which live files are worth rewriting, and which of them together.
+"""The choice of live files to rewrite, and their grouping into bins.
 
-A file is chosen for a stated reason: it is small and can be merged with others of its partition so
-that fewer files remain, too many of its rows are deleted, or what its footer says is not what is
-wanted. All reasons are served by one rewrite. Files are merged in the order in which they were
-added, in shares of about equal size, each one new file; larger files are rewritten one by one.
+A file is chosen for at least one of these reasons: it is small and can be merged with other files
+of its partition; too many of its rows are deleted; or its footer shows a property that the caller
+asked to remove. One rewrite serves all reasons of a file. Files are merged in the order in which
+they were added, in bins of about equal size, each of which becomes one new file. Larger files are
+rewritten individually.
 
-Sizes are those of the rows that are not deleted, times what rewriting made of this table's bytes so
-far. A file that a rewrite made for at least half the size that is wanted now is not small by
-itself: it is taken again only together with two new ones that hold a quarter of its bytes, so that
-the bytes of a table are rewritten a few times and not with every run.
+The size of a file is the size of its rows that are not deleted, times the ratio of bytes after to
+bytes before in earlier rewrites of this table. A file that a rewrite created with at least half of
+the current target size is not small by itself. It is merged again only with new files that hold at
+least a quarter of its bytes. The bytes of a table are thus rewritten a few times, and not in every
+run.
 
-Everything is pure and works on columns.
+All functions are pure and work on columns.
 """
 
 from __future__ import annotations
@@ -31,25 +33,25 @@ Mask = npt.NDArray[np.bool_]
 SMALL = "small"
 CLUSTERED, HOT, OFTEN = "clustered", "written-lately", "rewritten-often"
 _TIER = 4
-"""A file of an earlier rewrite is joined by new ones that come to this fraction of it."""
+"""A file of an earlier rewrite is merged again with files that hold 1/4 of its bytes or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceRules:
-    """What makes files worth rewriting."""
+    """The limits that decide which files are rewritten."""
 
     target_bytes: int
-    """Of new files."""
+    """The size of new files."""
     small_bytes: int
     """Files with fewer live bytes are small."""
     merge_small: bool = True
     deleted_share: float | None = 0.05
-    """Files of which more rows are deleted are rewritten; None for none, 0 for every file with a
+    """Files with a larger share of deleted rows are rewritten. None: no file; 0: every file with a
     deletion vector."""
     min_files: int = 2
-    """Small files of one partition that are worth merging."""
+    """The least number of small files that a partition must have before they are merged."""
     full: bool = False
-    """Whether files that a provider of clustering wrote may be taken."""
+    """Whether files with a clustering provider may be chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +61,13 @@ class Choice:
     rows: Numbers
     """By bin, and within a bin in the order in which they are to be read."""
     bins: Numbers
-    """The number of each one's bin: 0, 1 and so on, ascending."""
+    """The bin of each row: 0, 1 and so on, ascending."""
     reasons: Mapping[str, Mask]
     """For every live file, whether this is a reason to rewrite it."""
     left: Mapping[str, Mask] = field(default_factory=dict)
-    """For every live file, why it was left alone although there was a reason."""
+    """For each obstacle, the live files that have a reason and are left alone because of it."""
     ratio: float = 1.0
-    """Bytes after over bytes before, as this table's earlier rewrites had it."""
+    """Bytes after divided by bytes before, in earlier rewrites of this table."""
 
     @property
     def bin_count(self) -> int:
@@ -105,8 +107,9 @@ def choose(
 ) -> Choice:
     """The bins for these files.
 
-    `partitions` are those that were asked for, `hot` those that are left alone because writers are
-    at work there. `taken` are files that are chosen already, `footers` reasons from footers.
+    `partitions` marks the partitions that the options select, `hot` those that are left alone
+    because writers are active there. `taken` marks files that are chosen already. `footers` holds
+    the reasons found in footers.
     """
     count = files.count
     asked = np.ones(count, np.bool_) if partitions is None else partitions[files.partition]
@@ -151,9 +154,9 @@ def choose(
 def limited(
     files: LiveColumns, choice: Choice, *, max_bytes: int | None, max_files: int | None
 ) -> Choice:
-    """The bins that are worth most for their bytes, within budgets of what is read.
+    """The bins that remove most files per byte, within limits of the bytes and files that are read.
 
-    Worth is the number of files that go; a bin that alone exceeds a budget is left out.
+    A bin that exceeds a limit by itself is left out.
     """
     if max_bytes is None and max_files is None or not choice.bin_count:
         return choice
@@ -175,8 +178,8 @@ def limited(
 def not_too_often(files: LiveColumns, choice: Choice, *, budget: float) -> Choice:
     """The choice without bins that would rewrite too many bytes of earlier rewrites once more.
 
-    `budget` is how many may be; bins that take fewest come first. Files with a reason of their own
-    do not count.
+    `budget` is the limit of such bytes. Bins with the fewest of them are kept first. Files with a
+    reason other than their size do not count.
     """
     own = np.ones(files.count, np.bool_)
     for name, mask in choice.reasons.items():
@@ -216,7 +219,7 @@ def _deleted(files: LiveColumns, rules: ChoiceRules) -> Mask:
 
 
 def _ratio(files: LiveColumns) -> float:
-    """Bytes per row of what rewrites made, over those of all other files with known rows."""
+    """Bytes per row of files from rewrites, divided by bytes per row of all other files."""
     known = (files.rows > 0) & (files.size > 0)
     made, other = known & (files.target > 0), known & (files.target == 0)
     if files.rows[made].sum() < 1000 or files.rows[other].sum() < 1000:
@@ -227,10 +230,10 @@ def _ratio(files: LiveColumns) -> float:
 
 
 def _joined(files: LiveColumns, size: Numbers, fresh: Mask, made: Mask, rules: ChoiceRules) -> Mask:
-    """The small files that are merged: new ones, and those of earlier rewrites that they join."""
+    """The small files that are merged: new files, and files of earlier rewrites."""
     enough = np.bincount(files.partition[fresh], minlength=len(files.last_write)) >= rules.min_files
     small = np.flatnonzero((fresh | made) & enough[files.partition])
-    # Ascending sizes within each partition, so that what lies before a file is smaller.
+    # Ascending sizes within each partition, so that all files before a file are smaller.
     small = small[np.lexsort((size[small], files.partition[small]))]
     part, sizes, taken = files.partition[small], size[small], fresh[small].copy()
     starts = np.flatnonzero(np.diff(part, prepend=-1))
@@ -259,7 +262,8 @@ def _merged(
         bins = _shares(files.partition[waiting], np.maximum(size[waiting], 1), rules)
         alone = np.bincount(bins)[bins] == 1
         last = not (~alone).any()
-        # Whoever is alone may find company among others who are; in the end, it takes a reason.
+        # A file alone in its bin is tried again with other such files. In the last round it is
+        # kept only if it has a reason of its own.
         kept = own_reason[waiting] if last else ~alone
         found.append(waiting[kept])
         numbers.append(first + _renumbered(bins[kept]))
@@ -270,9 +274,9 @@ def _merged(
 
 
 def _shares(part: Numbers, sizes: Numbers, rules: ChoiceRules) -> Numbers:
-    """The bin of each file: of the bytes of a partition each bin gets about the same.
+    """The bin of each file. The bins of a partition hold about the same number of bytes.
 
-    Two files that are both small always come to one bin.
+    Two files that are both small always share a bin.
     """
     starts = np.flatnonzero(np.diff(part, prepend=-1))
     group = np.cumsum(np.diff(part, prepend=-1) != 0) - 1
@@ -286,8 +290,8 @@ def _shares(part: Numbers, sizes: Numbers, rules: ChoiceRules) -> Numbers:
 
 
 def _by_age(files: LiveColumns, rows: Numbers) -> Numbers:
-    """The rows by partition and, within one, older files first; paths decide where times are equal,
-    for the log has no order."""
+    """The rows by partition, then by modification time, then by path, because the log has no order
+    of files."""
     keys = pa.table(
         {
             "partition": files.partition[rows],
@@ -301,7 +305,7 @@ def _by_age(files: LiveColumns, rows: Numbers) -> Numbers:
 
 
 def _by_partition(files: LiveColumns, rows: Numbers, bins: Numbers) -> tuple[Numbers, Numbers]:
-    """The bins of one partition behind each other: they are committed together."""
+    """The bins in the order of their partitions, so that a partition is committed at once."""
     if not len(rows):
         return rows, bins
     first = np.searchsorted(bins, np.arange(int(bins[-1]) + 1))

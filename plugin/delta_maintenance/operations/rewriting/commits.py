@@ -1,9 +1,10 @@
-"""Committing rewritten bins beside everybody else.
+"""Committing rewritten bins while other writers commit to the same table.
 
-A commit removes sources and adds what they became, nothing else. Before each try the latest version
-is looked at: what others did to a source since it was read is carried over to the new files, or
-costs its bin and no other; what the new files depend on is validated again. Implements the writers'
-side of "Add File and Remove File" for data that only moves, and of "Row Tracking".
+A commit only removes source files and adds the files that replace them. Each attempt begins with
+the latest version of the table. Deletions of other writers in a source file are carried over to the
+new files; if that is not possible, only the bin of this file is given up. The conditions for the
+new files are validated again. Implements the writers' side of "Add File and Remove File" for data
+that only moves, and of "Row Tracking".
 """
 
 from __future__ import annotations
@@ -68,40 +69,45 @@ SUMS_TAG = "delta-maintenance.rowSums"
 
 _TRIES = 50
 _TOUCHES = 2
-"""How often others may change the sources of a bin before it is left to them."""
+"""The most changes by other writers to which a bin is adapted before it is given up."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Pending:
-    """A bin on its way into the log."""
+    """A rewritten bin that waits for its commit."""
 
     done: RewrittenBin
     adds: pa.Table
-    """The adds of its sources, as the log has them now, in their order."""
+    """The current adds of its sources, in their order."""
     fate: Fate | None = None
     problem: str | None = None
     version: int | None = None
     touches: int = 0
     current: RewrittenBin | None = None
-    """What is to be committed, where that is not `done`: without rows that were deleted since."""
+    """The bin without rows that were deleted since, if it is committed in place of `done`."""
     vectors: dict[int, DeletionVectorDescriptor] = field(default_factory=dict)
     """Deletion vectors of new files, by the number of the file."""
     removed: frozenset[int] = frozenset()
-    """Sources that others removed with their rows: there is nothing left to be removed."""
+    """Sources that other writers removed with their rows; the commit has no removes for them."""
     late: frozenset[int] = frozenset()
-    """Sources of which rows were deleted meanwhile."""
+    """Sources with rows that were deleted after the sources were read."""
     state: tuple[Any, ...] = ()
     """What was known of the touched sources when this was worked out."""
+    read: pa.Table = field(init=False)
+    """The adds of its sources as they were when their rows were read."""
+
+    def __post_init__(self) -> None:
+        self.read = self.adds
 
     @property
     def result(self) -> RewrittenBin:
-        """What is to be committed."""
+        """The bin to commit."""
         return self.current if self.current is not None else self.done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitSettings:
-    """What all commits of a run have in common."""
+    """The settings of all commits of a run."""
 
     operation: Literal["OPTIMIZE", "REORG"]
     parameters: Mapping[str, Any]
@@ -126,17 +132,17 @@ class RewriteCommits:
         self.version = snapshot.version
         self.commits = 0
         self.void: str | None = None
-        """Why nothing more of this run can be committed."""
+        """The reason why this run can commit no more bins."""
 
     def plan_for(self, adds: pa.Table) -> None:
-        """Says which sources the run will rewrite, before the first commit."""
+        """Registers the sources of the run. Must be called before the first commit."""
         self._followed = FollowedSources(self._base, adds)
 
     def commit(self, bins: Sequence[Pending]) -> None:
-        """Commits these bins, as one commit if nobody interferes. Each has its fate afterwards.
+        """Commits these bins in one commit, and sets the fate of each bin.
 
-        Errors are those of a commit whose outcome is unknown, and of a table that must not be
-        committed to; they leave bins without a fate.
+        Raises `CommitUnknownError` if the outcome of the commit is unknown, and the error of a
+        table that must not be committed to. Bins then have no fate.
         """
         for _ in range(_TRIES):
             self._move_on()
@@ -155,7 +161,7 @@ class RewriteCommits:
                 self._landed(waiting, outcome)
                 return
         for pending in waiting:
-            pending.fate, pending.problem = "hot", "others were quicker every time"
+            pending.fate, pending.problem = "hot", "other writers committed first in every attempt"
 
     def _landed(self, bins: Sequence[Pending], outcome: Landed) -> None:
         self.commits += 1
@@ -169,14 +175,14 @@ class RewriteCommits:
                 pending.fate = "re-spun" if pending.current is not None else "committed"
 
     def _move_on(self) -> None:
-        """Takes in what others committed since, and validates what the new files depend on."""
+        """Reads the commits of other writers, and validates the conditions for the new files."""
         assert self._followed is not None
         try:
             moved = advance(self._base, own=self._own)
             self._followed.take_in(moved.snapshot, moved.commits)
             self._base = moved.snapshot
         except (VanishedFileError, FileNotFoundError):
-            # A clean-up has taken commits away: only the state itself tells what became of files.
+            # A clean-up deleted commits, so that only the latest state shows what became of files.
             self._base = self._table.snapshot()
             self._followed.reopened(self._base)
         self._own = None
@@ -186,7 +192,7 @@ class RewriteCommits:
             self.void = broken
 
     def _adjust(self, pending: Pending) -> None:
-        """Brings a bin up to what others did to its sources."""
+        """Adapts a bin to the changes of other writers to its sources."""
         assert self._followed is not None
         touched = self._followed.touched(pending.adds)
         state = tuple(sorted((row, _state(found)) for row, found in touched.items()))
@@ -196,15 +202,22 @@ class RewriteCommits:
         pending.touches += 1
         if any(found.fate == "rewritten" for found in touched.values()):
             pending.fate = "superseded"
-            pending.problem = "others rewrote a source meanwhile"
+            pending.problem = "another writer rewrote a source file"
             return
         changed: dict[int, DeletionVectorDescriptor | None | str] = {}
-        adds = pending.adds
+        # From what was read, not from the attempt before: others may have undone their changes.
+        adds = pending.read
+        pending.vectors, pending.current = {}, None
+        pending.removed = pending.late = frozenset()
         for row, found in touched.items():
             now, before = found.source, pending.done.bin.sources[row]
             if now is None:
                 changed[row] = COMPLETE
                 continue
+            if self._contract.spec.files.layout.tracks_rows and now.row_ids != before.row_ids:
+                pending.fate = "superseded"
+                pending.problem = "others gave the rows of a source other row IDs meanwhile"
+                return
             adds = _with_row(adds, row, found)
             if now.key != before.key:
                 changed[row] = now.deletion_vector
@@ -214,28 +227,27 @@ class RewriteCommits:
             return
         if pending.touches > _TOUCHES:
             pending.fate = "hot"
-            pending.problem = "others changed its sources more than once meanwhile"
+            pending.problem = "other writers changed the source files more than twice"
             return
         self._carry_over(pending, changed)
 
     def _carry_over(
         self, pending: Pending, changed: Mapping[int, DeletionVectorDescriptor | None | str]
     ) -> None:
-        """Deletes from the new files what was deleted from the sources."""
+        """Deletes rows from the new files that other writers deleted from the sources."""
         store, new_id = self._table.store, self._settings.new_id
         try:
             if all(changed.get(row) == COMPLETE for row in range(pending.adds.num_rows)):
                 pending.fate = "dropped"
-                pending.problem = "others removed all rows of its sources meanwhile"
+                pending.problem = "other writers removed all rows of the source files"
                 return
             late = late_deletions(store, pending.done, changed)
             if late is None:
                 pending.fate = "dropped"
-                pending.problem = "others brought rows of a source back meanwhile"
+                pending.problem = "another writer restored deleted rows of a source file"
                 return
             pending.removed = frozenset(row for row, state in changed.items() if state == COMPLETE)
             pending.late = frozenset(late.by_source)
-            pending.vectors, pending.current = {}, None
             if not late.by_output:
                 return
             whole = [
@@ -288,8 +300,8 @@ class RewriteCommits:
             txn.read_files(removes)
         if adds:
             txn.stage_adds(adds)
-        # One attempt: the rules for rebasing a commit do not cover everything that new files depend
-        # on, so each lost race leads back to `_move_on`.
+        # One attempt: the rules for rebasing a commit do not cover all conditions for the new
+        # files, so each lost race leads back to `_move_on`.
         metrics = file_metrics(adds, removes)
         outcome = txn.commit(metrics=metrics, max_attempts=1, sleep=settings.sleep)
         if not isinstance(outcome, Landed | Conflicted):
@@ -303,7 +315,7 @@ def _state(found: Followed) -> str:
 
 
 def _with_row(adds: pa.Table, row: int, found: Followed) -> pa.Table:
-    """The adds with the newest facts of one source."""
+    """The adds, with the add of one source replaced by the current one."""
     assert found.add is not None
     parts = [adds.slice(0, row), found.add, adds.slice(row + 1)]
     return pa.concat_tables(parts, promote_options="permissive")

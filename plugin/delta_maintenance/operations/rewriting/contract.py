@@ -1,7 +1,7 @@
-"""What the new files of a run depend on, and whether a later version of the table still has it.
+"""The properties of a table that decide how new files are written, checked before each commit.
 
-A lost race may have changed anything. So whatever decided how the files were written is held
-against every version on which they are to be committed, and not the schema alone.
+Any property may change while files are rewritten. All of these properties, and not only the schema,
+are compared with each version on which the files are committed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from delta_maintenance.table.write.action_file import ParquetStyle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """How the new files of a run are written, as one version of the table asks for it."""
+    """How one version of the table requires the new files of a run to be written."""
 
     table_id: str | None
     spec: RewriteSpec
@@ -32,9 +32,10 @@ class Contract:
 
     @classmethod
     def of(cls, snapshot: Snapshot, *, target_bytes: int, proof: Proof) -> Contract:
-        """What this version asks for.
+        """The contract of this version.
 
-        `UnsupportedFeatureError` and `RefusedError` where this release must not rewrite its files.
+        Raises `UnsupportedFeatureError` or `RefusedError` if this release must not rewrite the
+        files of the table.
         """
         try:
             return cls._of(snapshot, target_bytes, proof)
@@ -70,8 +71,8 @@ class Contract:
         )
 
     def broken_by(self, snapshot: Snapshot) -> str | None:
-        """Why files written under this contract are not right for a later version, as one clause;
-        None where they are."""
+        """Why files written under this contract do not fit a later version, as one clause; None if
+        they fit."""
         try:
             later = Contract.of(
                 snapshot, target_bytes=self.spec.target_bytes, proof=self.spec.proof
@@ -79,17 +80,18 @@ class Contract:
         except DeltaMaintenanceError as error:
             return error.problem
         if later.table_id != self.table_id:
-            return "the table was replaced by another one"
+            return "the table was replaced by another table"
         if not later.spec.files.layout.takes_files_of(self.spec.files.layout):
-            return "its columns, its partitioning or its row tracking changed"
+            return "the columns, the partitioning or the row tracking of the table changed"
         if later.iceberg_compat != self.iceberg_compat:
-            return "what it promises to readers of Iceberg changed"
+            return "the Iceberg compatibility of the table changed"
         known = {leaf.path for leaf in self.spec.files.statistics.leaves}
         written = {item.name for item in self.spec.files.layout.columns.fields}
         # Files that lack a column need no bounds for it.
         missing = [path for path in later.clustered if path not in known and path[0] in written]
         if missing:
-            return f"it is clustered by {'.'.join(missing[0])}, of which there are no statistics"
+            column = ".".join(missing[0])
+            return f"the table is clustered by {column}, and new files have no statistics of it"
         return None
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Who does the work on bins: threads of this process, or whatever gives the same answers."""
+"""The protocol of engines, which rewrite bins, and the engine with threads of this process."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class BinOutcome:
 
     number: int
     done: RewrittenBin | None = None
-    """None where nothing of it is to be committed."""
+    """None if the bin is not committed."""
     failure: Literal["failed", "not-proved"] | None = None
     problem: str | None = None
-    """One clause, where there is a failure."""
+    """One clause, if there is a failure."""
 
 
 class BinEngine(Protocol):
-    """Rewrites bins in any order. Every bin that it takes has an outcome, once."""
+    """Rewrites bins in any order. Each bin that it takes has exactly one outcome."""
 
     def rewrite(self, bins: Iterable[Bin], spec: RewriteSpec) -> Iterator[BinOutcome]:
-        """The outcomes of the bins, as they come. Bins are taken when there is somebody to do
-        them, so that whoever gives them can end early."""
+        """The outcomes of the bins, as they are completed. A bin is taken from the iterable when a
+        worker is free, so that the iterable can end early."""
 
 
 class LocalEngine:
@@ -65,7 +65,7 @@ class LocalEngine:
 
 
 def rewritten(store: Store, work: Bin, spec: RewriteSpec, *, new_id: NewId = new_id) -> BinOutcome:
-    """One bin, and how it ended; a failure of one bin is none of the others."""
+    """Rewrites one bin. A failure is an outcome, so that it does not affect other bins."""
     try:
         done = rewrite_bin(store, work, spec, new_id=new_id)
     except VerificationError as error:
@@ -79,8 +79,8 @@ def rewritten(store: Store, work: Bin, spec: RewriteSpec, *, new_id: NewId = new
 def memory_bound(workers: int, group_bytes: int) -> int:
     """The most bytes that rewriting takes on one machine, whatever the input.
 
-    For each worker a row group before it is encoded and its encoded form, the compressed bytes of a
-    row group that is read, and a few batches; beside these what Python and Arrow take themselves.
+    Each worker holds a row group to be written, its encoded form, the compressed bytes of a row
+    group that is read, and a few batches. Python and Arrow themselves are added to that.
     """
     per_worker = 3 * group_bytes + (96 << 20)
     return (200 << 20) + workers * per_worker

@@ -58,7 +58,7 @@ def carry_out(
 ) -> R:
     """Rewrites and commits the bins of a survey.
 
-    Errors are raised as long as nothing was committed. After the first commit the Result has them.
+    Before the first commit, errors are raised. After it, the Result contains them.
     `CommitUnknownError` is always raised.
     """
     choice = surveyed.choice
@@ -95,7 +95,7 @@ def carry_out(
             raise error.located(table=table.uri) from error.__cause__
         problem = str(error.located(table=table.uri))
     else:
-        # Nothing of these is left to be used: their bins are committed, or their sources are gone.
+        # These journals are of no more use: their bins are committed, or their sources removed.
         for path in surveyed.journals:
             journals.forget(table.store, path)
     return _result(table, run, result, problem)
@@ -150,9 +150,9 @@ def _notes(fates: Mapping[str, int], run: RewriteRun) -> tuple[str, ...]:
     notes = []
     lost = sum(fates.get(fate, 0) for fate in ("superseded", *_LOST))
     if lost:
-        notes.append(f"other writers changed the sources of {lost} of the bins first")
+        notes.append(f"{lost} of the bins were given up because other writers changed the table")
     if fates.get("not-started"):
-        notes.append(f"{fates['not-started']} of the bins were not begun in time")
+        notes.append(f"{fates['not-started']} of the bins were not started")
     if run.refused:
         notes.append(f"{len(run.refused)} files were left out: {run.refused[0].problem}")
     return tuple(notes)

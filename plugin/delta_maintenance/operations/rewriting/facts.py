@@ -1,4 +1,4 @@
-"""What people are told of plans and results of rewrites."""
+"""The facts of plans and results of rewrites, as they are shown to people."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plan_facts(plan: RewritePlan) -> Facts:
 
 
 def result_facts(result: RewriteResult) -> Facts:
-    """What became of the bins."""
+    """The amounts before and after, and the bins that were not committed."""
     facts: dict[str, object] = {
         "table": result.table,
         "version": result.version,
@@ -81,11 +81,11 @@ def result_facts(result: RewriteResult) -> Facts:
 
 
 def ending(result: RewriteResult, outcome: Outcome) -> Ending:
-    """Says why some of the work is not in the table."""
+    """The ending of a run: why some bins were not committed, and the remedy."""
     remedies = {
         "failed": "see the Result; the files of the other bins are committed",
-        "conflict": "run again, or leave partitions alone that are written to with quiet_for",
-        "partly": "run again to go on",
+        "conflict": "run again, or use quiet_for to skip partitions that are being written to",
+        "partly": "run again to continue",
     }
     remedy = remedies.get(result.status)
     if remedy is None:
@@ -94,12 +94,12 @@ def ending(result: RewriteResult, outcome: Outcome) -> Ending:
 
 
 def planned_amounts(plan: RewritePlan) -> Amounts:
-    """Commits count; files that are removed from the log stay in storage."""
+    """The planned commits. No file is deleted from storage."""
     return Amounts(commits=plan.commits)
 
 
 def done_amounts(result: RewriteResult) -> Amounts:
-    """The same of a Result."""
+    """The commits of a Result."""
     return Amounts(commits=result.num_commits)
 
 

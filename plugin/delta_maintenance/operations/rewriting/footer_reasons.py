@@ -1,4 +1,4 @@
-"""Reasons for rewriting that only the footers of data files tell."""
+"""Reasons for rewriting a data file that are found in its footer."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from delta_maintenance.table.data.places import place_of
 DROPPED_COLUMNS, INT96, CODEC = "dropped-columns", "int96", "codec"
 _THREADS = 16
 _AT_ONCE = 10_000
-"""Files whose answers are waited for together, so that a table of any size takes the same room."""
+"""Files whose footers are read in one round, which bounds the memory for any table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FooterReasons:
-    """Reads footers, and says for which of the wanted reasons each file is worth rewriting.
+    """Reads footers, and finds the wanted reasons that each file has.
 
     A file that cannot be read has none of them: `fsck` reports it.
     """

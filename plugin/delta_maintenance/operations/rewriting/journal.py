@@ -1,9 +1,9 @@
-"""What a run has rewritten and not committed yet, so that the next run need not do it again.
+"""The journal of bins that a run has rewritten and not committed, for the next run to adopt.
 
-A file beside the table's own, in a folder whose name begins with `_`, which no reader looks into.
-It is a hint: a run that dies leaves it, the next one takes from it what still fits the table, and
-whatever it says is looked at before it is believed. New files that nobody adopts are ordinary dead
-files.
+The journal is a file in the folder of the table, below a folder whose name begins with `_`, which
+readers ignore. It is only a hint. If a run is killed, the journal stays, and the next run adopts
+the bins that still fit the table, after it has checked their sources and their new files. New files
+that no run adopts are ordinary unreferenced files, which a vacuum deletes.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import pyarrow as pa
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.rewriting.contract import Contract
-from delta_maintenance.protocol.data_files.row_digest import VERSION, RowSums
+from delta_maintenance.protocol.data_files.row_digest import VERSION, RowDigest, RowSums
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import WrittenFile
 from delta_maintenance.table.data.read_back import read_back
 from delta_maintenance.table.data.rewrite import Bin, RewrittenBin, Run
 
 FOLDER = "_delta_maintenance/rewrites"
-_FORM = 1
+_FORM = 2
 _LIFE = timedelta(hours=24)
-"""For so long files that are in no version are surely not vacuumed."""
+"""The longest time for which new files are adopted."""
 _logger = logging.getLogger(__name__)
 
 
@@ -40,17 +40,19 @@ class JournalledBin:
 
     sources: tuple[tuple[str, str | None], ...]
     """Paths and unique ids of deletion vectors, in their order."""
+    row_ids: tuple[tuple[int | None, int | None], ...]
+    """The base row ID and the default row commit version of each source."""
     outputs: tuple[WrittenFile, ...]
     runs: tuple[Run, ...]
     sums: RowSums
 
     def rewritten(self, work: Bin) -> RewrittenBin:
-        """The same, as the work of today on these sources."""
+        """The journalled files as the result of a bin of this run."""
         return RewrittenBin(bin=work, outputs=self.outputs, runs=self.runs, sums=self.sums)
 
 
 class Journal:
-    """The journal of one run. What cannot be written is not missed."""
+    """The journal of one run. A failed write is logged and otherwise ignored."""
 
     def __init__(self, store: Store, run_id: str, contract: Contract) -> None:
         self._store = store
@@ -59,7 +61,7 @@ class Journal:
         self._written = False
 
     def save(self, bins: Sequence[RewrittenBin]) -> None:
-        """Says which bins are rewritten and not committed; all of them, each time."""
+        """Writes the journal anew, with all bins that are rewritten and not committed."""
         if not bins and not self._written:
             return
         document = {
@@ -75,24 +77,32 @@ class Journal:
             _logger.warning("no journal of the rewrite is kept: %s", error)
 
     def clear(self) -> None:
-        """Removes it: nothing is left to be adopted."""
+        """Deletes the journal, because no bin is left to be adopted."""
         if self._written:
             _delete(self._store, self._path)
             self._written = False
 
 
+def adopted_since(now: datetime, retention: timedelta) -> int:
+    """The instant since which new files must have been written to be adopted, in milliseconds.
+
+    A vacuum deletes files that are in no version once they are older than the retention of the
+    table. Half of it is left for the run that adopts them.
+    """
+    return epoch_millis(now - min(_LIFE, retention / 2))
+
+
 def left_behind(
-    store: Store, contract: Contract, *, now: datetime
+    store: Store, contract: Contract, *, since: int
 ) -> Iterator[tuple[str, list[JournalledBin]]]:
-    """The journals of runs that ended before they had committed everything, with the bins that fit
-    the contract; whether their sources still stand is for the caller to see."""
+    """The journals of runs that did not commit all of their bins, each with the bins that fit the
+    contract. The caller checks that the sources of these bins are still live."""
     try:
         found = list(store.list_from(FOLDER))
     except (DeltaMaintenanceError, OSError) as error:
         _logger.warning("journals of earlier rewrites cannot be read: %s", error)
         return
     wanted = fingerprint(contract)
-    since = epoch_millis(now - _LIFE)
     for status in found:
         bins: list[JournalledBin] = []
         if status.modified_ms >= since:
@@ -113,10 +123,10 @@ def is_sound(
     contract: Contract,
     *,
     partition: Mapping[str, str | None],
-    now: datetime,
+    since: int,
 ) -> bool:
-    """Whether the new files of a journalled bin are there as they were when they were proved."""
-    since = epoch_millis(now - _LIFE)
+    """Whether the new files of a journalled bin are there with the size and the rows that the
+    journal says. Reads footers; `is_proved` reads the rows."""
     try:
         for output in found.outputs:
             status = store.stat(output.name)
@@ -128,13 +138,56 @@ def is_sound(
     return True
 
 
+def is_proved(store: Store, found: JournalledBin, work: Bin, contract: Contract) -> bool:
+    """Whether the new files of a journalled bin hold the rows that were proved, and these are the
+    rows of the sources as the log has them now.
+
+    Reads the new files: what the journal says of them may be out of date or damaged. The digest of
+    the sources' rows and the statistics are taken from the journal.
+    """
+    layout, proof = contract.spec.files.layout, contract.spec.proof
+    if found.sources != tuple(source.key for source in work.sources):
+        return False
+    if layout.tracks_rows and found.row_ids != tuple(source.row_ids for source in work.sources):
+        return False
+    digest = RowDigest(layout.schema) if proof == "rows" else None
+    sums = RowSums()
+    try:
+        if not _is_complete(found, work):
+            return False
+        for output in found.outputs:
+            sums += read_back(store, output, layout, digest, partition=dict(work.partition_values))
+    except (DeltaMaintenanceError, OSError, pa.ArrowException, TypeError, ValueError):
+        return False
+    return sums == found.sums if proof == "rows" else sums.rows == found.sums.rows
+
+
+def _is_complete(found: JournalledBin, work: Bin) -> bool:
+    """Whether the rows of all sources lie one behind the other in the new files and fill them."""
+    if len(found.runs) != len(work.sources):
+        return False
+    filled = [0] * len(found.outputs)
+    for number, (run, source) in enumerate(zip(found.runs, work.sources, strict=True)):
+        known = source.num_records
+        if run.source != number or run.rows < 0:
+            return False
+        if known is not None and run.rows != known - source.deleted_rows:
+            return False
+        if not run.rows:
+            continue
+        if not 0 <= run.output < len(filled) or run.offset != filled[run.output]:
+            return False
+        filled[run.output] += run.rows
+    return filled == [output.rows for output in found.outputs]
+
+
 def forget(store: Store, path: str) -> None:
-    """Removes the journal of an earlier run."""
+    """Deletes the journal of an earlier run."""
     _delete(store, path)
 
 
 def fingerprint(contract: Contract) -> str:
-    """The same for two contracts under which the same files are written."""
+    """A digest that is equal for two contracts under which the same files are written."""
     files = contract.spec.files
     said = repr((contract.table_id, files.layout, files.statistics, contract.iceberg_compat))
     return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
@@ -150,6 +203,7 @@ def _delete(store: Store, path: str) -> None:
 def _to_json(done: RewrittenBin) -> dict[str, Any]:
     return {
         "sources": [source.key for source in done.bin.sources],
+        "rowIds": [source.row_ids for source in done.bin.sources],
         "outputs": [asdict(output) for output in done.outputs],
         "runs": [asdict(run) for run in done.runs],
         "sums": asdict(done.sums),
@@ -159,6 +213,7 @@ def _to_json(done: RewrittenBin) -> dict[str, Any]:
 def _from_json(entry: Mapping[str, Any]) -> JournalledBin:
     return JournalledBin(
         sources=tuple((str(path), vector) for path, vector in entry["sources"]),
+        row_ids=tuple((base, version) for base, version in entry["rowIds"]),
         outputs=tuple(WrittenFile(**output) for output in entry["outputs"]),
         runs=tuple(Run(**run) for run in entry["runs"]),
         sums=RowSums(**entry["sums"]),

@@ -1,7 +1,7 @@
-"""The live files of a snapshot as columns: all that choosing among them depends on.
+"""The live files of a snapshot as columns: the input of the choice of files to rewrite.
 
-Reads the log alone. Holds the path, the partition and eight numbers of each file: about 200 bytes,
-whatever its statistics say.
+Only the log is read. Each file takes about 200 bytes, for its path, its partition and eight
+numbers, whatever the size of its statistics.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _REMOVE_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Bytes of tombstones whose rows a rewrite put elsewhere, each with its instant."""
+    """The tombstones of files that a rewrite replaced: the time and the bytes of each."""
 
     at: Numbers
     """Milliseconds since 1970-01-01 UTC."""
     size: Numbers
     made: npt.NDArray[np.bool_]
-    """Whether a rewrite had made the file that was replaced."""
+    """Whether the replaced file was itself created by a rewrite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,28 +71,27 @@ class LiveColumns:
     path: pa.ChunkedArray
     """As in the log."""
     vector: pa.ChunkedArray
-    """The unique id of the deletion vector, null without one."""
+    """The unique ID of the deletion vector; null for a file without deletion vector."""
     size: Numbers
     modified: Numbers
     """Milliseconds since 1970-01-01 UTC."""
     rows: Numbers
-    """Physical rows, -1 where the statistics do not tell."""
+    """Physical rows; -1 if the statistics do not contain the number."""
     deleted: Numbers
     """Rows that the deletion vector marks."""
     target: Numbers
-    """The size that the file was made for by a rewrite, 0 for all others."""
+    """The target size of the rewrite that created the file; 0 for all other files."""
     clustered: npt.NDArray[np.bool_]
-    """Whether a provider of clustering put its rows where they are."""
+    """Whether the file has a clustering provider."""
     partition: Numbers
     """The number of its partition."""
     partitions: Mapping[str, pa.Array]
-    """The partition values of each partition by physical name, as texts of the log."""
+    """The partition values of each partition by physical name, as strings of the log."""
     last_write: Numbers
-    """For each partition: when a writer last added or removed rows, as far as the log tells, in
-    milliseconds since 1970-01-01 UTC; rewrites do not count."""
-
+    """For each partition, the time of the last write that added or removed rows and is known from
+    the log, in milliseconds since 1970-01-01 UTC. Rewrites do not count."""
     replaced: Replaced
-    """What rewrites took out of the table lately."""
+    """The files that rewrites replaced, as far as their tombstones are still in the log."""
 
     @property
     def count(self) -> int:
@@ -101,7 +100,7 @@ class LiveColumns:
 
     @property
     def live_bytes(self) -> Numbers:
-        """About how many bytes of each file belong to rows that are not deleted."""
+        """The estimated bytes of each file that belong to rows that are not deleted."""
         rows, gone = np.maximum(self.rows, 1), np.minimum(self.deleted, np.maximum(self.rows, 1))
         share = np.where((self.deleted > 0) & (self.rows > 0), (rows - gone) / rows, 1.0)
         return np.ceil(self.size * share).astype(np.int64)
@@ -112,10 +111,10 @@ class LiveColumns:
 
 
 def live_columns(snapshot: Snapshot) -> LiveColumns:
-    """The live files of a snapshot, and what its tombstones tell of writers.
+    """The live files of a snapshot, and the times of writes that its tombstones show.
 
-    `RefusedError` where one file is live twice or written in two spellings: whoever rewrites it
-    would decide which of them counts. A checkpoint that turns out to be damaged is passed over.
+    Raises `RefusedError` if a file is live twice, or its path is written in two ways, because a
+    rewrite would have to decide which entry is valid. A damaged checkpoint is skipped.
     """
     while True:
         audit = PathAudit(snapshot.table)
@@ -142,7 +141,7 @@ def live_columns(snapshot: Snapshot) -> LiveColumns:
                 problem,
                 table=snapshot.table,
                 version=snapshot.version,
-                remedy="see with fsck what is wrong, and repair it first",
+                remedy="examine the table with fsck, and repair it first",
             )
         return _together(parts, names)
 
@@ -155,9 +154,9 @@ class _Part:
     partitions: Mapping[str, pa.ChunkedArray]
     """Partition values of the live files by physical name."""
     removed: Mapping[str, pa.ChunkedArray]
-    """Those of the removes that took rows away."""
+    """Partition values of the removes that removed rows."""
     removed_at: Numbers
-    """When each of these did, in milliseconds."""
+    """The time of each of these removes, in milliseconds since 1970-01-01 UTC."""
     replaced: Replaced
 
 
@@ -195,10 +194,10 @@ def _part(batch: StandingFiles, names: Sequence[str]) -> _Part:
 
 
 def _moved(removes: pa.Table) -> pa.ChunkedArray:
-    """Which removes put the rows elsewhere rather than taking them away, as far as they tell."""
+    """Which removes moved rows to another file and removed none, as far as the log shows."""
     moved = pc.is_valid(pc.map_lookup(_column(removes, "tags"), COMPACTED_INTO, "first"))
     if COMMIT_VERSION in removes.column_names:
-        # Only of commits: checkpoints say of every remove that it changed no data.
+        # Only for removes in commits: in checkpoints, `dataChange` of every remove is false.
         kept = pc.equal(_column(removes, "dataChange"), False)
         moved = pc.or_(moved, pc.fill_null(kept, False))
     return moved
@@ -206,7 +205,7 @@ def _moved(removes: pa.Table) -> pa.ChunkedArray:
 
 def _partition_values(batch: pa.Table, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
     values = _column(batch, "partitionValues")
-    # Dictionaries at once: many files share few values.
+    # Dictionary-encoded at once, because many files share few values.
     return {name: pc.map_lookup(values, name, "first").dictionary_encode() for name in names}
 
 
@@ -217,7 +216,7 @@ def _together(parts: Sequence[_Part], names: Sequence[str]) -> LiveColumns:
     codes, partitions = _partition_codes(parts, names, rows)
     own, modified = codes[: files.num_rows], files["modified"].to_numpy()
     last = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
-    # What a rewrite added brought no rows.
+    # A file of a rewrite contains no new rows.
     fresh = files["target"].to_numpy() == 0
     np.maximum.at(last, own[fresh], modified[fresh])
     np.maximum.at(last, codes[files.num_rows :], removed_at)
@@ -263,10 +262,10 @@ def _partition_codes(
         found = found.unify_dictionaries()
         indices = [pc.fill_null(chunk.indices, -1).to_numpy() for chunk in found.chunks]
         texts = found.chunk(0).dictionary if found.num_chunks else pa.array([], pa.string())
-        # 0 is null, which is not the empty text.
+        # 0 is null, which differs from the empty string.
         own = np.concatenate([np.zeros(0, np.int32), *indices]).astype(np.int64) + 1
         columns[name] = own, pa.concat_arrays([pa.nulls(1, pa.string()), texts])
-        # Numbered anew for each column, so that numbers stay small.
+        # Renumbered after each column, so that the product does not overflow.
         _, codes = np.unique(codes * (len(texts) + 1) + own, return_inverse=True)
     _, first = np.unique(codes, return_index=True)
     return codes, {name: texts.take(pa.array(own[first])) for name, (own, texts) in columns.items()}

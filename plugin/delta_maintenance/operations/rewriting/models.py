@@ -1,4 +1,4 @@
-"""Options, plans and results that all operations have in common that rewrite data files."""
+"""Options, plans and results of all operations that rewrite data files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Record
 
 DELETED_ROWS = "deleted-rows"
-"""The reason of files of which too many rows are deleted."""
+"""The reason of files with too many deleted rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""From a snapshot and options to the bins of a run: shared by all rewriting operations.
+"""The survey of a table: the bins that a run will rewrite. All rewriting operations use it.
 
-Reads the log and the journals of earlier runs, and no data file.
+It reads the log and the journals of earlier runs, and footers of data files if a reason needs them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from delta_maintenance.protocol.schema.types import parse_schema
 from delta_maintenance.table.read.snapshot import Snapshot
 
 AMPLIFICATION = 3
-"""Bytes of earlier rewrites that may be rewritten again in a week, per byte that was appended."""
+"""Bytes of earlier rewrites that may be rewritten again in a week, per appended byte."""
 _WEEK = timedelta(days=7)
 _SHOWN_PARTITIONS = 100
 _MOST_WORKERS = 8
@@ -54,7 +54,7 @@ _SMALL_TABLE, _LARGE_TABLE, _HUGE_TABLE = 10 << 30, 2_560 << 30, 10 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The bins of a run, and what they were chosen from."""
+    """The bins of a run, and the live files from which they were chosen."""
 
     snapshot: Snapshot
     files: LiveColumns
@@ -64,7 +64,7 @@ class Survey:
     adopted: Mapping[int, JournalledBin] = field(default_factory=dict)
     """Bins that an earlier run rewrote, by number."""
     journals: tuple[str, ...] = ()
-    """Journals of earlier runs, of which nothing is left to be used after this run."""
+    """The journals of earlier runs, to be deleted once this run is complete."""
 
 
 def survey(
@@ -78,18 +78,20 @@ def survey(
 ) -> Survey:
     """Chooses the bins. `rules` makes the rules for a size of new files in bytes.
 
-    `footer_reasons` are reasons that only footers tell (`footer_reasons`), which are then read.
+    `footer_reasons` names reasons of the module `footer_reasons`; if there are any, footers are
+    read.
 
-    `UnsupportedFeatureError` and `RefusedError` where this release must not rewrite the table;
-    `InvalidRequestError` for a condition that cannot be used.
+    Raises `UnsupportedFeatureError` or `RefusedError` if this release must not rewrite the table,
+    and `InvalidRequestError` for an invalid condition.
     """
     files = live_columns(snapshot)
     target = target_bytes or target_size(snapshot, files)
     contract = Contract.of(snapshot, target_bytes=target, proof=options.proof)
     asked = _asked(snapshot, files, options.where)
     hot = _hot(files, options.quiet_for, now)
-    found = list(journals.left_behind(snapshot.store, contract, now=now))
-    adopted, taken = _adoptable(snapshot, files, contract, found, asked & ~hot, now)
+    since = journals.adopted_since(now, snapshot.properties.deleted_file_retention)
+    found = list(journals.left_behind(snapshot.store, contract, since=since))
+    adopted, taken = _adoptable(snapshot, files, contract, found, asked & ~hot, since)
     reasons = FooterReasons(
         store=snapshot.store,
         spec=contract.spec.files,
@@ -142,7 +144,7 @@ def plan_fields(surveyed: Survey) -> dict[str, Any]:
 
 
 def target_size(snapshot: Snapshot, files: LiveColumns) -> int:
-    """The size of new files by `delta.targetFileSize`, else by the size of the table.
+    """The size of new files: `delta.targetFileSize`, or else a size derived from the table size.
 
     128 MiB below 10 GiB, 256 MiB up to 2.5 TiB, then linearly up to 1 GiB at 10 TiB.
     """
@@ -164,15 +166,15 @@ def _possible(snapshot: Snapshot, contract: Contract, wanted: Sequence[str]) -> 
 
 
 def _asked(snapshot: Snapshot, files: LiveColumns, where: str | None) -> Mask:
-    """The partitions that the condition holds for."""
+    """The partitions for which the condition holds."""
     count = len(files.last_write)
     if where is None:
         return np.ones(count, np.bool_)
     names = snapshot.metadata.partition_columns
     if not names:
         raise InvalidRequestError(
-            "the table has no partitions, so that no condition can choose any",
-            remedy="leave the condition out",
+            "the table has no partitions, so a condition on partition columns cannot be used",
+            remedy="leave out the condition",
         )
     physical = dict(zip(names, snapshot.physical_partition_columns, strict=True))
     schema = parse_schema(snapshot.metadata.schema_string or "")
@@ -187,7 +189,7 @@ def _asked(snapshot: Snapshot, files: LiveColumns, where: str | None) -> Mask:
 
 
 def _hot(files: LiveColumns, quiet_for: timedelta | None, now: datetime) -> Mask:
-    """The partitions that were written to lately."""
+    """The partitions that were written to within `quiet_for`."""
     if quiet_for is None:
         return np.zeros(len(files.last_write), np.bool_)
     found: Mask = files.last_write > epoch_millis(now - quiet_for)
@@ -195,7 +197,7 @@ def _hot(files: LiveColumns, quiet_for: timedelta | None, now: datetime) -> Mask
 
 
 def _budget(files: LiveColumns, now: datetime) -> float:
-    """Bytes of earlier rewrites that may be rewritten now, by the last week."""
+    """Bytes of earlier rewrites that may be rewritten now, from the writes of the last week."""
     since = epoch_millis(now - _WEEK)
     fresh = (files.target == 0) & (files.modified >= since)
     lately = files.replaced.at >= since
@@ -210,9 +212,9 @@ def _adoptable(
     contract: Contract,
     found: Iterable[tuple[str, list[JournalledBin]]],
     partitions: Mask,
-    now: datetime,
+    since: int,
 ) -> tuple[list[tuple[np.ndarray[Any, Any], JournalledBin]], Mask]:
-    """The journalled bins whose sources are all live as they were read, and the rows of these."""
+    """The journalled bins whose sources are all live and unchanged, and the rows of these."""
     taken = np.zeros(files.count, np.bool_)
     adopted = []
     for journalled in (each for _, bins in found for each in bins):
@@ -222,14 +224,14 @@ def _adoptable(
         if len(set(files.partition[rows].tolist())) > 1:
             continue
         values = files.values(int(files.partition[rows[0]]))
-        if journals.is_sound(snapshot.store, journalled, contract, partition=values, now=now):
+        if journals.is_sound(snapshot.store, journalled, contract, partition=values, since=since):
             taken[rows] = True
             adopted.append((rows, journalled))
     return adopted, taken
 
 
 def _rows_of(files: LiveColumns, journalled: JournalledBin) -> np.ndarray[Any, Any] | None:
-    """The rows of a bin's sources among the live files; None where one of them is not live."""
+    """The rows of a bin's sources among the live files; None if a source is not live."""
     paths = pa.array([path for path, _ in journalled.sources], pa.string())
     at = pc.index_in(paths, value_set=files.path)
     if not len(at) or at.null_count:
@@ -238,7 +240,7 @@ def _rows_of(files: LiveColumns, journalled: JournalledBin) -> np.ndarray[Any, A
     if vectors != [vector for _, vector in journalled.sources]:
         return None
     rows: np.ndarray[Any, Any] = at.to_numpy(zero_copy_only=False).astype(np.int64)
-    return rows
+    return rows if len(np.unique(rows)) == len(rows) else None
 
 
 def _with_adopted(choice: Choice, adopted: list[np.ndarray[Any, Any]]) -> Choice:

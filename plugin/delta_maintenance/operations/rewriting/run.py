@@ -1,8 +1,8 @@
 """One run over the bins of a choice: adopt, rewrite, prove, commit, report.
 
-Commits are few: what is ready is committed once it comes to a gigabyte, or a tenth of the run, or
-has waited for ten minutes, partition by partition. What is ready and not committed stands in the
-journal.
+Commits are few. Rewritten bins are committed together once they hold a gigabyte or a tenth of the
+bytes of the run, whichever is more, or 100,000 files, or once the first of them has waited for ten
+minutes. Bins that wait for more than a few seconds are in the journal.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from delta_maintenance.table.read.table import Table
 _logger = logging.getLogger(__name__)
 
 COMMIT_BYTES = 1 << 30
-"""From how many bytes of new files on a commit is made."""
+"""Bytes of new files from which a commit is made."""
 MOST_COMMITS = 10
-"""About how many commits a large run is divided into."""
+"""The approximate number of commits of a large run."""
 _ACTIONS = 100_000
 _NAMED_SOURCES = 10_000
-"""Sources that a result names; beyond that, the commits do."""
+"""The most sources of a run whose result names them; otherwise only the commits do."""
 JOURNAL_EVERY = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """How a run goes about it."""
+    """The settings of a run."""
 
     commit: CommitSettings
     run_id: str
     commit_bytes: int | None = None
-    """From how many bytes of new files on a commit is made; by default a gigabyte or a tenth of the
-    run, whichever is more."""
+    """Bytes of new files from which a commit is made; by default a gigabyte or a tenth of the run,
+    whichever is more."""
     commit_interval: timedelta = timedelta(minutes=10)
     until: datetime | None = None
     """No bin is begun after this instant."""
@@ -85,7 +85,7 @@ class Work:
         return self.adds.slice(start, end - start)
 
     def bin(self, number: int) -> Bin:
-        """One bin as the loop takes it."""
+        """One bin as engines take it."""
         start, end = self._range(number)
         return bin_of(number, self.adds_of(number), self.reasons[start:end])
 
@@ -100,7 +100,7 @@ class Work:
 
 
 class RewriteRun:
-    """One run; knows what it has come to however it ends."""
+    """One run. Its reports are complete even if the run ends with an error."""
 
     def __init__(
         self,
@@ -111,6 +111,7 @@ class RewriteRun:
         engine: BinEngine,
         settings: RunSettings,
     ) -> None:
+        self._store = table.store
         self._contract = contract
         self._work = work
         self._engine = engine
@@ -122,6 +123,7 @@ class RewriteRun:
         self._ready: list[Pending] = []
         self._ready_since: datetime | None = None
         self._pending: dict[int, Pending] = {}
+        self._adopted: set[int] = set()
         self._fates: dict[int, tuple[Fate, str | None]] = {}
         self.refused: list[RefusedFile] = []
         self._bytes_done = 0
@@ -129,8 +131,10 @@ class RewriteRun:
         self._named = len(work.bins) <= _NAMED_SOURCES
 
     def through(self) -> None:
-        """Does everything. What goes wrong with a bin is told of it; an error that is raised ends
-        the run: one of a commit, most of all `CommitUnknownError`."""
+        """Rewrites and commits all bins. The report of a bin contains its failure.
+
+        Errors of commits end the run and are raised, above all `CommitUnknownError`.
+        """
         try:
             for number in sorted(self._work.adopted):
                 self._adopt(number)
@@ -141,7 +145,7 @@ class RewriteRun:
             self._commit()
             self._journal.clear()
         except CommitUnknownError:
-            # Its files may be in the table: they are neither adopted nor forgotten.
+            # The files may be in the table, so that their journal stays as it is.
             for pending in self._ready:
                 if pending.fate is None:
                     pending.fate = "unknown"
@@ -153,13 +157,13 @@ class RewriteRun:
             raise
 
     def reports(self) -> tuple[BinReport, ...]:
-        """One for each bin."""
+        """The report of each bin."""
         return tuple(self._report(number) for number in range(self._work.count))
 
     def _upcoming(self) -> Iterator[Bin]:
         until = self._settings.until
         for number in range(self._work.count):
-            if number in self._work.adopted:
+            if number in self._adopted:
                 continue
             if self.commits.void is not None:
                 return
@@ -168,9 +172,14 @@ class RewriteRun:
             yield self._work.bin(number)
 
     def _adopt(self, number: int) -> None:
-        found = self._work.adopted[number]
-        done = found.rewritten(self._work.bin(number))
-        self._hold(Pending(done=done, adds=self._work.adds_of(number)))
+        """Takes over what an earlier run wrote, if it proves right; otherwise the bin is rewritten
+        like the others."""
+        found, work = self._work.adopted[number], self._work.bin(number)
+        if not journals.is_proved(self._store, found, work, self._contract):
+            _logger.warning("bin %d: the files of an earlier run are not used", number)
+            return
+        self._adopted.add(number)
+        self._hold(Pending(done=found.rewritten(work), adds=self._work.adds_of(number)))
 
     def _take(self, outcome: BinOutcome) -> None:
         number, done = outcome.number, outcome.done
@@ -214,7 +223,7 @@ class RewriteRun:
         limit = self._settings.commit_bytes or max(COMMIT_BYTES, self._total_bytes // MOST_COMMITS)
         if size >= limit or actions >= _ACTIONS or waited >= self._settings.commit_interval:
             self._commit()
-        # Work of a few seconds is not worth a file.
+        # Work of a few seconds is not worth a journal.
         elif now - (self._journalled_at or self._ready_since) >= JOURNAL_EVERY:
             self._journal.save([pending.done for pending in self._ready])
             self._journalled_at = now
@@ -240,7 +249,7 @@ class RewriteRun:
             sources=tuple(adds["path"].to_pylist()) if self._named else (),
             bytes_before=pc.sum(adds["size"]).as_py() or 0,
             fate=fate,
-            adopted=number in self._work.adopted,
+            adopted=number in self._adopted,
             problem=problem,
         )
         if pending is None:

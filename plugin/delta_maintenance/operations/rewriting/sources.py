@@ -1,5 +1,4 @@
-"""The adds of the files that a run rewrites, whole: what their removes repeat, and what reading
-them depends on."""
+"""The complete adds of the files that a run rewrites, for reading them and for their removes."""
 
 from __future__ import annotations
 
@@ -27,9 +26,8 @@ from delta_maintenance.table.write.checkpoint_spec import layout_of
 def chosen_adds(snapshot: Snapshot, files: LiveColumns, choice: Choice) -> pa.Table:
     """The adds of the chosen files, in the order of `choice.rows`, with every field of the log.
 
-    Reads the snapshot once more and holds the chosen files alone. Statistics that stand in a
-    checkpoint's structs are rendered as JSON. A checkpoint that turns out to be damaged is passed
-    over.
+    Reads the snapshot again and holds only the chosen files. Statistics in the structs of a
+    checkpoint are converted to JSON. A damaged checkpoint is skipped.
     """
     rows = pa.array(choice.rows)
     vector, path = files.vector.take(rows), files.path.take(rows)
@@ -60,7 +58,7 @@ def chosen_adds(snapshot: Snapshot, files: LiveColumns, choice: Choice) -> pa.Ta
         order = np.argsort(pa.chunked_array(places, pa.int32()).to_numpy(), kind="stable")
         if len(order) != len(choice.rows):
             raise RefusedError(
-                "the log names other files than a moment ago",
+                "the live files of this version changed between two reads of the log",
                 table=snapshot.table,
                 version=snapshot.version,
                 remedy="run again",
@@ -70,7 +68,7 @@ def chosen_adds(snapshot: Snapshot, files: LiveColumns, choice: Choice) -> pa.Ta
 
 
 def source_files(adds: pa.Table) -> tuple[SourceFile, ...]:
-    """Some adds as the loop wants them."""
+    """Adds as source files of a bin."""
     counts = num_records(adds["stats"]).to_pylist()
     fields = ("path", "partitionValues", "size", "deletionVector", "baseRowId")
     rows = adds.select([*fields, "defaultRowCommitVersion"]).to_pylist()

@@ -1,6 +1,6 @@
-"""What others did to the files that a run is rewriting, from the version that was read on.
+"""The changes of other writers to the files that a run rewrites, since the version that was read.
 
-Holds what concerns planned sources and nothing else of the winners' commits.
+Only actions of the winning commits that concern these files are held in memory.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """A planned source as it is now."""
+    """The current state of a planned source."""
 
     fate: Literal["live", "rows-removed", "rewritten"]
-    """`live`: perhaps with another deletion vector or other facts; `rows-removed`: removed with its
-    rows; `rewritten`: removed by somebody who put its rows elsewhere."""
+    """`live`: live, possibly with another deletion vector or other fields. `rows-removed`: removed
+    with its rows. `rewritten`: removed by a commit that moved its rows to other files."""
     add: pa.Table | None = None
-    """Its add as it stands now, one row; None once it is removed."""
+    """Its current add, as one row; None if the file is removed."""
 
     @property
     def source(self) -> SourceFile | None:
-        """The file as it is now."""
+        """The source file that the current add describes; None if the file is removed."""
         return None if self.add is None else source_files(self.add)[0]
 
 
 class FollowedSources:
-    """The planned sources that somebody else's commits named."""
+    """The planned sources that commits of other writers changed."""
 
     def __init__(self, snapshot: Snapshot, adds: pa.Table) -> None:
         """`adds` are those of all planned sources, as of the snapshot."""
@@ -53,11 +53,11 @@ class FollowedSources:
         self._touched: dict[bytes, Followed] = {}
 
     def of(self, place: bytes) -> Followed | None:
-        """What became of a source; None where nobody named it."""
+        """The state of a source; None if no commit changed it."""
         return self._touched.get(place)
 
     def touched(self, sources: pa.Table) -> dict[int, Followed]:
-        """Those of some sources that were named, by their row."""
+        """The changed sources among these, by their row."""
         if not self._touched:
             return {}
         found = places(sources, root=self._root)
@@ -66,21 +66,25 @@ class FollowedSources:
         return {row: self._touched[found[row].as_py()] for row in rows}
 
     def take_in(self, snapshot: Snapshot, commits: Iterable[ConcurrentCommit]) -> None:
-        """Takes in commits of others, in the order of their versions. `snapshot` is of a version
-        that has them, for its store and its partition columns."""
+        """Applies commits of other writers, in the order of their versions.
+
+        `snapshot` is of a version that includes them. Its store and partition columns are used.
+        """
         for commit in commits:
             removes = self._concerned(commit.removes)
             adds = self._concerned(commit.adds)
             if not removes.num_rows and not adds.num_rows:
                 continue
-            # The columns that conflicts depend on are not all that a remove repeats.
+            # `commit` holds only the columns for conflicts; a remove needs more of them.
             whole = _whole_commit(snapshot, commit.version)
             self._removed(self._concerned(whole.removes))
             self._added(self._concerned(whole.adds))
 
     def reopened(self, snapshot: Snapshot) -> None:
-        """Takes in a version of which it is not known how it came about: whatever is not live as
-        it was, counts as rewritten."""
+        """Replaces all that is known by a version of which the commits are not known.
+
+        A source that is not live as it was when it was read counts as rewritten."""
+        self._touched = {}
         keys = []
         while True:
             try:
@@ -106,7 +110,7 @@ class FollowedSources:
             self._touched[place] = Followed(fate="rewritten" if moved else "rows-removed")
 
     def _added(self, adds: pa.Table) -> None:
-        # Behind the removes: a commit that gives a file another vector holds both.
+        # After the removes: a commit that changes the deletion vector of a file contains both.
         for at, place in enumerate(places(adds, root=self._root).to_pylist()):
             self._touched[place] = Followed(fate="live", add=adds.slice(at, 1))
 

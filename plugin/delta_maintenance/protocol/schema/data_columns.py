@@ -235,7 +235,7 @@ _SOURCES: Mapping[str, tuple[_Test, ...]] = {
     "short": _INTEGER,
     "integer": _INTEGER,
     "long": _INTEGER,
-    "float": (pa.types.is_floating,),
+    "float": (pa.types.is_float16, pa.types.is_float32),
     "double": (pa.types.is_floating, pa.types.is_integer),
     "decimal": (pa.types.is_decimal, pa.types.is_integer),
     "date": (pa.types.is_date,),

@@ -65,14 +65,15 @@ class Listing:
 def walk(scan: Callable[[str], Listing], directory: str, *, parallel: int) -> Iterator[pa.Table]:
     """Lists a directory and all that it leads to, in batches, some directories at a time.
 
-    `scan` lists one directory. What it raises ends the walk.
+    `scan` lists one directory. What it raises ends the walk. The newest found is listed next, so
+    that directories follow soon after those above them.
     """
-    pending, running = deque([directory]), deque[Future[Listing]]()
+    pending, running = [directory], deque[Future[Listing]]()
     found = Listing()
     with StreamingPool(parallel) as pool:
         while pending or running:
             while pending and len(running) < parallel:
-                running.append(pool.submit(scan, pending.popleft()))
+                running.append(pool.submit(scan, pending.pop()))
             listing = running.popleft().result()
             pending.extend(listing.below)
             found.take(listing)

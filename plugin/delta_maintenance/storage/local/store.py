@@ -6,7 +6,8 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from delta_maintenance import clock
@@ -20,11 +21,13 @@ from delta_maintenance.errors import (
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
 from delta_maintenance.storage.core.write_streams import open_sink
+from delta_maintenance.storage.local.open_directories import OpenDirectories
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from delta_maintenance.storage.core.listing import Skip
+    from delta_maintenance.storage.local.walk import Enter
 
 
 class LocalStore(Store):
@@ -142,26 +145,26 @@ class LocalStore(Store):
         # Here as below: who lists no tree need not load pyarrow.
         from delta_maintenance.storage.local import walk as local_tree
 
-        return local_tree.list_tree(self._entered, check_directory(directory), skip)
+        return local_tree.list_tree(self._entering, check_directory(directory), skip)
 
     def list_level(self, directory: str = "") -> pa.Table:
         from delta_maintenance.storage.local import walk as local_tree
 
-        return local_tree.list_level(self._entered, check_directory(directory))
+        return local_tree.list_level(self._entering, check_directory(directory))
 
     def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
         from delta_maintenance.storage.core import listing as tree
         from delta_maintenance.storage.local import walk as local_tree
 
         tree.check_paths(paths)
-        return local_tree.statuses(self._entered, paths.to_pylist())
+        return local_tree.statuses(self._entering, paths.to_pylist())
 
     def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
         from delta_maintenance.storage.core import listing as tree
         from delta_maintenance.storage.local import walk as local_tree
 
         tree.check_paths(files["path"])
-        return local_tree.delete_unchanged(self._entered, files)
+        return local_tree.delete_unchanged(self._entering, files)
 
     def remove_empty_directory(self, path: str) -> bool:
         segments = check_path(path).split("/")
@@ -178,12 +181,19 @@ class LocalStore(Store):
         return True
 
     @contextmanager
-    def _entered(self, directory: str) -> Iterator[int]:
-        with (
-            self._translated(directory or self.root, missing=True),
-            self._directory(directory.split("/") if directory else []) as here,
-        ):
-            yield here
+    def _entering(self) -> Iterator[Enter]:
+        opened = OpenDirectories(self._base, partial(self._enter, create=False))
+
+        @contextmanager
+        def enter(directory: str) -> Iterator[int]:
+            with (
+                self._translated(directory or self.root, missing=True),
+                opened.entered(directory) as here,
+            ):
+                yield here
+
+        with closing(opened):
+            yield enter
 
     def _list(self, directory: str, start: str) -> Iterator[FileStatus]:
         within = f"{directory}/" if directory else ""

@@ -60,6 +60,11 @@ class SourceFile:
         return self.path, None if vector is None else vector.unique_id
 
     @property
+    def row_ids(self) -> tuple[int | None, int | None]:
+        """Its base row ID and default row commit version."""
+        return self.base_row_id, self.default_row_commit_version
+
+    @property
     def deleted_rows(self) -> int:
         """Rows that its deletion vector marks, by the log."""
         return 0 if self.deletion_vector is None else self.deletion_vector.cardinality

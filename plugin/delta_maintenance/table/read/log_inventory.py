@@ -40,6 +40,12 @@ class LogInventory:
     entries: tuple[LogEntry, ...]
     listing: LogListing
 
+    @property
+    def empty_checkpoints(self) -> tuple[LogEntry, ...]:
+        """Checkpoint files of zero bytes, which no reader uses."""
+        names = set(self.listing.incomplete)
+        return tuple(e for e in self.entries if e.file.name in names and not e.status.size)
+
 
 @dataclass(frozen=True, slots=True)
 class SoundCheckpoint:
