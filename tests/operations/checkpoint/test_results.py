@@ -289,7 +289,7 @@ def test_a_damaged_classic_checkpoint_is_never_overwritten(data: bytes, kind: st
     with pytest.raises(RefusedError) as refusal:
         write(table.open(), kind, 0)
     assert (refusal.value.file, refusal.value.version) == (f"{LOG}/{name}", 1)
-    assert "aside" in str(refusal.value)
+    assert "fsck --repair" in str(refusal.value)
     assert table.read(name) == data
     assert "_last_checkpoint" not in table.names()
     # A name of its own is no problem.

@@ -22,6 +22,7 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import STATUSES, TREE, EntryKind, check_paths, unclean
 from delta_maintenance.storage.gcs.store import GCSStore
 from delta_maintenance.storage.local import walk as local_tree
+from delta_maintenance.storage.local.open_directories import OpenDirectories
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.storage.s3.store import S3Store
@@ -241,11 +242,11 @@ def test_a_directory_is_entered_once_however_its_files_are_ordered(
     for name in names:
         disk.put(name, b"x")
     entered: list[str] = []
-    real = disk._entered
+    real = OpenDirectories.entered
     monkeypatch.setattr(
-        disk,
-        "_entered",
-        lambda path: entered.append(path) or real(path),  # type: ignore[func-returns-value]
+        OpenDirectories,
+        "entered",
+        lambda self, path: entered.append(path) or real(self, path),  # type: ignore[func-returns-value]
     )
     found = disk.statuses(paths(*names))
     assert sorted(found["path"].to_pylist()) == sorted(names)
