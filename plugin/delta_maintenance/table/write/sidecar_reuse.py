@@ -165,14 +165,21 @@ def require_reusable(snapshot: Snapshot, spec: CheckpointSpec) -> Checkpoint:
     return base
 
 
-def require_newest(snapshot: Snapshot, base: Checkpoint) -> None:
+def require_newest(snapshot: Snapshot, base: Checkpoint, *, beside: str | None = None) -> None:
     """`NotReusableError` unless the base is the newest complete checkpoint of the log.
 
     A clean-up keeps the sidecars of the newest one; those of older ones it may delete at any time.
+    `beside` is the path of a published checkpoint that takes sidecars of the base over. If it is
+    the only checkpoint left, a clean-up relies on it, which then keeps its sidecars, too.
     """
     listing = list_log(snapshot.store, first_version=base.files.version)
-    newest = listing.checkpoints[-1] if listing.checkpoints else None
+    others = [
+        files for files in listing.checkpoints if beside is None or files.entries[0].path != beside
+    ]
+    newest = others[-1] if others else None
     if newest is None:
+        if beside is not None:
+            return
         raise NotReusableError(f"{base.files.name} is gone")
     if newest.version > base.files.version:
         raise NotReusableError(f"{newest.name} is newer, and its sidecars alone are safe")
