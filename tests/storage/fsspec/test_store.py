@@ -232,6 +232,17 @@ def test_a_failure_that_cannot_pass_is_not_repeated() -> None:
         assert broken.calls == 1
 
 
+def test_a_file_that_an_archive_does_not_have_is_looked_up_without_a_pause(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
+        archive.writestr("t/_delta_log/0.json", b"{}")
+    store = FsspecStore(f"zip://t::{tmp_path}/t.zip")
+    pauses: list[float] = []
+    store._tree._sleep = pauses.append
+    with pytest.raises(FileNotFoundError):
+        store.read("_delta_log/_last_checkpoint")
+    assert pauses == []
+
+
 @pytest.mark.server
 def test_a_web_server_that_fails_does_not_look_like_one_without_the_file(tmp_path: Path) -> None:
     from delta_maintenance.testing.loopback import Reply, serve

@@ -289,7 +289,8 @@ def _failure_of(error: Exception, secrets: Sequence[str]) -> FsspecFailure:
         return FsspecFailure(status=404, code="FileNotFoundError", said="")
     if not isinstance(status, int):
         status = None
-    if isinstance(error, NotImplementedError | TypeError | ValueError | LookupError):
+    # An archive looks a name up in its table of contents: repeating that changes nothing.
+    if isinstance(cause or error, NotImplementedError | TypeError | ValueError | LookupError):
         status = 501
     if isinstance(error, PermissionError):
         status = 403
