@@ -158,6 +158,8 @@ def standalone(home: Path, settings: Mapping[str, str], *, dags: Set[str]) -> It
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        # The files do not change after the start; to parse them again takes a second each.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
         "AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS": str(home / "assessments"),
         **settings,
     }
