@@ -17,6 +17,7 @@ from delta_maintenance.protocol.commit.staged import removes_of, staged_adds
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import Writer as Committer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, add, dv_id
@@ -58,8 +59,7 @@ class Writer(Actor):
             kind.__name__.upper(),
             operation_id=task,
             planned_version=planned[0],
-            now=self.now,
-            new_id=lambda: txn_id,
+            writer=Committer(now=self.now, new_id=lambda: txn_id),
         )
         effect = kind(job, transaction)
         if effect is None:

@@ -27,7 +27,7 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.commit.checksum_writer import state_of
 from delta_maintenance.table.commit.outcome import Landed
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
@@ -84,7 +84,8 @@ def live(snapshot: Snapshot, *paths: str) -> pa.Table:
 
 def begin(snapshot: Snapshot, **options: Any) -> Transaction:
     ids = iter(f"id-{number}" for number in range(10))
-    return Transaction(snapshot, "TEST", now=lambda: NOW, new_id=lambda: next(ids), **options)
+    writer = Writer(now=lambda: NOW, new_id=lambda: next(ids), **options)
+    return Transaction(snapshot, "TEST", writer=writer)
 
 
 def remove(transaction: Transaction, rows: pa.Table) -> Transaction:

@@ -46,7 +46,7 @@ from delta_maintenance.table.commit.follow import advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import AlreadyDone, Conflicted, Landed, Outcome
 from delta_maintenance.table.commit.preconditions import require_committable
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
 from delta_maintenance.table.data.footers import RowCounter
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
@@ -264,7 +264,7 @@ class RowIdBackfill:
             parameters={"batchId": self.batches},
             # The same files are the same task; another batch of this run is another one.
             what=f"batch-{digest:016x}",
-            highest_row_id=self._highest_row_id,
+            row_ids=RowIds(highest=self._highest_row_id),
         )
         txn.read_files(files)
         txn.stage_adds(files)
@@ -279,9 +279,9 @@ class RowIdBackfill:
             snapshot,
             operation,
             operation_id=None if task is None else commit_id(task, what),
-            other_writers=settings.other_writers,
-            now=settings.now,
-            new_id=settings.new_id,
+            writer=Writer(
+                other_writers=settings.other_writers, now=settings.now, new_id=settings.new_id
+            ),
             **options,
         )
 

@@ -28,7 +28,7 @@ from delta_maintenance.table.commit.idempotency import commit_after, commit_sinc
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import AlreadyDone, Conflicted, Landed, Outcome
 from delta_maintenance.table.commit.preconditions import require_committable
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -140,9 +140,7 @@ def carry_out(
             decision.operation,
             parameters=decision.parameters,
             operation_id=plan.operation_id,
-            other_writers=plan.options.other_writers,
-            now=now,
-            new_id=new_id,
+            writer=Writer(other_writers=plan.options.other_writers, now=now, new_id=new_id),
         )
         _stage(transaction, decision)
         if decision.after.depends_on_files or examine is not None:
