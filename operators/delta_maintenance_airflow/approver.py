@@ -48,7 +48,7 @@ def require_allowed_options(options: Mapping[str, Any], *, short_retention: bool
     if given and not short_retention:
         raise AirflowFailException(
             f"this Dag may not shorten a retention: leave out {' and '.join(given)}, or use the "
-            "Dag that `delta_maintenance_dags(short_retention=...)` adds"
+            "Dag that `DagIds(short_retention=...)` adds"
         )
     if options.get("inventory") and not any_address():
         raise AirflowFailException(

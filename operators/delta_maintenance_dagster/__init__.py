@@ -10,9 +10,8 @@ from dagster_shared.libraries import DagsterLibraryRegistry
 from delta_maintenance import __version__, renamed_modules
 
 if TYPE_CHECKING:
-    from delta_maintenance_dagster.commits.sensor import build_commit_sensor
+    from delta_maintenance_dagster.commits.sensor import CommitSensor, build_commit_sensor
     from delta_maintenance_dagster.component import (
-        CommitSensor,
         DeltaMaintenanceComponent,
         DeltaTableEntry,
         Schedule,
@@ -44,7 +43,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "CommitSensor": "component",
+    "CommitSensor": "commits.sensor",
     "DeltaMaintenanceComponent": "component",
     "DeltaSparkResource": "spark.spark_resource",
     "DeltaStorageResource": "resources",

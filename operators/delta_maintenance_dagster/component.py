@@ -26,6 +26,7 @@ from delta_maintenance.policies.definition.policy import (
     load_policy,
 )
 from delta_maintenance.policies.definition.rules import Rules
+from delta_maintenance_dagster.commits.sensor import CommitSensor
 from delta_maintenance_dagster.definitions import build_definitions
 from delta_maintenance_dagster.health.checks import HealthThresholds
 from delta_maintenance_dagster.references import Reference
@@ -52,17 +53,6 @@ _Rules = TypeAliasType("_Rules", Rules)
 _TableEntry = TypeAliasType("_TableEntry", DeltaTableEntry)
 _StorageResource = TypeAliasType("_StorageResource", DeltaStorageResource)
 _SparkResource = TypeAliasType("_SparkResource", DeltaSparkResource)
-
-
-class CommitSensor(dg.Model, dg.Resolvable):
-    """How commits are watched."""
-
-    interval_seconds: int = Field(default=60, ge=1, description="Between two looks, at least.")
-    min_commits: int = Field(
-        default=1,
-        ge=1,
-        description="A run is requested once so many versions came since the last request.",
-    )
 
 
 class Schedule(dg.Model, dg.Resolvable):
@@ -238,11 +228,9 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             name=self.name,
             storage=self.storage,
             spark=self.spark,
-            thresholds=self.thresholds,
-            checks=self.checks,
+            thresholds=self.thresholds if self.checks else None,
             group_name=self.name,
-            min_commits=self.sensor.min_commits,
-            sensor_interval_seconds=self.sensor.interval_seconds,
+            sensor=self.sensor,
         )
         return dg.Definitions.merge(definitions, self._schedules(bool(tables)))
 

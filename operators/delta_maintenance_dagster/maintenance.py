@@ -27,6 +27,7 @@ from delta_maintenance_dagster.tables import DeltaTable
 if TYPE_CHECKING:
     from delta_maintenance import Table
     from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.environment import RunEnvironment
     from delta_maintenance.policies.models import AssessedOperation, Assessment, LastRun, RunResult
 
 _ASKED_FOR = registry.names()
@@ -178,8 +179,7 @@ class _Maintenance:
                     operations=[name for name in _BY_POLICY if name in config.approve]
                 ),
                 plan_only=config.plan_only,
-                submit=self._submit,
-                progress=LoggedProgress(self.context.log),
+                environment=self._environment(),
             )
         self._log(result)
         return result
@@ -212,9 +212,13 @@ class _Maintenance:
             options=config.options,
             last_runs=last_runs,
             plan_only=config.plan_only,
-            submit=self._submit,
-            progress=LoggedProgress(self.context.log),
+            environment=self._environment(),
         )
+
+    def _environment(self) -> "RunEnvironment":
+        from delta_maintenance.policies.environment import RunEnvironment
+
+        return RunEnvironment(submit=self._submit, progress=LoggedProgress(self.context.log))
 
     def _submit(
         self, policy_table: "PolicyTable", due: "AssessedOperation", *, plan_only: bool = False

@@ -16,6 +16,7 @@ from delta_maintenance.operations.add_constraint import AddConstraintOptions, Ch
 from delta_maintenance.operations.core.registry import operations
 from delta_maintenance.policies.approval import ApprovedPlan, asks_for_approval
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.testing.actions import add, features, metadata, protocol
@@ -45,7 +46,12 @@ def run(
     **given: Any,
 ) -> RunResult:
     policy_table = asked(**(rules or {}))
-    return run_operation(builder.open(), policy_table, operation, options=options, **given)
+    environment = RunEnvironment(
+        **{name: given.pop(name) for name in ("now", "submit", "progress") if name in given}
+    )
+    return run_operation(
+        builder.open(), policy_table, operation, options=options, environment=environment, **given
+    )
 
 
 def only(result: RunResult) -> OperationOutcome:

@@ -26,7 +26,7 @@ table on its own:
    changes the plan, it fails and changes nothing.
 
 Retentions are those of the table, or longer. The two flags that make one shorter are refused, but
-for the Dag that `delta_maintenance_dags(short_retention=...)` adds. The tables are those of the
+for the Dag that `DagIds(short_retention=...)` adds. The tables are those of the
 policy, unless `[delta_maintenance] any_address` is set.
 
 With `"truncate_history": true`, dropping a feature may take a second run: the first one then ends

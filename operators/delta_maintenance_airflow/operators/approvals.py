@@ -225,6 +225,7 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
         self, table: PolicyTable, context: Context, known: AssessmentEntry | None
     ) -> RunResult:
         from delta_maintenance.policies.approval import ApprovedPlan
+        from delta_maintenance.policies.environment import RunEnvironment
         from delta_maintenance.policies.on_demand import run_plans
 
         return run_plans(
@@ -232,8 +233,10 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
             table,
             [ApprovedPlan.from_json(plan) for plan in self.plans],
             last_runs=known.last_runs if known is not None else (),
-            submit=submitter(context, task_key(self, context), self._submissions.append),
-            progress=LoggedProgress(self.log),
+            environment=RunEnvironment(
+                submit=submitter(context, task_key(self, context), self._submissions.append),
+                progress=LoggedProgress(self.log),
+            ),
         )
 
 

@@ -111,6 +111,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         self, table: PolicyTable, context: Context, known: AssessmentEntry | None
     ) -> RunResult:
         from delta_maintenance.policies.approval import ApprovedPlan
+        from delta_maintenance.policies.environment import RunEnvironment
         from delta_maintenance.policies.on_demand import run_operation
 
         self._table = table
@@ -124,8 +125,10 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
             last_runs=known.last_runs if known is not None else (),
             plan_only=self.plans,
             approved=ApprovedPlan.from_json(approved) if approved else None,
-            submit=submitter(context, task_key(self, context), self._submissions.append),
-            progress=LoggedProgress(self.log),
+            environment=RunEnvironment(
+                submit=submitter(context, task_key(self, context), self._submissions.append),
+                progress=LoggedProgress(self.log),
+            ),
         )
 
     @property

@@ -191,6 +191,7 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
         """Does it."""
         from delta_maintenance import clock
         from delta_maintenance.policies.approval import Approvals
+        from delta_maintenance.policies.environment import RunEnvironment
         from delta_maintenance.policies.pending import still_asked
         from delta_maintenance.policies.run import run
 
@@ -204,8 +205,10 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
                 operations=frozenset(self.approved), asked=asked, plans_on_spark=not plan_only
             ),
             plan_only=plan_only,
-            submit=submitter(context, task_key(self, context), self._submissions.append),
-            progress=LoggedProgress(self.log),
+            environment=RunEnvironment(
+                submit=submitter(context, task_key(self, context), self._submissions.append),
+                progress=LoggedProgress(self.log),
+            ),
         )
 
     def on_kill(self) -> None:

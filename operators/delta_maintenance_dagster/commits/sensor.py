@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from pydantic import Field
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance_dagster import pools
@@ -24,6 +25,19 @@ if TYPE_CHECKING:
 
 _PARALLEL = 16
 _SHOWN = 3
+
+
+class CommitSensor(dg.Model, dg.Resolvable):
+    """The settings of the sensor that watches for commits."""
+
+    interval_seconds: int = Field(
+        default=60, ge=1, description="The minimum number of seconds between two polls."
+    )
+    min_commits: int = Field(
+        default=1,
+        ge=1,
+        description="The number of new versions after which a run is requested.",
+    )
 
 
 def build_commit_sensor(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from delta_maintenance import clock
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.execution import Execution
@@ -18,18 +17,10 @@ from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.operations.core.rules import Limits
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.limits import beyond_deletions, says_more_than_vacuum
 from delta_maintenance.policies.models import OperationOutcome
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
-
-
-class SubmitToSpark(Protocol):
-    """Runs one operation as a Spark job: its Result as JSON, with `plan_only` its Plan."""
-
-    def __call__(
-        self, table: PolicyTable, due: AssessedOperation, /, *, plan_only: bool = False
-    ) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +29,7 @@ class Context:
 
     table: Table
     policy_table: PolicyTable
-    submit: SubmitToSpark | None
-    progress: Progress | None
-    now: clock.Clock
-    new_id: clock.NewId
+    environment: RunEnvironment
     plans_on_spark: bool = False
     """Whether a plan that only a job can make is worth the job."""
 
@@ -110,7 +98,7 @@ class _Asked:
             operation=due.operation,
             status="planned",
             reason=due.reason,
-            started_at=context.now(),
+            started_at=context.environment.now(),
         )
 
     def planned_only(self) -> OperationOutcome:
@@ -164,9 +152,8 @@ class _Asked:
         return self._ended(self.blank, prepared.apply())
 
     def _prepared(self) -> Any:
-        execution = Execution(
-            now=self.context.now, new_id=self.context.new_id, progress=self.context.progress
-        )
+        own = self.context.environment
+        execution = Execution(now=own.now, new_id=own.new_id, progress=own.progress)
         return self.record.prepare(
             self.context.table, self.options, now=self.blank.started_at, execution=execution
         )
@@ -191,9 +178,10 @@ class _Asked:
         return self.record.result.from_json(self._submitted())
 
     def _submitted(self, *, plan_only: bool = False) -> dict[str, Any]:
-        context, options = self.context, self.options
+        table, options = self.context.policy_table, self.options
+        submit = self.context.environment.submit
         has_engine = has_field(options, "engine")
-        if context.submit is None:
+        if submit is None:
             or_else = (
                 "set engine: {prefer: local} in the policy"
                 if has_engine
@@ -207,8 +195,8 @@ class _Asked:
             options = replace(options, engine="spark")  # type: ignore[call-arg]
         due = replace(self.due, engine="spark", options=options)
         if plan_only:
-            return dict(context.submit(context.policy_table, due, plan_only=True))
-        return dict(context.submit(context.policy_table, due))
+            return dict(submit(table, due, plan_only=True))
+        return dict(submit(table, due))
 
     def _require_approved(self, plan: Any) -> None:
         # A table that already has the change, perhaps by an earlier try, needs no approval.

@@ -150,8 +150,7 @@ def test_a_deferred_sensor_waits_in_the_triggerer(
     waiting = sensor(
         after_version="9",
         min_commits="2",
-        operations="merge, WRITE",
-        data_changes_only="True",
+        commits={"operations": "merge, WRITE", "data_changes_only": "True"},
         deferrable=True,
         poke_interval=7,
         timeout=600,
@@ -204,7 +203,7 @@ def test_a_deferred_wait_in_vain_is_skipped_by_soft_fail() -> None:
 def test_a_poke_continues_where_the_last_one_ended(
     table: TableBuilder, store: CountingStore
 ) -> None:
-    waiting = sensor(after_version=9, data_changes_only=True)
+    waiting = sensor(after_version=9, commits={"data_changes_only": True})
     assert not waiting.poke({}).is_done
     table.commit([commit_info("OPTIMIZE"), add("x", dataChange=False)])
     assert not waiting.poke({}).is_done
@@ -222,7 +221,8 @@ def test_changed_properties_are_compared_with_earlier_values(
         return dict.fromkeys(names)
 
     monkeypatch.setattr(watch, "current_properties", properties)
-    waiting = sensor(after_version=9, properties="delta.appendOnly,delta.logRetentionDuration")
+    names = "delta.appendOnly,delta.logRetentionDuration"
+    waiting = sensor(after_version=9, commits={"properties": names})
     table.commit([metadata(configuration={"delta.other": "1"})])
     assert not waiting.poke({}).is_done
     table.commit([metadata(configuration={"delta.appendOnly": "true"})])
@@ -231,7 +231,18 @@ def test_changed_properties_are_compared_with_earlier_values(
 
 def test_filters_require_after_version(table: TableBuilder) -> None:
     with pytest.raises(AirflowFailException, match="give after_version"):
-        sensor(version=1, data_changes_only=True).execute({})
+        sensor(version=1, commits={"data_changes_only": True}).execute({})
+
+
+def test_conditions_as_separate_arguments_work_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="takes operations as part of commits"):
+        waiting = sensor(after_version=1, operations=["MERGE"])
+    assert waiting.commits == {"operations": ["MERGE"]}
+
+
+def test_an_unknown_condition_is_refused() -> None:
+    with pytest.raises(ValueError, match="commits has no operation; its keys are data_changes_on"):
+        sensor(after_version=1, commits={"operation": "MERGE"})
 
 
 def test_the_configuration_of_airflow_decides_deferral(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +262,7 @@ def test_a_deferred_task_resumes_after_the_commit(
             task_id="wait",
             table_uri=classic_table.store.root,
             after_version=1,
-            data_changes_only=True,
+            commits={"data_changes_only": True},
             deferrable=True,
             poke_interval=0.2,
             timeout=120,

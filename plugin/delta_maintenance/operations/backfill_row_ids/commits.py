@@ -172,7 +172,6 @@ class RowIdBackfill:
                 snapshot,
                 "SET TBLPROPERTIES",
                 parameters={"properties": _json({row_tracking.ENABLED_PROPERTY: "true"})},
-                tags={"rowTrackingEnablementOnly": "true"},
                 what=ENABLE,
                 planned_version=self._settings.planned_version,
             )
@@ -181,7 +180,8 @@ class RowIdBackfill:
                 mark = row_tracking.render_domain_configuration(findings.highest)
                 txn.stage_domain(row_tracking.DOMAIN, mark)
             # Concurrent commits must be checked before this holds.
-            outcome = self._committed(txn, max_attempts=1)
+            tags = {"rowTrackingEnablementOnly": "true"}
+            outcome = self._committed(txn, tags=tags, max_attempts=1)
             if not isinstance(outcome, Conflicted):
                 return outcome.version
         raise self._gave_up(snapshot, outcome)
