@@ -86,19 +86,21 @@ def _path(context: dg.ResolutionContext, given: str) -> Path:
     return context.resolve_source_relative_path(str(context.resolve_value(given)))
 
 
-def _storage(context: dg.ResolutionContext, given: Any) -> Any:
-    return _resource(DeltaStorageResource, context, given)
+def _resource(kind: type[dg.ConfigurableResource[Any]], policy_key: str) -> dg.Resolver:
+    """Resolves the fields of a resource, or the key of one."""
 
+    def resolved(context: dg.ResolutionContext, given: Any) -> Any:
+        value = context.resolve_value(given)
+        return kind(**value) if isinstance(value, Mapping) else value
 
-def _spark(context: dg.ResolutionContext, given: Any) -> Any:
-    return _resource(DeltaSparkResource, context, given)
-
-
-def _resource(
-    kind: type[dg.ConfigurableResource[Any]], context: dg.ResolutionContext, given: Any
-) -> Any:
-    value = context.resolve_value(given)
-    return kind(**value) if isinstance(value, Mapping) else value
+    return dg.Resolver(
+        resolved,
+        model_field_type=dict[str, Any] | str,
+        description=(
+            f"Fields of {kind.__name__}, or the key of a resource of the project. A "
+            f"`{policy_key}` of the policy is also such a key."
+        ),
+    )
 
 
 @dg.scaffold_with(DeltaMaintenanceScaffolder)
@@ -149,25 +151,11 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
     )
     storage: Annotated[
         _StorageResource | str,
-        dg.Resolver(
-            _storage,
-            model_field_type=dict[str, Any] | str,
-            description=(
-                "Fields of DeltaStorageResource, or the key of a resource of the project. "
-                "A `storage.connection` of the policy is such a key too."
-            ),
-        ),
+        _resource(DeltaStorageResource, "storage.connection"),
     ] = Field(default_factory=DeltaStorageResource)
     spark: Annotated[
         _SparkResource | str,
-        dg.Resolver(
-            _spark,
-            model_field_type=dict[str, Any] | str,
-            description=(
-                "Fields of DeltaSparkResource, or the key of a resource of the project. "
-                "A `spark.connection` of the policy is such a key too."
-            ),
-        ),
+        _resource(DeltaSparkResource, "spark.connection"),
     ] = Field(default_factory=DeltaSparkResource)
     sensor: CommitSensor = CommitSensor()
     schedule: Schedule | None = Field(default=None, description="Of maintenance.")

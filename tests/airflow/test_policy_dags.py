@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.standard.operators.hitl import HITLOperator
+from suite.airflow_versions import DagBag
 from worn_tables import FEATURE, fingerprint, worn_table
 
 from delta_maintenance import clock, open_table

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from droppable_tables import TABLES, Clock, comparable
+from droppable_tables import built as built_in
 from policy_tables import asked
 
 from delta_maintenance.errors import InvalidRequestError, StorageError
@@ -32,9 +33,7 @@ def clock() -> Clock:
 
 
 def built(feature: str, clock: Clock) -> TableBuilder:
-    builder = TABLES[feature].build()
-    clock.govern(builder.store)
-    return builder
+    return built_in(TABLES[feature], clock)
 
 
 def run(

@@ -167,9 +167,8 @@ def _checkpoint_lag(
     health: "TableHealth", table: DeltaTable, thresholds: HealthThresholds
 ) -> Judgement:
     rule = table.policy.rules.checkpoint
-    limit = rule.max_commits if rule is not None else None
-    if limit is None:
-        limit = thresholds.max_commits_since_checkpoint
+    own = rule.max_commits if rule is not None else None
+    limit = thresholds.max_commits_since_checkpoint if own is None else own
     lag = health.commits_since_checkpoint
     return Judgement(
         name="checkpoint_lag",
@@ -207,7 +206,7 @@ def _small_files(health: "TableHealth", thresholds: HealthThresholds) -> Judgeme
     share = health.small_file_share
     return Judgement(
         name="small_files",
-        passed=health.num_files < _FEW or share <= thresholds.max_small_file_share,
+        passed=_share_passes(health, share, thresholds.max_small_file_share),
         said=(
             f"{health.small_files} of {health.num_files} files are smaller than "
             f"{health.small_file_bytes} bytes"
@@ -225,8 +224,8 @@ def _reclaimable_bytes(
     health: "TableHealth", table: DeltaTable, thresholds: HealthThresholds
 ) -> Judgement:
     rule = table.policy.rules.vacuum
-    asked = rule.min_reclaimable if rule is not None else None
-    limit = thresholds.max_reclaimable_bytes if asked is None else int(asked)
+    own = rule.min_reclaimable if rule is not None else None
+    limit = thresholds.max_reclaimable_bytes if own is None else int(own)
     return Judgement(
         name="reclaimable_bytes",
         passed=health.reclaimable_bytes <= limit,
@@ -245,13 +244,17 @@ def _deletion_vectors(health: "TableHealth", thresholds: HealthThresholds) -> Ju
     share = health.deletion_vector_share
     return Judgement(
         name="deletion_vector_share",
-        passed=health.num_files < _FEW or share <= thresholds.max_deletion_vector_share,
+        passed=_share_passes(health, share, thresholds.max_deletion_vector_share),
         said=(
             f"{health.files_with_deletion_vector} of {health.num_files} files have a deletion "
             "vector"
         ),
         facts={"deletion_vector_share": share, "deleted_rows": health.deleted_rows},
     )
+
+
+def _share_passes(health: "TableHealth", share: float, limit: float) -> bool:
+    return health.num_files < _FEW or share <= limit
 
 
 def _retention_settings(health: "TableHealth", thresholds: HealthThresholds) -> Judgement:

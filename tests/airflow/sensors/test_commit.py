@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import (
+from suite.airflow_versions import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
     TaskDeferred,
 )
+from watching import watched_table
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import watch
@@ -34,15 +35,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
 
 @pytest.fixture
 def table(store: CountingStore) -> TableBuilder:
-    """Version 9, a classic checkpoint of version 4 and its hint."""
-    table = TableBuilder(store)
-    table.commit([protocol(), metadata()])
-    for number in range(9):
-        table.commit([add(f"{number}.parquet")])
-    table.checkpoint(4)
-    table.hint(4)
-    store.requests.clear()
-    return table
+    return watched_table(store)
 
 
 def sensor(**arguments: Any) -> DeltaCommitSensor:

@@ -106,7 +106,8 @@ def version_at(store: Store, instant_ms: int, enablement: Enablement) -> int:
     def time_of(version: int) -> int:
         if since is None or version < since.first_version:
             return file_times[version]
-        return _in_commit_time(store, listing.commits[version])
+        entry = listing.commits[version]
+        return in_commit_time(store, entry, remedy="ask for a version instead of a timestamp")
 
     versions = sorted(listing.commits)
     if instant_ms > time_of(versions[-1]):
@@ -135,6 +136,22 @@ def read_commit_info(store: Store, entry: LogEntry) -> CommitInfo | None:
         raise error.located(version=entry.file.version) from None
 
 
+def in_commit_time(store: Store, entry: LogEntry, *, remedy: str) -> int:
+    """The in-commit timestamp of a commit, in milliseconds since 1970-01-01 UTC.
+
+    Raises `CorruptTableError` with `remedy` if the commit has none.
+    """
+    info = read_commit_info(store, entry)
+    if info is None or info.in_commit_timestamp is None:
+        raise CorruptTableError(
+            "the commit has no inCommitTimestamp, although the table has them enabled",
+            version=entry.file.version,
+            file=entry.path,
+            remedy=remedy,
+        )
+    return info.in_commit_timestamp
+
+
 def _listing(store: Store) -> LogListing:
     listing = list_log(store)
     if not listing.commits:
@@ -160,18 +177,6 @@ def _side_of(
         return versions
     first_ms = since.first_ms if since.first_ms is not None else time_of(versions[before])
     return versions[before:] if instant_ms >= first_ms else versions[:before]
-
-
-def _in_commit_time(store: Store, entry: LogEntry) -> int:
-    info = read_commit_info(store, entry)
-    if info is None or info.in_commit_timestamp is None:
-        raise CorruptTableError(
-            "the commit has no inCommitTimestamp, although the table has them enabled",
-            version=entry.file.version,
-            file=entry.path,
-            remedy="ask for a version instead of a timestamp",
-        )
-    return info.in_commit_timestamp
 
 
 def _text(epoch_ms: int) -> str:

@@ -15,7 +15,7 @@ from delta_maintenance.protocol.delta_log.retention import commit_times, newest_
 from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.protocol.ndjson.split import parse_other_lines
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.history import read_commit_info
+from delta_maintenance.table.read.history import in_commit_time
 from delta_maintenance.table.read.log_reader import read_without_files
 from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LogEntry, LogListing
@@ -91,12 +91,4 @@ def _told(store: Store, entry: LogEntry) -> int | None:
 
 
 def _in_commit_time(store: Store, entry: LogEntry) -> int:
-    info = read_commit_info(store, entry)
-    if info is None or info.in_commit_timestamp is None:
-        raise CorruptTableError(
-            "the commit has no inCommitTimestamp, although the table has them enabled",
-            version=entry.file.version,
-            file=entry.path,
-            remedy="leave the log as it is until that is understood",
-        )
-    return info.in_commit_timestamp
+    return in_commit_time(store, entry, remedy="find the cause before you delete log files")
