@@ -44,7 +44,7 @@ from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings, lack
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState
 from delta_maintenance.table.commit.follow import advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
-from delta_maintenance.table.commit.outcome import AlreadyDone, Conflicted, Landed, Outcome
+from delta_maintenance.table.commit.outcome import AlreadyDone, CommitOutcome, Conflicted, Landed
 from delta_maintenance.table.commit.preconditions import require_committable
 from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
 from delta_maintenance.table.data.footers import RowCounter
@@ -126,7 +126,7 @@ class RowIdBackfill:
 
         `RefusedError` as of `support_change`.
         """
-        outcome: Outcome | None = None
+        outcome: CommitOutcome | None = None
         for _ in range(_TRIES):
             try:
                 change = support_change(
@@ -160,7 +160,7 @@ class RowIdBackfill:
         The version that has it enabled; None where others have added files without row IDs since,
         so that nothing was done.
         """
-        outcome: Outcome | None = None
+        outcome: CommitOutcome | None = None
         for _ in range(_TRIES):
             moved = advance(snapshot)
             snapshot = moved.snapshot
@@ -186,7 +186,7 @@ class RowIdBackfill:
                 return outcome.version
         raise self._gave_up(snapshot, outcome)
 
-    def _commit_support(self, snapshot: Snapshot, change: SupportChange) -> Outcome:
+    def _commit_support(self, snapshot: Snapshot, change: SupportChange) -> CommitOutcome:
         if change.protocol is None and change.unset:
             operation, parameters = "UNSET TBLPROPERTIES", {"properties": _json(change.unset)}
         else:
@@ -235,7 +235,7 @@ class RowIdBackfill:
         for batch in stream:
             files, problems = counted(batch, self._count_rows)
             self.problems |= dict.fromkeys(problems)
-            outcome: Outcome | None = None
+            outcome: CommitOutcome | None = None
             for _ in range(_TRIES):
                 moved = advance(base, own=own)
                 base = moved.snapshot
@@ -256,7 +256,7 @@ class RowIdBackfill:
                 self.files += outcome.num_adds
                 self._tell()
 
-    def _commit_batch(self, base: Snapshot, files: pa.Table) -> Outcome:
+    def _commit_batch(self, base: Snapshot, files: pa.Table) -> CommitOutcome:
         digest = int(np.bitwise_xor.reduce(hash_texts(pa.concat_arrays(files["path"].chunks))))
         txn = self._transaction(
             base,
@@ -285,7 +285,7 @@ class RowIdBackfill:
             **options,
         )
 
-    def _committed(self, txn: Transaction, **options: Any) -> Outcome:
+    def _committed(self, txn: Transaction, **options: Any) -> CommitOutcome:
         outcome = txn.commit(sleep=self._settings.sleep, **options)
         self.commits += isinstance(outcome, Landed)
         return outcome
@@ -307,7 +307,7 @@ class RowIdBackfill:
             remedy="decide whether the table should have it, then run again",
         )
 
-    def _gave_up(self, snapshot: Snapshot, outcome: Outcome | None) -> CommitConflictError:
+    def _gave_up(self, snapshot: Snapshot, outcome: CommitOutcome | None) -> CommitConflictError:
         if isinstance(outcome, Conflicted):
             return outcome.as_error(snapshot.table)
         return CommitConflictError(

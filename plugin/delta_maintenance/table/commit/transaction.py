@@ -2,8 +2,8 @@
 
 A commit is first tried at the version after the snapshot. If another writer created that version,
 `protocol.commit.conflicts` compares both commits, and the commit is built again for the next
-version. The result is an `Outcome`, or `CommitUnknownError` if the store gives no certain answer.
-After a put with an unknown outcome no other version is tried.
+version. The result is a `CommitOutcome`, or `CommitUnknownError` if the store gives no certain
+answer. After a put with an unknown outcome no other version is tried.
 
 Implements "Creation of New Log Entries". A commit without concurrent commits takes one put and one
 listing; each lost race takes one more listing and one read per concurrent commit. The optional
@@ -67,9 +67,9 @@ from delta_maintenance.table.commit.idempotency import commit_after
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import (
     AlreadyDone,
+    CommitOutcome,
     Conflicted,
     Landed,
-    Outcome,
     Superseded,
 )
 from delta_maintenance.table.commit.preconditions import (
@@ -235,7 +235,7 @@ class Transaction:
         tags: Mapping[str, str] | None = None,
         max_attempts: int = _MAX_ATTEMPTS,
         sleep: Callable[[float], None] = time.sleep,
-    ) -> Outcome:
+    ) -> CommitOutcome:
         """Commits the staged actions, trying at most `max_attempts` versions.
 
         `metrics` and `tags` are recorded in `commitInfo`.
@@ -360,7 +360,7 @@ class Transaction:
         mine = info is not None and info.values.get("txnId") == self._provenance.txn_id
         return Put.DONE if mine else Put.EXISTS
 
-    def _rebase(self, attempt: Attempt, number: int) -> Attempt | Outcome:
+    def _rebase(self, attempt: Attempt, number: int) -> Attempt | CommitOutcome:
         """The attempt on top of all concurrent commits, or the outcome if that is not possible."""
         listing = list_log(self._store, first_version=attempt.version)
         newest = max(listing.commits, default=-1)
