@@ -268,7 +268,7 @@ def test_a_table_that_changed_since_its_plan_was_approved_is_left_alone(
     found = scheduled(run)
     assert found["state"] == "failed"
     told = found["run_approved[0]"].told
-    assert told["status"] == "failed" and "the table has moved" in told["problem"]
+    assert told["status"] == "failed" and "the table has changed" in told["problem"]
     assert (tmp_path / "a/0.parquet").exists()
 
 

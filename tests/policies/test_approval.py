@@ -57,7 +57,7 @@ def test_files_that_expire_after_the_approval_are_kept(tmp_path: Path) -> None:
     result = run(tmp_path / "t", "vacuum", approved=plan)
     # It was there when the plan was made, for all that anybody can tell.
     assert result.status == "failed" and young.exists()
-    assert "the table has moved" in (result.problem or "")
+    assert "the table has changed" in (result.problem or "")
 
 
 def test_a_file_that_comes_of_age_after_the_plan_is_no_part_of_it(tmp_path: Path) -> None:

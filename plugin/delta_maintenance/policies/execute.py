@@ -39,7 +39,7 @@ _STATUSES: Mapping[Outcome, Status] = {
     Outcome.DONE: "done",
     Outcome.NOTHING_TO_DO: "nothing-to-do",
     Outcome.PLANNED: "planned",
-    # No failure: the rest is only a matter of time.
+    # Not a failure: the rest only takes time.
     Outcome.WAITING: "incomplete",
     Outcome.INCOMPLETE: "incomplete",
     Outcome.CONFLICT: "failed",
@@ -72,7 +72,7 @@ def plan_for_approval(
     """Plans an operation that needs an approval, so that its plan can be shown.
 
     Ends as `needs-approval` with the plan as its result. A plan beyond the limits of the policy
-    ends as `stopped`, and one that changes nothing is applied at once: nobody has to agree.
+    ends as `stopped`, and one that changes nothing is applied at once, without an approval.
     """
     return _Asked(context, find(due.operation), due, None).for_approval(commits_made)
 
@@ -119,7 +119,7 @@ class _Asked:
         waiting = replace(
             self.blank,
             status="needs-approval",
-            reason=f"{self.due.reason}; approve it, for the policy asks for that",
+            reason=f"{self.due.reason}; approve it, as the policy requires",
         )
         prepared = None if self.due.engine == "spark" else self._prepared()
         if prepared is None:
@@ -185,7 +185,7 @@ class _Asked:
             or_else = (
                 "set engine: {prefer: local} in the policy"
                 if has_engine
-                else "by its verb of the command line"
+                else "with its command on the command line"
             )
             raise InvalidRequestError(
                 f"{self.record.name} must run on Spark, but this process cannot submit Spark jobs",

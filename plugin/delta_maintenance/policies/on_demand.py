@@ -95,7 +95,7 @@ def run_operation(
         approved=approved,
     )
     runs = tuple(last_runs)
-    # The others are never due, however long ago they ran.
+    # Operations without a policy key are never due, however long ago they ran.
     if record.policy is not None and outcome.status not in ("planned", "stopped"):
         runs = (*(run for run in runs if run.operation != operation), _last_run(outcome))
     after = None if plan_only else assess(policy_table, runs, before)

@@ -43,7 +43,7 @@ __all__ = [
 
 _NO_APPROVALS = Approvals()
 _TURNS = 2
-"""How often one operation may run: once more where the commits of others make it due again."""
+"""The most runs of one operation: once more if commits of others make it due again."""
 RunStatus = Literal["done", "nothing-due", "planned", "incomplete", "failed", "stopped", "blocked"]
 _ENDING: tuple[Literal["incomplete", "failed", "stopped"], ...] = (
     "incomplete",
@@ -85,12 +85,12 @@ def failed_run(
     now: datetime,
     last_runs: Sequence[LastRun] = (),
 ) -> RunResult:
-    """The result for a table that could not even be opened."""
+    """The result for a table that could not be opened."""
     return result_of_failure(failed_assessment(table, error, now=now), last_runs=last_runs)
 
 
 def result_of_failure(assessment: Assessment, *, last_runs: Sequence[LastRun] = ()) -> RunResult:
-    """The result for a table, or a pattern, of which nothing but a failure is known."""
+    """The result for a table or a pattern whose assessment failed."""
     return RunResult(
         name=assessment.name,
         uri=assessment.uri,
@@ -115,7 +115,7 @@ class _Run:
     plan_only: bool
     outcomes: list[OperationOutcome] = field(default_factory=list)
     at_version: dict[str, list[int]] = field(default_factory=dict)
-    """The versions on which each operation has had its turns."""
+    """The versions on which each operation has run."""
 
     def run(self) -> RunResult:
         started = self.context.environment.now()
