@@ -130,7 +130,7 @@ def test_a_table_with_another_protocol_than_was_shown_is_left_alone(clock: Clock
     version = builder.open().latest_version()
     result = run(builder, "drop-feature", **given, approved=approved)
     assert (result.status, result.exit_status) == ("failed", 3)
-    assert "drop-feature would do something else now than what was approved" in str(result.problem)
+    assert "drop-feature would now have another effect than the approved one" in str(result.problem)
     assert builder.open().latest_version() == version
 
 
