@@ -500,11 +500,11 @@ def test_without_a_policy_nothing_is_watched_and_every_dag_is_parsed(airflow_db:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"table_uri": "/etc"}, "/etc is no table of the policy"),
-        ({"table_uri": "{lake}/../other"}, "is no table of the policy"),
+        ({"table_uri": "/etc"}, "/etc is not a table of the policy"),
+        ({"table_uri": "{lake}/../other"}, "is not a table of the policy"),
         ({"options": {"allow_short_retention": True, "retention": "PT1H"}}, "shorten a retention"),
         ({"options": {"no_other_writers": True}}, "may not shorten a retention"),
-        ({"options": {"inventory": "/etc/passwd"}}, "an inventory has an address outside"),
+        ({"options": {"inventory": "/etc/passwd"}}, "an inventory is outside"),
     ],
 )
 def test_by_hand_addresses_and_short_retentions_take_a_right_of_their_own(

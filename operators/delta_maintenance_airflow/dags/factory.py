@@ -1,4 +1,4 @@
-"""The Dags of a policy, as options of one function."""
+"""The Dags of a policy, made by one function."""
 
 from __future__ import annotations
 
