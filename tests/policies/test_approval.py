@@ -16,6 +16,7 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.operations import vacuum
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.models import RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.testing.actions import add, remove
@@ -23,7 +24,10 @@ from delta_maintenance.testing.table_builder import TableBuilder
 
 
 def run(folder: Path, operation: str, **options: Any) -> RunResult:
-    return run_operation(open_table(str(folder)), policy(folder), operation, **options)
+    environment = RunEnvironment(submit=options.pop("submit", None))
+    return run_operation(
+        open_table(str(folder)), policy(folder), operation, environment=environment, **options
+    )
 
 
 def policy(folder: Path) -> PolicyTable:

@@ -26,7 +26,7 @@ PATIENCE = 480
 
 
 POLL_INTERVAL = 3
-"""Seconds from one look at a watched table to the next."""
+"""Seconds between two polls of a watched table."""
 
 
 class Airflow:

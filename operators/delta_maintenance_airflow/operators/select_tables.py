@@ -139,7 +139,7 @@ class DeltaSelectWorkOperator(BaseOperator):
 
 
 def oldest_first(tables: Iterable[Any], at: Callable[[Any], datetime | None]) -> list[Any]:
-    """In the order of an instant, those without one first. Equal ones keep their order."""
+    """Sorted by an instant, those without one first. Equal ones keep their order."""
     return sorted(tables, key=lambda table: at(table) or _NEVER)
 
 
