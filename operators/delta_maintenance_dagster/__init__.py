@@ -73,7 +73,7 @@ DagsterLibraryRegistry.register("delta-maintenance", __version__, is_dagster_pac
 
 
 def __getattr__(name: str) -> Any:
-    # The models of policies take a moment to build: every code location loads the entry point of
+    # Creating the models of policies takes time, and every code location loads the entry point of
     # this package, whether or not it has Delta tables.
     if name in _MODULES:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

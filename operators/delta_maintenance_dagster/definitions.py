@@ -81,7 +81,7 @@ def build_definitions(
     health_job = dg.define_asset_job(
         f"{name}_health",
         selection=dg.AssetSelection.checks(*health),
-        description="Holds the health of each Delta table against its policy.",
+        description="Compares the health of each Delta table with its policy.",
     )
     return dg.Definitions(
         assets=[

@@ -101,7 +101,7 @@ def test_on_spark_too_the_job_plans_anew_before_it_runs(moved: bool, tmp_path: P
     table = policy(tmp_path / "t")
     shown_plan = vacuum.plan(open_table(table.uri).snapshot(), now=clock.now()).to_json()
     options = {"engine": "spark"}
-    given = {"options": options, "submit": submit}
+    given = {"options": options, "environment": RunEnvironment(submit=submit)}
     shown = run_operation(open_table(table.uri), table, "vacuum", plan_only=True, **given)
     (outcome,) = shown.outcomes
     assert outcome.engine == "spark" and outcome.result is not None

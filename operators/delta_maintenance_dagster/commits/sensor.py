@@ -88,7 +88,7 @@ def build_commit_sensor(
         for problem in problems:
             context.log.warning(problem)
         if problems and len(problems) == len(tables):
-            raise dg.Failure(f"no table could be looked at: {'; '.join(problems[:_SHOWN])}")
+            raise dg.Failure(f"no table could be polled: {'; '.join(problems[:_SHOWN])}")
         if requests:
             pools.limit_to_one(context.instance, _pools(requests, tables))
         return dg.SensorResult(
@@ -110,7 +110,7 @@ def _looks(
     """Polls all tables, some in parallel, in their order. An error on one table does not stop the
     others.
     """
-    # Loads the clients of object stores, which the loading of definitions must not wait for.
+    # Imported here because it loads the clients of object stores; definitions must load fast.
     from delta_maintenance.operations.watch import LogWatch, open_watched
 
     resolved = {reference: reference.resolve(resources) for reference in set(stores)}
@@ -157,5 +157,5 @@ def _summary(tables: Sequence[DeltaTable], moved: Sequence[object], problems: Se
     if not moved:
         said = f"none of {len(tables)} tables changed"
     if problems:
-        said = f"{said}; {len(problems)} could not be looked at: {'; '.join(problems[:_SHOWN])}"
+        said = f"{said}; {len(problems)} could not be polled: {'; '.join(problems[:_SHOWN])}"
     return said
