@@ -1,4 +1,4 @@
-"""Tables that use a feature which can be dropped, and what their protocols come to."""
+"""Tables with a feature that can be dropped, and their protocols afterwards."""
 
 from __future__ import annotations
 
