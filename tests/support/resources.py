@@ -1,5 +1,5 @@
-"""The peak memory and the CPU time of a piece of code. CPU time depends less on other processes than
-elapsed time does."""
+"""The peak memory and the CPU time of a piece of code. CPU time depends less on other processes
+than elapsed time does."""
 
 from __future__ import annotations
 
