@@ -241,7 +241,7 @@ def test_one_question_asks_about_all_plans_and_what_is_chosen_runs_in_the_same_r
     assert "run_approved[1]" not in found
     assert not (tmp_path / "a/0.parquet").exists() and (tmp_path / "b/0.parquet").exists()
     store = assessment_store()
-    pending = {name: store.load(name).pending for name in ("a", "b", "clean")}  # type: ignore[union-attr]
+    pending = {name: store.load(name).pending for name in ("a", "b", "clean")}
     assert {name: len(plans) for name, plans in pending.items()} == {"a": 0, "b": 1, "clean": 0}
 
     # The plan of b is asked about again, and costs no task of its own.

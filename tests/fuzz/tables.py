@@ -31,7 +31,7 @@ class Files:
         """Writes every file; commits are one minute apart and long ago."""
         for path, data in sorted(self.contents.items()):
             age = _age(path)
-            store.now_ms = lambda age=age: EPOCH_MS + age  # type: ignore[misc]
+            store.now_ms = lambda age=age: EPOCH_MS + age
             store.put(path, data)
 
     def write_below(self, root: Path) -> None:
@@ -83,7 +83,7 @@ def _files(name: str, build: object) -> Files:
     builder = TableBuilder()
     assert callable(build)
     build(builder)
-    (batch,) = MemoryStore.list_tree(builder.store)  # type: ignore[arg-type]
+    (batch,) = MemoryStore.list_tree(builder.store)
     paths = batch["path"].to_pylist()
     return Files(name, {path: builder.store.read(path) for path in paths})
 

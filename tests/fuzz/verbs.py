@@ -71,7 +71,7 @@ def run_verb(verb: str, address: str, chance: random.Random) -> list[Finding]:
 
     def remembering(error: Exception, *arguments: object) -> int:
         failures.append(error)
-        return failed(error, *arguments)  # type: ignore[arg-type]
+        return failed(error, *arguments)
 
     out, err = io.StringIO(), io.StringIO()
     findings = []

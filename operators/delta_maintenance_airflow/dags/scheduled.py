@@ -122,7 +122,7 @@ def scheduled_dag(
         ).expand(tables=find.output)
         select = DeltaSelectWorkOperator(
             task_id="tables_with_work",
-            assessed=assess.output,  # type: ignore[arg-type]
+            assessed=assess.output,  # type: ignore[arg-type]  # rendered before use
             most=limits.tables_per_run,
             # A batch that could not be assessed does not affect the others.
             trigger_rule="all_done",
@@ -160,7 +160,7 @@ def scheduled_dag(
         # try, and the next try asks again.
         approve = DeltaApprovalsOperator(
             task_id="approve",
-            plans=pending.output,  # type: ignore[arg-type]
+            plans=pending.output,  # type: ignore[arg-type]  # rendered before use
             response_timeout=limits.approval_timeout,
             notifiers=[ApprovalNotifier()],
             retries=5,

@@ -84,5 +84,6 @@ def _init(record: AnyOperation, base: Operator) -> Callable[..., None]:
         ),
         inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
     ]
-    initialise.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    own = inspect.Signature(parameters)
+    initialise.__signature__ = own  # type: ignore[attr-defined]  # inspect.signature reads it
     return initialise

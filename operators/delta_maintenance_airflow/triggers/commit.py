@@ -37,7 +37,7 @@ class DeltaCommitTrigger(BaseTrigger):
         delta_conn_id: str | None = None,
         poll_interval: float = 60.0,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped
         # Airflow stores it in its database, which must not contain an address with credentials.
         Address.parse(table_uri)
         self.table_uri = table_uri
@@ -61,7 +61,7 @@ class DeltaCommitTrigger(BaseTrigger):
             payload = await self._waited()
         except (DeltaMaintenanceError, AirflowException) as error:
             payload = {"status": "error", "error": type(error).__name__, "message": str(error)}
-        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # untyped
 
     async def _waited(self) -> dict[str, Any]:
         polls = TablePolls(DeltaHook(self.delta_conn_id), self.table_uri)

@@ -67,7 +67,7 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
         after_version: int | None = None,
         policy: str | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped
         if policy is not None and delta_conn_id is not None:
             raise ValueError("give delta_conn_id or policy, which names the connection itself")
         if poll_interval <= 0 or min_commits < 1:
@@ -142,7 +142,7 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
             if seen is None:
                 continue
             if seen.event is not None:
-                yield TriggerEvent(seen.event)  # type: ignore[no-untyped-call]
+                yield TriggerEvent(seen.event)  # type: ignore[no-untyped-call]  # untyped
                 await asyncio.sleep(self.settling_seconds)
             await cursor.save(seen.position)
 

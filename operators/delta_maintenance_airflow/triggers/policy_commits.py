@@ -58,7 +58,7 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
     def __init__(
         self, *, policy: str, store: str, poll_interval: float = 30.0, min_commits: int = 1
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped
         if poll_interval <= 0 or min_commits < 1:
             raise ValueError("poll_interval must be above 0 and min_commits 1 or more")
         self.policy = policy
@@ -88,7 +88,7 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
                 for first in range(0, len(events), _MOST_PER_EVENT):
                     some = events[first : first + _MOST_PER_EVENT]
                     payload = {"tables": [seen.event for _, seen in some]}
-                    yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+                    yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # untyped
                     for uri, seen in some:
                         # Problems with the policy itself have no position.
                         if uri != self.policy:

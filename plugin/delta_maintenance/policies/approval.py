@@ -48,7 +48,7 @@ class ApprovedPlan(Record):
         """Options by which a later plan deletes nothing that was not old enough for this one."""
         if not has_field(options, "as_of"):
             return options
-        return replace(options, as_of=self.planned_at)  # type: ignore[call-arg]
+        return replace(options, as_of=self.planned_at)  # type: ignore[call-arg]  # see has_field
 
     def require(self, plan: Mapping[str, Any]) -> None:
         """Raises `RefusedError` unless a later plan, as JSON, has the same effect."""

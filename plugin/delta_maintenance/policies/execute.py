@@ -192,7 +192,7 @@ class _Asked:
                 remedy=f"run it from an orchestrator, or {or_else}",
             )
         if has_engine:
-            options = replace(options, engine="spark")  # type: ignore[call-arg]
+            options = replace(options, engine="spark")  # type: ignore[call-arg]  # has_engine
         due = replace(self.due, engine="spark", options=options)
         if plan_only:
             return dict(submit(table, due, plan_only=True))

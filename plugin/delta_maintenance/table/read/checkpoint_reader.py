@@ -321,7 +321,7 @@ class _ParquetFile:
         self._limits = ReadLimits.of(store)
         self.path = path
         if at_once:
-            self._footer  # noqa: B018
+            self._footer  # noqa: B018  reads the footer
 
     @property
     def metadata(self) -> pq.FileMetaData:
