@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import dagster as dg
 
+from delta_maintenance.moved_arguments import moved_arguments
 from delta_maintenance_dagster.commits.observation import build_table_asset
-from delta_maintenance_dagster.commits.sensor import build_commit_sensor
+from delta_maintenance_dagster.commits.sensor import CommitSensor, build_commit_sensor
 from delta_maintenance_dagster.health.checks import HealthThresholds, build_health_checks
 from delta_maintenance_dagster.maintenance import RETRY_POLICY, build_maintenance_asset
 from delta_maintenance_dagster.references import Reference
@@ -15,35 +17,50 @@ from delta_maintenance_dagster.resources import DeltaStorageResource
 from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource
 from delta_maintenance_dagster.tables import DeltaTable, require_unique_keys
 
+_THRESHOLDS = HealthThresholds()
+_SENSOR = CommitSensor()
 
+
+def _with_checks(given: HealthThresholds | None, moved: dict[str, Any]) -> HealthThresholds | None:
+    return (given or HealthThresholds()) if moved["checks"] else None
+
+
+def _with_sensor(given: CommitSensor | None, moved: dict[str, Any]) -> CommitSensor:
+    own = _SENSOR if given is None else given
+    return CommitSensor(
+        min_commits=moved.get("min_commits", own.min_commits),
+        interval_seconds=moved.get("sensor_interval_seconds", own.interval_seconds),
+    )
+
+
+@moved_arguments("thresholds", ("checks",), _with_checks)
+@moved_arguments("sensor", ("min_commits", "sensor_interval_seconds"), _with_sensor)
 def build_definitions(
     tables: Sequence[DeltaTable],
     *,
     name: str = "delta_maintenance",
     storage: DeltaStorageResource | str | None = None,
     spark: DeltaSparkResource | str | None = None,
-    thresholds: HealthThresholds | None = None,
-    checks: bool = True,
+    thresholds: HealthThresholds | None = _THRESHOLDS,
     group_name: str = "delta_maintenance",
     retry_policy: dg.RetryPolicy = RETRY_POLICY,
-    min_commits: int = 1,
-    sensor_interval_seconds: int = 60,
+    sensor: CommitSensor = _SENSOR,
 ) -> dg.Definitions:
     """The assets of the tables and of their maintenance, health checks, two jobs and a sensor.
 
-    `storage` and `spark` are resources, or the keys of resources that Dagster provides. The jobs
-    are NAME and NAME_health, the sensor is NAME_commits.
+    `storage` and `spark` are resources, or the keys of resources that Dagster provides. Without
+    `thresholds`, tables have no health checks. The jobs are NAME and NAME_health, the sensor is
+    NAME_commits.
     """
     require_unique_keys(tables)
     stores = Reference(storage if storage is not None else DeltaStorageResource())
     clusters = Reference(spark if spark is not None else DeltaSparkResource())
-    thresholds = thresholds or HealthThresholds()
     maintenance = [
         build_maintenance_asset(
             table,
             storage=stores,
             spark=clusters,
-            thresholds=thresholds if checks else None,
+            thresholds=thresholds,
             group_name=group_name,
             retry_policy=retry_policy,
         )
@@ -51,7 +68,8 @@ def build_definitions(
     ]
     health = [
         build_health_checks(table, storage=stores, thresholds=thresholds)
-        for table in (tables if checks else ())
+        for table in tables
+        if thresholds is not None
     ]
     if not tables:
         return dg.Definitions()
@@ -63,7 +81,7 @@ def build_definitions(
     health_job = dg.define_asset_job(
         f"{name}_health",
         selection=dg.AssetSelection.checks(*health),
-        description="Holds the health of each Delta table against its policy.",
+        description="Compares the health of each Delta table with its policy.",
     )
     return dg.Definitions(
         assets=[
@@ -78,8 +96,8 @@ def build_definitions(
                 name=f"{name}_commits",
                 job=job,
                 storage=stores,
-                min_commits=min_commits,
-                interval_seconds=sensor_interval_seconds,
+                min_commits=sensor.min_commits,
+                interval_seconds=sensor.interval_seconds,
             )
         ],
     )

@@ -27,6 +27,7 @@ from delta_maintenance_dagster.tables import DeltaTable
 if TYPE_CHECKING:
     from delta_maintenance import Table
     from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.environment import RunEnvironment
     from delta_maintenance.policies.models import AssessedOperation, Assessment, LastRun, RunResult
 
 _ASKED_FOR = registry.names()
@@ -45,7 +46,7 @@ def _required_options() -> str:
 RETRY_POLICY = dg.RetryPolicy(
     max_retries=2, delay=60, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
 )
-"""For temporary failures: an unavailable store, or a commit that another writer won."""
+"""For temporary failures: an unavailable store, or a commit that another writer made first."""
 
 
 class MaintenanceConfig(dg.Config):
@@ -152,12 +153,12 @@ class _Maintenance:
 
     def run(self, config: MaintenanceConfig) -> "RunResult":
         """Runs as configured. Raises `Failure` for an invalid configuration."""
-        # Loads pyarrow, which the loading of definitions must not wait for.
+        # Imported here because it loads PyArrow; definitions must load fast.
         from delta_maintenance.policies.approval import Approvals
         from delta_maintenance.policies.run import run
 
         for name in config.approve:
-            _require_one_of(_BY_POLICY, name, "is no operation that a policy asks for")
+            _require_one_of(_BY_POLICY, name, "is not an operation of policies")
         if config.operation is not None:
             _require_one_of(_ASKED_FOR, config.operation, "is no operation")
         last_runs = memory.recall(self.context.instance, self.table)
@@ -167,7 +168,7 @@ class _Maintenance:
         else:
             if config.options:
                 raise dg.Failure(
-                    "options without an operation: name the operation that they are for",
+                    "options without an operation: name the operation for them",
                     allow_retries=False,
                 )
             result = run(
@@ -178,14 +179,13 @@ class _Maintenance:
                     operations=[name for name in _BY_POLICY if name in config.approve]
                 ),
                 plan_only=config.plan_only,
-                submit=self._submit,
-                progress=LoggedProgress(self.context.log),
+                environment=self._environment(),
             )
         self._log(result)
         return result
 
     def tell_checks(self, result: "RunResult", thresholds: HealthThresholds) -> None:
-        """The table has just been assessed: its checks need not open it again."""
+        """Reports the health checks from the assessment of the run, without opening the table."""
         latest = result.after or result.before
         if latest is None:
             return
@@ -212,9 +212,13 @@ class _Maintenance:
             options=config.options,
             last_runs=last_runs,
             plan_only=config.plan_only,
-            submit=self._submit,
-            progress=LoggedProgress(self.context.log),
+            environment=self._environment(),
         )
+
+    def _environment(self) -> "RunEnvironment":
+        from delta_maintenance.policies.environment import RunEnvironment
+
+        return RunEnvironment(submit=self._submit, progress=LoggedProgress(self.context.log))
 
     def _submit(
         self, policy_table: "PolicyTable", due: "AssessedOperation", *, plan_only: bool = False

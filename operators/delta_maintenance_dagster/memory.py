@@ -21,13 +21,13 @@ METADATA_KEY = "delta/last_runs"
 
 
 def to_metadata(last_runs: tuple[LastRun, ...]) -> dg.JsonMetadataValue:
-    """The metadata value to be kept."""
+    """The metadata value to store."""
     return dg.MetadataValue.json([run.to_json() for run in last_runs])
 
 
 def recall(instance: dg.DagsterInstance, table: DeltaTable) -> tuple[LastRun, ...]:
     """The last runs of the operations on a table, from the newest event that has them."""
-    # Imported here because the loading of definitions must not wait for it.
+    # Imported here because definitions must load fast.
     from delta_maintenance.policies.models import LastRun
 
     told = max(_told(instance, table), key=lambda event: event[0], default=None)

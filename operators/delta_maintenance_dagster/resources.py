@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class DeltaStorageResource(dg.ConfigurableResource[Any]):
-    """How tables are reached: the storage options of their stores.
+    """Access to tables: the storage options of their stores.
 
-    Without options the environment of the process decides, as it does for every client of a store.
+    Without options, the environment of the process applies, as for every client of a store.
 
     .. code-block:: python
 
@@ -34,12 +34,12 @@ class DeltaStorageResource(dg.ConfigurableResource[Any]):
         repr=False,
         description=(
             "Storage options, as docs/stores.md lists them. Give secrets as `EnvVar` in Python and "
-            "as `${env:NAME}` in YAML: either is read where it is used, and shown nowhere."
+            "as `${env:NAME}` in YAML: both are read on use, and shown nowhere."
         ),
     )
 
     def storage_options(self, rule: "StorageRule") -> dict[str, str]:
-        """The options for a store: these, and over them those of the policy."""
+        """The options for a store: these, overridden by those of the policy."""
         from delta_maintenance.policies.storage import resolved_options
         from delta_maintenance.storage.options import options_over
 
@@ -48,7 +48,7 @@ class DeltaStorageResource(dg.ConfigurableResource[Any]):
 
     def open_table(self, table: "PolicyTable") -> "Table":
         """The table at its address. Nothing is read yet."""
-        # Loads pyarrow, which the loading of definitions must not wait for.
+        # Imported here because it loads PyArrow; definitions must load fast.
         from delta_maintenance.policies.storage import open_policy_table
 
         return open_policy_table(table, self.storage_options)

@@ -29,4 +29,4 @@ def test_a_task_links_to_the_health_of_its_table(
     (shown,) = operator.operator_extra_links
     assert isinstance(shown, HealthPageLink)
     expected = f"https://airflow.example{link}" if link else ""
-    assert shown.get_link(operator, ti_key=None) == expected  # type: ignore[arg-type]
+    assert shown.get_link(operator, ti_key=None) == expected

@@ -165,7 +165,7 @@ def test_a_feature_that_no_policy_speaks_of_can_be_dropped(table: TableBuilder, 
     [
         ({"operation": "optimise"}, "no operation"),
         ({"options": {"kind": "classic"}}, "without an operation"),
-        ({"approve": ["drop-feature"]}, "no operation that a policy asks for"),
+        ({"approve": ["drop-feature"]}, "not an operation of policies"),
         ({"operation": "checkpoint", "options": {"knd": "classic"}}, "knd"),
     ],
 )

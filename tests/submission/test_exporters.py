@@ -186,7 +186,7 @@ def _problems(value: Any, schema: Mapping[str, Any], where: str) -> list[str]:
             submission(replace(WHEEL, py_files=("x.zip",)), Resources()),
             "x.zip",
         ),
-        (DATABRICKS, submission(WHEEL), "nodes decide"),
+        (DATABRICKS, submission(WHEEL), "node type determines"),
         (DatabricksRun(), submission(WHEEL, Resources()), "needs a cluster"),
         (DatabricksRun(existing_cluster_id="c"), submission(WHEEL, Resources()), "that is there"),
     ],

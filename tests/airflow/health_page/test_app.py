@@ -325,10 +325,10 @@ def test_a_damaged_entry_is_shown_with_its_problem(site: Site) -> None:
     file.write_text("no JSON")
     text = site.get("/").text
     assert "unreadable" in text
-    assert "it is no JSON; delete it" in text
+    assert "it is not JSON; delete it" in text
     page = site.get("/table?name=orders")
     assert page.status_code == 200
-    assert "it is no JSON; delete it" in page.text
+    assert "it is not JSON; delete it" in page.text
 
 
 def test_a_store_that_is_down_is_an_answer_and_recovers(

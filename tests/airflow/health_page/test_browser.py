@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 HOSTILE = '<img src=x onerror="document.title=1"></script><script>document.title=1</script>'
 DAGS = Path(__file__).resolve().parents[3] / "dags"
 PREPARE = """
-from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+from suite.airflow_versions import DagBag, sync_bag_to_db
 from airflow.models.dagbundle import DagBundleModel
 from airflow.utils import db
 from airflow.utils.session import create_session
