@@ -16,8 +16,9 @@ from unittest.mock import MagicMock
 import pytest
 from airflow.sdk import DAG, Asset, Param
 from airflow.serialization.serialized_objects import DagSerialization
+from operator_cases import BY_VERB, CASES, Case
 from suite.airflow_versions import AirflowFailException
-from worn_tables import BY_VERB, CASES, Case, fingerprint, worn_table
+from worn_tables import fingerprint, worn_table
 
 from delta_maintenance import Table, clock, open_table
 from delta_maintenance.errors import CommitConflictError, StorageError
