@@ -26,7 +26,7 @@ def require_other_person(context: Context, user: Mapping[str, Any] | None) -> No
     """Fails the try if the person who approves also triggered the run.
 
     Only if `[delta_maintenance] separate_approver` is set. Runs that were started by a schedule or
-    an asset were triggered by nobody.
+    an asset have no such person.
     """
     if not separate_approver():
         return
@@ -60,7 +60,7 @@ def require_allowed_options(options: Mapping[str, Any], *, short_retention: bool
 def require_table_of_policy(policy: Policy, uri: str) -> None:
     """Fails the task for the address of a table that the policy neither names nor finds.
 
-    With `[delta_maintenance] any_address`, everybody who may trigger the Dag may use any address.
+    With `[delta_maintenance] any_address`, all users who may trigger the Dag may use any address.
     """
     if any_address():
         return

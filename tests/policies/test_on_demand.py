@@ -348,7 +348,7 @@ def test_the_limits_of_the_policy_hold_before_a_job_is_submitted(plain: TableBui
 def test_without_a_way_to_spark_a_constraint_says_where_there_is_one(plain: TableBuilder) -> None:
     result = run(plain, "add-constraint", POSITIVE)
     assert (result.status, result.exit_status) == ("failed", 2)
-    assert "cannot submit Spark jobs; run it from an orchestrator, or by its verb" in str(
+    assert "cannot submit Spark jobs; run it from an orchestrator, or with its command" in str(
         result.problem
     )
 

@@ -104,7 +104,7 @@ def test_the_local_command_line_refuses_only_secrets() -> None:
         ("LD_PRELOAD", "other code"),
         ("PYTHONPATH", "other code"),
         ("PYSPARK_PYTHON", "other code"),
-        ("A=B", "no name"),
+        ("A=B", "not a name"),
     ],
 )
 def test_secrets_and_code_in_the_environment_are_refused(name: str, why: str) -> None:

@@ -113,7 +113,7 @@ class DeltaApprovalsOperator(HITLOperator):
 
     The question shows the plans as a table and offers them as a list. The answer applies to the
     chosen plans: *Approve*, *Reject* (no question for a week) or *Snooze* (until the given date, or
-    for a week). The other plans keep waiting, and so do all of them if nobody answers in time.
+    for a week). The other plans keep waiting, and so do all of them without an answer in time.
 
     Returns, for `DeltaApprovedRunOperator`, an object with `table` and `plans` for each table. If
     `[delta_maintenance] separate_approver` is set, the person who triggered the run cannot approve.

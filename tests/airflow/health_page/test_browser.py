@@ -420,7 +420,7 @@ def test_a_button_leads_to_the_form_and_the_form_to_a_run(server: Server, browse
         picture(page, "health-run")
         frame.fill("#field-options", '{"mode": "lite"')
         frame.get_by_role("button", name="Trigger").click()
-        assert "no JSON" in frame.eval_on_selector("#field-options", "it => it.validationMessage")
+        assert "not JSON" in frame.eval_on_selector("#field-options", "it => it.validationMessage")
         frame.fill("#field-options", '{"mode": "lite"}')
         frame.check("#field-plan_only")
         frame.get_by_role("button", name="Trigger").click()
