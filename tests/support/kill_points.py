@@ -39,8 +39,8 @@ class Ended:
 
 
 Nursery = Callable[..., Ended]
-"""Called with the root of a table, and `at` for a moment, counted from 1, or `after` for seconds. The
-work is not killed without them, or if it has ended by then."""
+"""Called with the root of a table, and with `at` for a moment, counted from 1, or `after` for seconds.
+Without either, or if the work has ended by then, it is not killed."""
 
 
 @contextmanager
