@@ -39,8 +39,8 @@ class Ended:
 
 
 Nursery = Callable[..., Ended]
-"""Called with the root of a table, and with `at` for a moment, counted from 1, or `after` for seconds.
-Without either, or if the work has ended by then, it is not killed."""
+"""Called with the root of a table, and with `at` for a moment, counted from 1, or `after` for
+seconds. Without either, or if the work has ended by then, it is not killed."""
 
 
 @contextmanager

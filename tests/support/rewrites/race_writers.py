@@ -1,8 +1,9 @@
 """The writers of a race, each in a process of its own: `python -m rewrites.race_writers ROLE TABLE
 LEDGERS NUMBER SECONDS`.
 
-`appender` and `deleter` are `deltalake`, `optimizer` is this library. A deleter deletes by copying
-files. The writers of Delta Spark run in the process that drives its JVM.
+`appender` and `copying-deleter` are `deltalake`, `optimizer` is this library, and `marking-deleter`
+and `merger` are writers of this test that use deletion vectors. The writers of Delta Spark run in
+the process that drives its JVM.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from pathlib import Path
 from rewrites.race_ledgers import (
     APPENDER_IDS,
     BLOCK,
+    MERGED_IDS,
     Ledger,
+    Outcome,
     acts,
     partition_of,
     text_of,
@@ -82,6 +85,42 @@ def delete(table: str, ledgers: Path, number: int, until: float) -> None:
             done.update(ids)
 
 
+def mark(table: str, ledgers: Path, number: int, until: float) -> None:
+    """Deletes a few rows of a partition by deletion vectors, about every second."""
+    from rewrites.vector_writers import VectorWriter
+
+    ledger, chance = Ledger(ledgers, f"marking-deleter-{number}"), random.Random(number)
+    writer, done = VectorWriter(table), set[int]()
+    while time.time() < until:
+        time.sleep(chance.uniform(0.5, 1.5))
+        ids = chosen(ledgers, MARKING, done, chance, most=5)
+        if ids and writer.delete(ids):
+            ledger.note("delete", "committed", ids=ids)
+            done.update(ids)
+        elif ids:
+            ledger.note("delete", "failed", ids=ids)
+
+
+def merge(table: str, ledgers: Path, number: int, until: float) -> None:
+    """Gives three rows another value and inserts two, about every second."""
+    from rewrites.vector_writers import VectorWriter
+
+    ledger, chance = Ledger(ledgers, f"merger-{number}"), random.Random(number)
+    writer, value, new = VectorWriter(table), 0, MERGED_IDS
+    while time.time() < until:
+        time.sleep(chance.uniform(0.5, 1.5))
+        old = chosen(ledgers, MERGING, set(), chance, most=3)
+        if not old:
+            continue
+        value += 1
+        new += BLOCK
+        while partition_of(new) != partition_of(old[0]):
+            new += BLOCK
+        committed = writer.merge(old, [new, new + 1], value)
+        outcome: Outcome = "committed" if committed else "failed"
+        ledger.note("merge", outcome, ids=[*old, new, new + 1], value=value)
+
+
 def optimize(table: str, ledgers: Path, number: int, until: float) -> None:
     """Runs `optimize`, and now and then `purge`, without a pause between long runs."""
     from delta_maintenance import clock
@@ -130,7 +169,13 @@ def chosen(
     return sorted(chance.sample(rows, min(most, len(rows))))
 
 
-ROLES = {"appender": append, "deleter": delete, "optimizer": optimize}
+ROLES = {
+    "appender": append,
+    "copying-deleter": delete,
+    "marking-deleter": mark,
+    "merger": merge,
+    "optimizer": optimize,
+}
 
 if __name__ == "__main__":
     role, path, folder, which, seconds = sys.argv[1:]
