@@ -3,7 +3,8 @@
 The journal is a file in the folder of the table, below a folder whose name begins with `_`, which
 readers ignore. It is only a hint. If a run is killed, the journal stays, and the next run adopts
 the bins that still fit the table, after it has checked their sources and their new files. New files
-that no run adopts are ordinary unreferenced files, which a vacuum deletes.
+that no run adopts are ordinary unreferenced files, which a vacuum deletes. The next run that
+rewrites anything deletes the journals that it found.
 """
 
 from __future__ import annotations
