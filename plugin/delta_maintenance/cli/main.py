@@ -21,6 +21,7 @@ from delta_maintenance.cli.arguments import ArgumentParser, Verbs
 from delta_maintenance.cli.output import logging_to_stderr, say
 from delta_maintenance.cli.process import own_the_process
 from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.limits import default_log_memory
 from delta_maintenance.operations.core.registry import BUILT_IN, find, names, operations
 from delta_maintenance.redaction import redact
 
@@ -74,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     try:
         # A verb for many tables reports failed tables itself and only returns the exit status.
-        status: int | None = arguments.run(arguments)
+        with default_log_memory(getattr(arguments, "log_memory", None)):
+            status: int | None = arguments.run(arguments)
         # Here, where a failure still becomes an exit status, and not when the interpreter ends.
         sys.stdout.flush()
     except DeltaMaintenanceError as error:
