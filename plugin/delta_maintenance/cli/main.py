@@ -18,7 +18,7 @@ from importlib import import_module
 from delta_maintenance import __version__
 from delta_maintenance.cli import operation_verb
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs
-from delta_maintenance.cli.output import logging_to_stderr, say
+from delta_maintenance.cli.output import logging_to_stderr, say, without_controls
 from delta_maintenance.cli.process import own_the_process
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.limits import default_log_memory
@@ -96,8 +96,8 @@ def _run(arguments: argparse.Namespace) -> int:
 def _failed(error: Exception, line: str, arguments: argparse.Namespace) -> int:
     _settle_stdout()
     if arguments.verbose:
-        # Errors below ours may quote the address as it was given.
-        sys.stderr.write(redact("".join(traceback.format_exception(error))))
+        # Errors below ours may quote the address as it was given, and names out of the table.
+        sys.stderr.write(without_controls(redact("".join(traceback.format_exception(error)))))
     say(line)
     return error.exit_status if isinstance(error, DeltaMaintenanceError) else _FAILED
 
