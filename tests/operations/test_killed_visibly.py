@@ -66,9 +66,6 @@ tables:
     clean_log: true
     vacuum: {every: 1 days}
 """
-RETRIED = {"add-constraint": 3}
-"""Verbs that refuse a request which is already fulfilled, with their exit status then."""
-
 NURSERY = """
 import os, signal, sys, threading
 from pathlib import Path
@@ -76,6 +73,17 @@ from delta_maintenance.cli import main
 import delta_maintenance.policies.run, pyarrow.parquet, pyarrow.acero
 from delta_maintenance.operations.core.registry import operations
 operations()
+
+def add_constraint(root):
+    # The command starts Spark to check the rows; here they satisfy the constraint anyway.
+    from delta_maintenance import clock, open_table
+    from delta_maintenance.operations import add_constraint
+    from delta_maintenance.operations.add_constraint import CheckedRows
+    table = open_table(root)
+    options = add_constraint.AddConstraintOptions(name="positive", expression="id >= 0")
+    planned = add_constraint.plan(table.snapshot(), options, now=clock.now())
+    add_constraint.apply(table, planned, engine=lambda *_, **__: CheckedRows())
+    return 0
 
 def dying(name, call, root, made, at):
     def run(*arguments, **options):
@@ -105,7 +113,7 @@ for line in sys.stdin:
             setattr(os, name, dying(name, getattr(os, name), os.path.realpath(root), made, int(at)))
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
-        status = main.main(words)
+        status = add_constraint(root) if words[0] == "add-constraint" else main.main(words)
         Path(told).write_text(f"{status} {len(made)}")
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
@@ -263,6 +271,6 @@ def kill_once(nursery: Nursery, judge: Judge, verb: str, root: Path, at: int) ->
     assert nursery(verb, root, at) is None, f"change {at} was not reached"
     judge.check(root)
     again = nursery(verb, root, 0)
-    assert again is not None and again[0] in (0, RETRIED.get(verb, 0)), (at, again)
+    assert again is not None and again[0] == 0, (at, again)
     judge.check(root)
     assert fsck.plan(Table(LocalStore(root)), now=clock.now()).status != "corrupt", at

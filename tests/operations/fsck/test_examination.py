@@ -420,15 +420,15 @@ def _checkpointed(change: Callable[[list[log.Action]], list[log.Action]]) -> Sou
         (lambda s: [*s, log.remove("c")], "tombstones of files that were never removed: c"),
         (lambda s: _changed(s, "protocol", minWriterVersion=8), "its protocol differs"),
         (lambda s: _changed(s, "metaData", id="other"), "its metaData differs"),
-        (lambda s: _changed(s, "txn", version=6), "its transaction of app is not"),
+        (lambda s: _changed(s, "txn", version=6), "its transaction of app differs"),
         (lambda s: [a for a in s if "txn" not in a], "lacks the transaction of app"),
         (
             lambda s: [a for a in s if (a.get("domainMetadata") or {}).get("domain") != "custom"],
-            "its domain custom is not",
+            "its domain custom differs",
         ),
         (
             lambda s: [*s, log.domain("ghost", "1")],
-            "its domain ghost is not",
+            "its domain ghost differs",
         ),
     ],
 )
