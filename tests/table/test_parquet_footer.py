@@ -17,7 +17,7 @@ from rewrites.data_files import parquet
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.parquet_footer import require_plain_columns, require_plain_file
 
-ROWS = pa.table({"id": [1, 2, 3], "s": [{"a": "x", "m": [("k", 1.5)]}] * 3})
+ROWS = pa.table({"id": [1, 2, 3], "s": [{"a": "x", "m": [1.5, None]}] * 3})
 
 
 @pytest.mark.parametrize("rows", [1, 200])
