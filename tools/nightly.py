@@ -57,7 +57,11 @@ CASES_TESTS = ("-m", "oracle or (cases and not spark) or not slow")
 PARTS = {
     "cases": Part(
         tests=CASES_TESTS,
-        variables={"DELTA_MAINTENANCE_PLAY": "all", "DELTA_MAINTENANCE_SEEDS": "300"},
+        variables={
+            "DELTA_MAINTENANCE_PLAY": "all",
+            "DELTA_MAINTENANCE_SEEDS": "300",
+            "DELTA_MAINTENANCE_KILLS": "50",
+        },
     ),
     "fuzz": Part(command=("make", "fuzz")),
     "spark-3.5": Part(tests=("tests/spark",), overlay=("pyspark==3.5.9",)),

@@ -30,6 +30,8 @@ class HttpFault(Enum):
     """The server carries out the request; no answer until the client times out."""
     HALF_AN_ANSWER = "half an answer"
     """The server carries out the request; the connection breaks in the middle of the answer."""
+    EMPTY_ANSWER = "empty answer"
+    """The server carries out the request; its answer has the right status and an empty body."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,6 +69,8 @@ def serve_faults(
             whole = forward(request)
             headers = {**whole.headers, "Connection": "close"}
             return replace(whole, headers=headers, body=whole.body[: len(whole.body) // 2])
+        if fault is HttpFault.EMPTY_ANSWER:
+            return Reply(status=forward(request).status)
         if fault in (HttpFault.CUT_AFTER, HttpFault.ERROR_AFTER, HttpFault.SILENCE_AFTER):
             forward(request)
         if fault in (HttpFault.SILENCE_BEFORE, HttpFault.SILENCE_AFTER):

@@ -63,7 +63,12 @@ class Site:
         )
 
     def get(
-        self, path: str, *, role: str | None = "viewer", cookie: str | None = None
+        self,
+        path: str,
+        *,
+        role: str | None = "viewer",
+        cookie: str | None = None,
+        method: str = "GET",
     ) -> httpx.Response:
         """What a user of this role gets; without a role, somebody who is not signed in."""
         headers = {} if role is None else {"Authorization": f"Bearer {token(role)}"}
@@ -73,7 +78,7 @@ class Site:
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
-                return await client.get(f"{URL_PREFIX}{path}", headers=headers)
+                return await client.request(method, f"{URL_PREFIX}{path}", headers=headers)
 
         return asyncio.run(ask())
 
@@ -150,6 +155,26 @@ def test_every_route_asks_who_is_there(site: Site) -> None:
         if isinstance(route, APIRoute):
             names = {each.call.__qualname__ for each in route.dependant.dependencies if each.call}
             assert "requires_access_view.<locals>.inner" in names
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_no_request_from_another_site_can_change_anything(site: Site, method: str) -> None:
+    """The pages only show; the form starts a run through Airflow's own interface."""
+    before = sorted(path.name for path in site.policy.parent.rglob("*"))
+    for path in ("/", "/table?name=orders", "/run?name=orders&operation=vacuum"):
+        assert site.get(path, method=method).status_code == 405
+    assert sorted(path.name for path in site.policy.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["../policy.yaml", "/etc/passwd", "..%2f..%2fpolicy", "http://169.254.169.254/", "a\0b"]
+)
+def test_a_name_leads_nowhere_but_to_a_known_table(site: Site, name: str) -> None:
+    site.store.save(assessment())
+    for page in ("table", "run"):
+        response = site.get(f"/{page}?name={quote(name, safe='')}")
+        assert response.status_code == 404
+        assert "version: 1" not in response.text and "root:" not in response.text
 
 
 def test_static_files_are_open_and_stay_in_their_folder(site: Site) -> None:

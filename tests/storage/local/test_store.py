@@ -400,3 +400,26 @@ def test_the_steps_into_nested_directories_grow_with_their_number(
     assert rows == depth * (2 if leaves else 1)
     # From the root each time, they would be 45,000 and 90,000.
     assert len(steps) < 10 * rows
+
+
+def test_a_chain_of_empty_directories_is_removed_from_the_nearest_open_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depth = 300
+    chain = ["/".join("d" * level) for level in range(1, depth + 1)]
+    (tmp_path / chain[-1]).mkdir(parents=True)
+    (tmp_path / "d" / "file").write_bytes(b"")
+    steps = []
+    enter = LocalStore._enter
+
+    def counted(self: LocalStore, *args: Any, **options: Any) -> int:
+        steps.append(args)
+        return enter(self, *args, **options)
+
+    monkeypatch.setattr(LocalStore, "_enter", counted)
+
+    removed = list(LocalStore(tmp_path).remove_empty_directories([*chain[::-1], "gone", "d/file"]))
+
+    assert removed == [*([True] * (depth - 1)), False, True, False]
+    # From the root each time, they would be 45,000.
+    assert len(steps) < 10 * depth

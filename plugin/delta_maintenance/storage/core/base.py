@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, BinaryIO
 
 from delta_maintenance.address import Address
-from delta_maintenance.errors import RefusedError, StorageError
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.limits import ReadLimits
 from delta_maintenance.storage.core.file_status import FileStatus
 from delta_maintenance.storage.core.paths import check_directory, check_path
@@ -175,6 +175,18 @@ class Store(ABC):
         """
         check_path(path)
         return False
+
+    def remove_empty_directories(self, paths: Iterable[str]) -> Iterator[bool]:
+        """`remove_empty_directory` for each path in turn; also False where that fails.
+
+        A store that reaches a directory from the root, step by step, has a quicker way for many.
+        """
+        for path in paths:
+            try:
+                gone = self.remove_empty_directory(path)
+            except DeltaMaintenanceError:
+                gone = False
+            yield gone
 
     def close(self) -> None:  # noqa: B027  most stores hold nothing open
         """Lets go of connections. The store is not to be used afterwards."""

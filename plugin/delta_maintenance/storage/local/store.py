@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
@@ -21,7 +21,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
 from delta_maintenance.storage.core.write_streams import open_sink
-from delta_maintenance.storage.local.open_directories import OpenDirectories
+from delta_maintenance.storage.local.open_directories import OpenDirectories, remove_if_empty
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,15 +170,14 @@ class LocalStore(Store):
         segments = check_path(path).split("/")
         try:
             with self._translated(path, missing=True), self._directory(segments[:-1]) as parent:
-                try:
-                    os.rmdir(segments[-1], dir_fd=parent)
-                except OSError as error:
-                    if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                        return False
-                    raise
+                return remove_if_empty(segments[-1], parent)
         except FileNotFoundError:
-            pass
-        return True
+            return True
+
+    def remove_empty_directories(self, paths: Iterable[str]) -> Iterator[bool]:
+        from delta_maintenance.storage.local import walk as local_tree
+
+        return local_tree.remove_empty_directories(self._entering, map(check_path, paths))
 
     @contextmanager
     def _entering(self) -> Iterator[Enter]:

@@ -18,6 +18,7 @@ from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance.storage.core.listing import STATUSES, Skip
 from delta_maintenance.storage.core.streaming_pool import StreamingPool
 from delta_maintenance.storage.core.walk import Listing, walk
+from delta_maintenance.storage.local.open_directories import remove_if_empty
 
 Answer = TypeVar("Answer")
 Enter = Callable[[str], AbstractContextManager[int]]
@@ -101,6 +102,21 @@ def delete_unchanged(entering: Entering, files: pa.Table) -> dict[str, StorageEr
         for answer in _by_directory(enter, wanted, unlink, failed=_all_kept):
             kept |= answer
     return kept
+
+
+def remove_empty_directories(entering: Entering, paths: Iterable[str]) -> Iterator[bool]:
+    """See `Store.remove_empty_directories`."""
+    with entering() as enter:
+        for path in paths:
+            parent, _, name = path.rpartition("/")
+            try:
+                with enter(parent) as here:
+                    gone = remove_if_empty(name, here)
+            except FileNotFoundError:
+                gone = True
+            except DeltaMaintenanceError:
+                gone = False
+            yield gone
 
 
 def _all_kept(

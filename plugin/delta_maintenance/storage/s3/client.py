@@ -13,6 +13,13 @@ from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailur
 from delta_maintenance.storage.s3.options import S3Options
 
 Reply = dict[str, Any]
+_ALWAYS = {
+    "list_objects_v2": ("IsTruncated",),
+    "head_object": ("ContentLength", "LastModified", "ETag"),
+    "create_multipart_upload": ("UploadId",),
+    "upload_part": ("ETag",),
+}
+"""What a whole answer contains, by method."""
 """The fields of one answer, named as the S3 API names them."""
 
 
@@ -145,6 +152,10 @@ class S3Client:
                 reply["Body"] = await body.read()
             if len(reply["Body"]) != reply.get("ContentLength", len(reply["Body"])):
                 raise EOFError("the answer ended early")
+        missing = [name for name in _ALWAYS.get(method, ()) if name not in reply]
+        if missing:
+            # Of an answer of 200 without a body, the client makes one without values.
+            raise EOFError(f"the answer has no {missing[0]}")
         return reply
 
     def _failure(self, error: Exception) -> S3Failure:
