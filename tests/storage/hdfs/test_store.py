@@ -49,7 +49,6 @@ def new_root(hdfs: HdfsCluster) -> str:
 class TestHdfsStore(StoreContract):
     entries = 250
     doomed = 30
-    races = int(os.environ.get("DELTA_MAINTENANCE_RACES", "25"))
     refused_names = frozenset(["a:b"])
 
     @pytest.fixture
