@@ -6,6 +6,8 @@ from PySpark, which has the same version.
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import json
 import os
 import re
@@ -13,15 +15,19 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyspark
 from servers.spark_processes import free_port
 
-SPARK_JARS = Path(pyspark.__file__).parent / "jars"
+from delta_maintenance.storage.hdfs.store import HdfsStore
+
+_SPARK = importlib.util.find_spec("pyspark")
+# Without loading it, since every test session imports this module.
+SPARK_JARS = Path(_SPARK.origin if _SPARK and _SPARK.origin else "pyspark").parent / "jars"
 PATIENCE_SECONDS = 180
 # Short lives: compiling costs more than it brings.
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
@@ -56,6 +62,11 @@ class HdfsCluster:
     def data_node_address(self, number: int = 0) -> str:
         """Where a data node serves HTTP: under the name that the name node calls it."""
         return f"http://localhost:{self._http_of_data_nodes[number].rpartition(':')[2]}"
+
+    def data_transfer_address(self) -> str:
+        """Where the only data node serves Hadoop's own protocol."""
+        [node] = json.loads(self.bean("NameNodeInfo")["LiveNodes"]).values()
+        return str(node["xferaddr"])
 
     def start_data_node(self, number: int) -> None:
         """Starts a data node, again on its directory if it ran before, and waits for it."""
@@ -155,6 +166,16 @@ class HdfsCluster:
     def _last_line(self, name: str) -> str:
         lines = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else "it said nothing"
+
+
+def make_empty_files(store: HdfsStore, paths: Iterable[str]) -> None:
+    """Makes files directly under their names: for empty ones no data node is waited for."""
+
+    def make(path: str) -> None:
+        store._client.upload(f"{store._folder}/{path}", io.BytesIO(), 0)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make, paths))
 
 
 def mini_cluster_jar(jars: Path) -> Path:

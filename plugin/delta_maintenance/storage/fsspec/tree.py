@@ -168,9 +168,9 @@ class FsspecTree(FileTree):
         try:
             return self._call(attempt)
         except FsspecFailure as failure:
-            if failure.code == "KeyError":
-                # This is how an archive says that it has no such file.
-                self.entry(path)
+            # An archive has no such file, or an SFTP server does not read directories.
+            if failure.code in ("KeyError", "OSError") and self.entry(path).kind != "file":
+                raise FsspecFailure(status=404, code="IsADirectoryError", said="") from None
             raise
 
     def _info(self, name: str, known: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
