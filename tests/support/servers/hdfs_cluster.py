@@ -6,6 +6,7 @@ from PySpark, which has the same version.
 
 from __future__ import annotations
 
+import getpass
 import importlib.util
 import io
 import json
@@ -58,6 +59,14 @@ class HdfsCluster:
     def address(self, path: str, *, scheme: str = "webhdfs") -> str:
         """The address of a path through the name node's HTTP server, or its own (`hdfs`)."""
         return f"{scheme}://{self.rpc if scheme == 'hdfs' else self.http}{path}"
+
+    def make_home(self, user: str) -> None:
+        """Makes `/user/USER`, which belongs to the user."""
+        for operation in ("MKDIRS", f"SETOWNER&owner={user}"):
+            url = f"http://{self.http}/webhdfs/v1/user/{user}?user.name={getpass.getuser()}"
+            request = urllib.request.Request(f"{url}&op={operation}", method="PUT")
+            with urllib.request.urlopen(request, timeout=30):
+                pass
 
     def data_node_address(self, number: int = 0) -> str:
         """Where a data node serves HTTP: under the name that the name node calls it."""
