@@ -11,7 +11,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
 
-# Everything else is loaded where it is asked for: no table waits for other stores.
+# Everything else is loaded on demand, so that no table waits for other stores.
 if TYPE_CHECKING:
     from delta_maintenance.storage.shared_clients import SharedClients
 

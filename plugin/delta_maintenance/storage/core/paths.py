@@ -11,8 +11,8 @@ from delta_maintenance.errors import CorruptTableError, InvalidRequestError
 def check_path(path: str) -> str:
     """Returns the path of a file relative to a store's root, unchanged.
 
-    `InvalidRequestError` for what a store or a reader could take for another file: an empty, `.`
-    or `..` segment, a leading or trailing slash, a backslash, a control character, text that has
+    `InvalidRequestError` for a path that a store or a reader could take for another file: with an
+    empty, `.` or `..` segment, a leading or trailing slash, a backslash, a control character, text that has
     no UTF-8 form.
     """
     if not path:

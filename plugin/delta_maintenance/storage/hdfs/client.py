@@ -23,7 +23,7 @@ class HdfsFailure(RequestFailure):
             "ExpiredToken",
             "InvalidToken",
             "SecurityException",
-            # Not what a name node answers.
+            # A name node never answers this; a proxy does.
             "HTTP 404",
         )
     )
@@ -80,7 +80,7 @@ class HdfsClient(ABC):
 
     @abstractmethod
     def status(self, path: str) -> Entry:
-        """Describes a file or directory. A failure that is `missing` where there is none."""
+        """Describes a file or directory. A failure that is `missing` if there is none."""
 
     @abstractmethod
     def entries(self, path: str, after: str = "") -> Iterator[Entry]:

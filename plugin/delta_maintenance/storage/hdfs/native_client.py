@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, TypeVar
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.redaction import redact
 from delta_maintenance.storage.core.directory_store import Entry
+from delta_maintenance.storage.core.packages import require_package
 from delta_maintenance.storage.core.request_failure import PAUSES, patiently
 from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
 from delta_maintenance.storage.hdfs.native_options import NativeOptions
@@ -37,14 +38,7 @@ class NativeClient(HdfsClient):
         pauses: Sequence[float] = PAUSES,
     ) -> None:
         super().__init__(sleep=sleep, pauses=pauses)
-        try:
-            # Here, since tables on other stores need not have it.
-            import hdfs_native  # noqa: F401
-        except ImportError as error:
-            raise InvalidRequestError(
-                "hdfs: addresses need the package hdfs-native",
-                remedy="install delta-maintenance[hdfs]",
-            ) from error
+        require_package("hdfs_native", addresses="hdfs: addresses", extra="hdfs")
         self._options = options
         self._patience = patience
         self._native: Any = None

@@ -12,19 +12,26 @@ from urllib.parse import quote, urlencode, urlsplit
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.redaction import redact
 from delta_maintenance.storage.core.directory_store import Entry
-from delta_maintenance.storage.core.http_session import Answer, HttpSession, NoAnswer
+from delta_maintenance.storage.core.http_session import Answer, HttpSession
 from delta_maintenance.storage.core.option_values import redacted
+from delta_maintenance.storage.core.packages import require_package
 from delta_maintenance.storage.core.request_failure import PAUSES, patiently
+from delta_maintenance.storage.core.rest_client import RestClient
 from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
 from delta_maintenance.storage.hdfs.webhdfs_options import WebHdfsOptions
 
 
-class WebHdfsClient(HdfsClient):
+class WebHdfsClient(RestClient, HdfsClient):
     """Sends requests to the name nodes of one file system, and to its data nodes. Thread-safe.
 
-    `sleep` takes seconds; `pauses` come before each further attempt of what may be repeated.
+    `sleep` takes seconds; `pauses`, in seconds, come before each further attempt of a request that
+    may be repeated.
     """
 
+    failure = HdfsFailure
+    interface = "WebHDFS"
+    # 307 redirects to a data node.
+    success = frozenset((200, 201, 307))
     has_inodes = True
 
     def __init__(
@@ -36,14 +43,7 @@ class WebHdfsClient(HdfsClient):
         pauses: Sequence[float] = PAUSES,
     ) -> None:
         super().__init__(sleep=sleep, pauses=pauses)
-        try:
-            # Here, since tables on other stores need not have it.
-            import requests  # noqa: F401
-        except ImportError as error:
-            raise InvalidRequestError(
-                "addresses on HDFS need the package requests",
-                remedy="install delta-maintenance[hdfs]",
-            ) from error
+        require_package("requests", addresses="addresses on HDFS", extra="hdfs")
         self._options = options
         self._session = session or HttpSession(auth=_negotiation() if options.kerberos else None)
         self._active = 0
@@ -103,22 +103,14 @@ class WebHdfsClient(HdfsClient):
         """Sends a GET request. Returns the fields of its answer, named as WebHDFS names them."""
 
         def once() -> dict[str, Any]:
-            body = self.send("GET", operation, path, **query).body
-            try:
-                found = json.loads(body)
-            except ValueError:
-                found = None
-            if not isinstance(found, dict):
-                # Something between here and the name node answered in its place.
-                raise HdfsFailure(status=None, code="NotJSON", said=_NO_ANSWER)
-            return found
+            return self._fields(self.send("GET", operation, path, **query))
 
         return patiently(once, self.sleep, self.pauses)
 
     def send(self, method: str, operation: str, path: str, **query: object) -> Answer:
         """Sends a request to the name node once; `path` is absolute and literal.
 
-        The answer may send on to a data node.
+        The answer may redirect to a data node.
         """
         options = self._options
         asked = {"op": operation, **{name: str(value) for name, value in query.items()}}
@@ -140,38 +132,29 @@ class WebHdfsClient(HdfsClient):
                         self._active = (active + 1) % len(options.endpoints)
             raise
 
-    def close(self) -> None:
-        """Closes the connections."""
-        self._session.close()
-
     def _follow(
         self, method: str, path: str, answer: Answer, body: bytes | BinaryIO | None = None
     ) -> Answer:
-        """The answer of the data node that the name node sends on to."""
+        """The answer of the data node to which the name node redirects."""
         place = answer.headers.get("Location")
         if answer.status != 307 or place is None:
             raise HdfsFailure(
-                status=501, code="NoRedirect", said="the server does not send on to a data node"
+                status=501, code="NoRedirect", said="the server does not redirect to a data node"
             )
         if self._options.endpoints[0].startswith("https:") and not place.startswith("https:"):
             raise HdfsFailure(
                 status=403, code="SecurityException", said="the data node does not use TLS"
             )
-        # With our own path: Java composes accents in the address that it sends on to.
+        # With our own path, because Java composes accents in the address of the redirect.
         here = urlsplit(place)._replace(path=f"{_PREFIX}{quote(path)}")
         return self._sent(method, here.geturl(), body)
 
     def _sent(self, method: str, url: str, body: bytes | BinaryIO | None = None) -> Answer:
         headers = {} if body is None else {"Content-Type": "application/octet-stream"}
-        try:
-            answer = self._session.send(method, url, headers, body)
-        except NoAnswer as error:
-            failure = HdfsFailure(status=None, code=error.code, said=error.said)
-        else:
-            if answer.status in _SUCCESS:
-                return answer
-            failure = _failure_of(answer, self._options.token)
-        raise failure
+        token = self._options.token
+        return self._exchange(
+            method, url, headers, body, refused=lambda answer: _failure_of(answer, token)
+        )
 
 
 def _entry(status: Mapping[str, Any]) -> Entry:
@@ -194,12 +177,12 @@ def _negotiation() -> Any:
             "Kerberos needs the package requests-gssapi",
             remedy="install delta-maintenance[kerberos], or give a delegation token",
         ) from error
-    # TLS, where there is any, vouches for the server.
+    # TLS authenticates the server, if it is used.
     return HTTPSPNEGOAuth(mutual_authentication=DISABLED)
 
 
 def _failure_of(answer: Answer, token: str | None) -> HdfsFailure:
-    """What an answer without success says."""
+    """The failure that an answer without success describes."""
     code, said = f"HTTP {answer.status}", ""
     try:
         told = json.loads(answer.body)["RemoteException"]
@@ -215,5 +198,3 @@ def _failure_of(answer: Answer, token: str | None) -> HdfsFailure:
 _PREFIX = "/webhdfs/v1"
 _NO_ANSWER = "no answer of WebHDFS"
 _CREATE_AND_SYNC = "CREATE,SYNC_BLOCK"
-# 307 sends on to a data node.
-_SUCCESS = frozenset((200, 201, 307))
