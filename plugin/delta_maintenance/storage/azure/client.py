@@ -91,7 +91,7 @@ class AzureClient(RestClient):
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> Answer:
-        """Sends a request that may be repeated without harm. `AzureFailure` after the last attempt."""
+        """Sends a request that may be repeated. `AzureFailure` after the last attempt."""
         once = partial(self.send, method, key, query=query, headers=headers, body=body)
         return patiently(once, self.sleep, self.pauses)
 

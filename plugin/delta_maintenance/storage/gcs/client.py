@@ -71,7 +71,7 @@ class GCSClient(RestClient):
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> Answer:
-        """Sends a request that may be repeated without harm. `GCSFailure` after the last attempt."""
+        """Sends a request that may be repeated. `GCSFailure` after the last attempt."""
         once = partial(self.send, method, path, query=query, headers=headers, body=body)
         return patiently(once, self.sleep, self._pauses)
 

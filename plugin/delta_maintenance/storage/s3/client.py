@@ -112,7 +112,7 @@ class S3Client:
         return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
     def call(self, method: str, **parameters: Any) -> Reply:
-        """Sends a request that may be repeated without harm. `S3Failure` after the last attempt."""
+        """Sends a request that may be repeated. `S3Failure` after the last attempt."""
         return patiently(partial(self.send, method, **parameters), self.sleep, self._pauses)
 
     def send(self, method: str, **parameters: Any) -> Reply:
