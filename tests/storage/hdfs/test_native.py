@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
+from killed_writers import check, play
 from servers.hdfs_cluster import HdfsCluster, make_empty_files
 from servers.rpc_faults import WRITES, serve_rpc_faults
 
 from delta_maintenance.address import Address
-from delta_maintenance.errors import InvalidRequestError, StorageAccessError
+from delta_maintenance.errors import (
+    CommitUnknownError,
+    InvalidRequestError,
+    StorageAccessError,
+    StorageError,
+)
 from delta_maintenance.storage import Put, open_store
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.hdfs.native_client import NativeClient
@@ -147,6 +156,62 @@ def test_the_configuration_of_hadoop_names_the_file_system(
     store.close()
 
 
+# Crashes, by either interface.
+
+
+@pytest.mark.parametrize("scheme", ["hdfs", "webhdfs"])
+def test_of_writers_that_are_killed_no_partial_file_is_seen_and_no_win_is_lost(
+    hdfs: HdfsCluster, scheme: str
+) -> None:
+    address = hdfs.address(f"/user/{uuid.uuid4()}", scheme=scheme)
+    paths = [f"_delta_log/{version:020}.json" for version in range(30)]
+    winners = play(partial(HdfsStore, address), paths, kills=6)
+    store = HdfsStore(address)
+    check(store, paths, winners)
+    store.close()
+
+
+@pytest.mark.parametrize("scheme", ["hdfs", "webhdfs"])
+def test_a_name_node_that_is_killed_and_restarted_forgets_no_commit(
+    hdfs: HdfsCluster, scheme: str
+) -> None:
+    store = HdfsStore(hdfs.address(f"/user/{uuid.uuid4()}", scheme=scheme))
+    stop, told = threading.Event(), dict[str, Put]()
+
+    def commit() -> None:
+        version = 0
+        while not stop.is_set():
+            path = f"_delta_log/{version:020}.json"
+            # With the name node gone, nothing was published or nobody knows.
+            with suppress(StorageError, CommitUnknownError):
+                told[path] = store.put_if_absent(path, path.encode())
+            version += 1
+
+    writer = threading.Thread(target=commit)
+    writer.start()
+    try:
+        wait_for(lambda: len(told) > 3)
+        hdfs.kill_name_node()
+        before = len(told)
+        hdfs.start_name_node()
+        wait_for(lambda: len(told) > before + 3)
+    finally:
+        stop.set()
+        writer.join()
+    listed = {status.path for status in store.list_from("_delta_log")}
+    for path, outcome in told.items():
+        assert outcome is Put.DONE and path in listed
+        assert store.read(path) == path.encode()
+    store.close()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 # Without a cluster.
 
 
@@ -168,8 +233,10 @@ def test_a_user_is_named_by_the_environment_only(address: str, given: dict[str, 
     ("address", "given", "said"),
     [
         ("hdfs://a b:8020/t", {}, "HOST:PORT"),
-        ("hdfs://nn:x/t", {}, "HOST:PORT"),
+        ("hdfs://n&n:8020/t", {}, "HOST:PORT"),
         ("hdfs://nn:8020/t", {"keytab": "x"}, "no storage option 'keytab'"),
+        ("hdfs://nn:8020/t", {"fs.s3a.secret.key": "x"}, "no storage option"),
+        ("hdfs://nn:8020/a\nb", {}, "not a clean path"),
         ("hdfs://lake/t", {}, "HDFS cannot be opened"),
         ("hdfs:/t", {}, "HDFS cannot be opened"),
     ],

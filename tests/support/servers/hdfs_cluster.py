@@ -98,6 +98,16 @@ class HdfsCluster:
         self.data_nodes[number].send_signal(signal.SIGKILL)
         self.data_nodes[number].wait()
 
+    def kill_name_node(self) -> None:
+        """Ends the name node at once, as `kill -9` does."""
+        self._name_node.send_signal(signal.SIGKILL)
+        self._name_node.wait()
+
+    def start_name_node(self) -> None:
+        """Starts the name node again, and waits until it knows its data nodes."""
+        self._name_node = self._start("name-node", "namenode.NameNode")
+        self._await_data_nodes()
+
     def bean(self, name: str) -> dict[str, Any]:
         """Figures of the name node."""
         url = f"http://{self.http}/jmx?qry=Hadoop:service=NameNode,name={name}"
@@ -138,6 +148,8 @@ class HdfsCluster:
             conf / "hdfs-site.xml",
             {
                 "dfs.replication": 1,
+                # Writes are allowed as soon as the blocks are known again.
+                "dfs.namenode.safemode.extension": 0,
                 # So that a log of a few hundred files takes several pages.
                 "dfs.ls.limit": 100,
                 "dfs.namenode.rpc-address": self.rpc,

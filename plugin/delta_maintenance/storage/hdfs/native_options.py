@@ -73,7 +73,8 @@ class NativeOptions:
         return {}
 
 
-_PROPERTY = re.compile(r"(?:dfs|fs|hadoop)\.[A-Za-z0-9_.-]+")
+# Properties of other file systems, such as `fs.s3a.secret.key`, can be secrets.
+_PROPERTY = re.compile(r"dfs\.[A-Za-z0-9_.-]+|fs\.defaultFS|hadoop\.security\.authentication")
 _SERVER = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _OF_THE_ENVIRONMENT = frozenset(
     ("user", "hadoop_user_name", "proxy_user", "hadoop_proxy_user", "token")
