@@ -9,13 +9,13 @@ from delta_maintenance.address import Address, StoreKind
 
 
 class StoreOptions(Protocol):
-    """The options of one store, taken apart. Hashable, and without secrets in its `repr`."""
+    """The parsed options of one store. Hashable, and without secrets in its `repr`."""
 
     def public(self) -> dict[str, str]:
         """The options that are no secrets, as they may be given again."""
 
     def secrets(self) -> dict[str, str | None]:
-        """The environment variables that mean the others.
+        """The environment variables that stand for the other options.
 
         None stands for a variable that must not be inherited.
         """
@@ -26,13 +26,13 @@ def parse_options(
     storage_options: Mapping[str, str] | None,
     environment: Mapping[str, str] | None = None,
 ) -> StoreOptions | None:
-    """What storage options mean for the store at an address; None for one that takes none.
+    """The storage options for the store at an address; None for a store without options.
 
     `environment` completes those of Google, Azure and HDFS, as the store itself would do.
     `InvalidRequestError` for an address or option that is not understood.
     """
     address = uri if isinstance(uri, Address) else Address.parse(uri)
-    # Each is loaded where it is asked for: no table waits for other stores.
+    # Each is loaded on demand, so that no table waits for other stores.
     match address.kind:
         case StoreKind.S3:
             from delta_maintenance.storage.s3.options import S3Options
@@ -48,9 +48,9 @@ def parse_options(
             place = AzureAddress.of(address)
             return AzureOptions.parse(storage_options, place, environment)
         case StoreKind.HDFS:
-            from delta_maintenance.storage.hdfs.options import HdfsOptions
+            from delta_maintenance.storage.hdfs.options import parse_options as parse_hdfs_options
 
-            return HdfsOptions.parse(storage_options, address, environment)
+            return parse_hdfs_options(address, storage_options, environment)
         case _:
             return None
 
@@ -63,7 +63,7 @@ def options_over(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str
 
 
 def _meanings(name: str) -> set[tuple[str, str]]:
-    """What an option of this name is, by store."""
+    """The meanings of an option of this name, by store."""
     from delta_maintenance.storage.azure import options as azure_options
     from delta_maintenance.storage.gcs import options as gcs_options
     from delta_maintenance.storage.hdfs import options as hdfs_options

@@ -1,7 +1,7 @@
 """One client for the stores of many tables, for watchers of hundreds of tables.
 
-A client of an object store holds connections, credentials and the description of a whole API:
-megabytes, where a store of its own for every table would need each of them again.
+A client of an object store holds connections, credentials and the description of an API, several
+megabytes in all. Without sharing, the store of every table would need them again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from delta_maintenance.address import Address
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.core.request_failure import PAUSES
 from delta_maintenance.storage.gcs.options import GCSOptions
-from delta_maintenance.storage.hdfs.options import HdfsOptions
+from delta_maintenance.storage.hdfs.native_options import NativeOptions
+from delta_maintenance.storage.hdfs.webhdfs_options import WebHdfsOptions
 from delta_maintenance.storage.options import StoreOptions, parse_options
 from delta_maintenance.storage.s3.options import S3Options
 
@@ -25,7 +26,7 @@ class SharedClients:
     """Gives stores with the same options the same client. Thread-safe.
 
     A client lives as long as a store that has it. `pauses`, in seconds, come before each further
-    attempt of a request; none for a caller who comes back by itself.
+    attempt of a request. A caller that polls anyway needs none.
     """
 
     def __init__(self, *, pauses: Sequence[float] = PAUSES) -> None:
@@ -40,7 +41,7 @@ class SharedClients:
         """
         where = Address.parse(address)
         options = parse_options(where, storage_options, os.environ)
-        unbound = isinstance(options, S3Options | HdfsOptions)
+        unbound = isinstance(options, S3Options | NativeOptions | WebHdfsOptions)
         place = "" if unbound else _place(where, options)
         with self._lock:
             client = self._clients.get((options, place))
@@ -49,7 +50,7 @@ class SharedClients:
             return client
 
     def _new(self, options: StoreOptions | None, place: str) -> Any:
-        # Each is loaded where it is asked for: no table waits for the clients of other stores.
+        # Each is loaded on demand, so that no table waits for the clients of other stores.
         match options:
             case S3Options():
                 from delta_maintenance.storage.s3.client import S3Client
@@ -59,10 +60,10 @@ class SharedClients:
                 from delta_maintenance.storage.gcs.client import GCSClient
 
                 return GCSClient(options, place, pauses=self._pauses)
-            case HdfsOptions():
-                from delta_maintenance.storage.hdfs.client import HdfsClient
+            case NativeOptions() | WebHdfsOptions():
+                from delta_maintenance.storage.hdfs.clients import open_client
 
-                return HdfsClient(options, pauses=self._pauses)
+                return open_client(options, pauses=self._pauses)
             case AzureOptions():
                 from delta_maintenance.storage.azure.client import AzureClient
 
@@ -79,4 +80,4 @@ def _place(address: Address, options: StoreOptions | None) -> str:
 
 
 _READ_TIMEOUT = 20
-"""Seconds. One store that hangs shall not hold up the tables of the others for long."""
+"""Seconds. One store that hangs must not delay the tables of the others for long."""

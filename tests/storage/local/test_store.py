@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from killed_writers import check, play
 
 from delta_maintenance.errors import (
     CommitUnknownError,
@@ -41,6 +42,15 @@ class TestLocalStore(StoreContract):
 
     def contend(self, store: Store, paths: Sequence[str]) -> list[list[Put]]:
         return contend_in_processes(partial(LocalStore, store.root), paths)
+
+
+@pytest.mark.process
+def test_of_writers_that_are_killed_no_partial_file_is_seen_and_no_win_is_lost(
+    tmp_path: Path,
+) -> None:
+    paths = [f"_delta_log/{version:020}.json" for version in range(60)]
+    winners = play(partial(LocalStore, tmp_path / "t"), paths, kills=12)
+    check(LocalStore(tmp_path / "t"), paths, winners)
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ class RequestFailure(Exception):
 def patiently(
     attempt: Callable[[], T], sleep: Callable[[float], None], pauses: Sequence[float] = PAUSES
 ) -> T:
-    """Repeats what may be repeated without harm. The last failure when patience ends."""
+    """Repeats what may be repeated without harm. The last failure after the last attempt."""
     for pause in pauses:
         try:
             return attempt()

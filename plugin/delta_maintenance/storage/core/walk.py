@@ -23,11 +23,11 @@ _FILES_PER_BATCH = 1 << 15
 
 @dataclass(slots=True)
 class Listing:
-    """What some directories hold, by paths relative to the store's root."""
+    """The content of some directories, by paths relative to the store's root."""
 
     files: list[str] = field(default_factory=list)
     sizes: list[int | None] = field(default_factory=list)
-    """Of the files, in bytes; empty where the store would have to ask file by file."""
+    """Of the files, in bytes; empty if the store would have to ask for each file."""
     modified: list[int | None] = field(default_factory=list)
     """Of the files, in milliseconds since 1970-01-01 UTC; empty like the sizes."""
     entered: list[str] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Listing:
     """Directories that are still to be entered."""
 
     def take(self, other: Listing) -> None:
-        """Adds another listing, except for what is still to be entered there."""
+        """Adds another listing, without the directories that are still to be entered there."""
         self.files += other.files
         self.sizes += other.sizes
         self.modified += other.modified
@@ -71,9 +71,9 @@ class Listing:
 def walk(scan: Callable[[str], Listing], directory: str, *, parallel: int) -> Iterator[pa.Table]:
     """Lists a directory and all that it leads to, in batches, some directories at a time.
 
-    `scan` lists one directory. What it raises ends the walk. The newest found is listed next, so
-    that directories follow soon after those above them. `RefusedError` for a directory whose path
-    is longer than `MOST_PATH_LENGTH`.
+    `scan` lists one directory. An error that it raises ends the walk. The newest directory is
+    listed next, so that directories follow soon after those above them. `RefusedError` for a
+    directory whose path is longer than `MOST_PATH_LENGTH`.
     """
     pending, running = [directory], deque[Future[Listing]]()
     found = Listing()

@@ -50,7 +50,7 @@ class OpenDirectories:
             os.close(here)
 
     def close(self) -> None:
-        """Closes what is held. Blocks that are still under way keep their own descriptors."""
+        """Closes the descriptors. Blocks that are still running keep their own."""
         with self._lock:
             self._closed = True
             while self._open:

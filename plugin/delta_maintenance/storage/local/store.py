@@ -1,4 +1,4 @@
-"""A store on a POSIX file system, durable and atomic where the file system has hard links."""
+"""A store on a POSIX file system, durable and atomic if the file system has hard links."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class LocalStore(Store):
         with self._translated(path, missing=True):
             descriptor, size = self._opened(path)
             try:
-                # One more than there should be: the end is where nothing comes any more.
+                # One byte more than expected: only an empty read proves the end of the file.
                 data = os.read(descriptor, size + 1)
                 if len(data) != size:
                     data += _rest(descriptor)
@@ -142,7 +142,7 @@ class LocalStore(Store):
         return tuple(dict.fromkeys((self.root, os.path.abspath(self.root), self._base)))
 
     def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
-        # Here as below: who lists no tree need not load pyarrow.
+        # Here and below, so that only listings of trees load pyarrow.
         from delta_maintenance.storage.local import walk as local_tree
 
         return local_tree.list_tree(self._entering, check_directory(directory), skip)
@@ -277,7 +277,7 @@ class LocalStore(Store):
                 parent = cleanup.enter_context(self._directory(segments, create=True))
                 temporary = _Temporary(parent, name, f".{name}.{self._new_id()}.tmp")
                 cleanup.callback(temporary.discard)
-            # What the block raises is its own: a missing input of its is no failure of the store.
+            # Errors of the block are passed on: its missing input is no failure of the store.
             yield temporary
 
     def _link(self, temporary: _Temporary) -> Put:
@@ -358,7 +358,7 @@ class _Temporary:
             return None
 
     def discard(self) -> None:
-        # Neither can undo what was already achieved, and a left-over is only clutter.
+        # A failure here does not undo the commit. A temporary file that remains is harmless.
         with suppress(OSError):
             os.close(self.descriptor)
         with suppress(OSError):

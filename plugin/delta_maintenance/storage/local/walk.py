@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 Enter = Callable[[str], AbstractContextManager[int]]
 """Gives the descriptor of a directory, by its path below the root, for the length of a block.
 
-The block's errors come out as errors of this library. `FileNotFoundError` where it is gone.
+The block's errors come out as errors of this library. `FileNotFoundError` if it is gone.
 """
 
 Entering = Callable[[], AbstractContextManager[Enter]]
@@ -47,7 +47,7 @@ def list_level(entering: Entering, directory: str) -> pa.Table:
 
 
 def statuses(entering: Entering, paths: Iterable[str]) -> pa.Table:
-    """See `Store.statuses`. What is no plain file is not there."""
+    """See `Store.statuses`. Only plain files count."""
 
     def look(here: int, names: list[str], within: str) -> pa.Table:
         there, sizes, times = [], [], []
