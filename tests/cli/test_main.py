@@ -286,7 +286,7 @@ def test_what_was_passed_over_is_a_warning_on_stderr_and_not_on_stdout(
     builder.truncate(builder.checkpoint(1)[0], 100)
     outcome = cli("inspect", builder.store.root, "--json")
     assert outcome.status == 0
-    assert outcome.err.startswith("delta-maintenance: warning: passed over ")
+    assert outcome.err.startswith("delta-maintenance: warning: skipped ")
     assert outcome.document["log"]["checkpoint"] is None
     assert len(outcome.document["log"]["warnings"]) == 1
 
@@ -297,7 +297,7 @@ def test_a_process_prints_the_result_on_stdout_and_nothing_else(builder: TableBu
     run = command("checkpoint", builder.store.root, "--json", "-v")
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout)["status"] == "written"
-    assert "warning: passed over" in run.stderr
+    assert "warning: skipped" in run.stderr
 
 
 @pytest.mark.process

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from canaries import SECRET
 from dagster.components.core.package_entry import get_package_objects_in_module
 from dagster.components.resolved.errors import ResolutionException
 from dagster.components.testing.utils import create_defs_folder_sandbox
+from hostile.canaries import SECRET
 from pydantic import ValidationError
 
 import delta_maintenance_dagster

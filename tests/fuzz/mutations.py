@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from bombs import BOMBS
+from hostile.bombs import BOMBS
 from tests.fuzz.tables import Files
 
 from delta_maintenance.testing import actions as log

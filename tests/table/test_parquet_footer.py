@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from encrypted_files import encrypted
+from hostile.encrypted_files import encrypted
 from hypothesis import given
 from hypothesis import strategies as st
 from rewrites.data_files import parquet

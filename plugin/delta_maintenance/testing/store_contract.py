@@ -430,7 +430,7 @@ def contend_in_processes(open_one: Callable[[], Store], paths: Sequence[str]) ->
     Each opens a store of its own by `open_one`, which is pickled on the way to it.
     """
     processes = multiprocessing.get_context("forkserver")
-    # Loaded once instead of by each; what is not installed is passed over.
+    # Loaded once instead of by each; packages that are not installed are skipped.
     processes.set_forkserver_preload([__name__, "s3fs", "google.auth", "azure.identity"])
     starting = processes.Barrier(CONTENDERS, timeout=PATIENCE_SECONDS)
     receivers, contenders = [], []

@@ -651,7 +651,7 @@ def test_plans_and_results_make_the_round_trip() -> None:
     assert {repair.action for repair in plan.repairs} == {"rewrite-hint", "remove-missing-files"}
     assert plan.reason == (
         "1 damaged-hint (warning), 1 missing-data-file (corrupt); "
-        "to be repaired: rewrite-hint, remove-missing-files"
+        "planned repairs: rewrite-hint, remove-missing-files"
     )
     left = fsck.plan(table.open(), now=NOW).reason
     assert left == "1 missing-removed-file (note); no repair is planned"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kill_points import Ended, nursery
+from kills.kill_points import Ended, nursery
 from rewrites import killed_rewrites
 from rewrites.data_files import ROW_ID, ROW_VERSION
 from rewrites.rewritten_tables import Rewritten

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from killed_writers import check, play
+from kills.killed_writers import check, play
 from servers.hdfs_cluster import HdfsCluster, make_empty_files
 from servers.rpc_faults import WRITES, serve_rpc_faults
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killed_writers import check, play
+from kills.killed_writers import check, play
 
 from delta_maintenance.errors import (
     CommitUnknownError,

@@ -76,18 +76,18 @@ def newest_sound_checkpoint(
     It is complete, the commit of its version exists, and it has been read: all parts, all sidecars,
     protocol, metadata and the key of every file. Also returns why newer checkpoints were skipped.
     """
-    passed_over = []
+    skipped = []
     for files in reversed(listing.checkpoints):
         if files.version > version:
             continue
         if files.version not in listing.commits:
-            passed_over.append(f"passed over {files.name}: the commit of its version is gone")
+            skipped.append(f"skipped {files.name}: the commit of its version is gone")
             continue
         try:
-            return _opened(store, files), tuple(passed_over)
+            return _opened(store, files), tuple(skipped)
         except UnusableCheckpointError as error:
-            passed_over.append(f"passed over {files.name}: {error.problem}")
-    return None, tuple(passed_over)
+            skipped.append(f"skipped {files.name}: {error.problem}")
+    return None, tuple(skipped)
 
 
 def referenced_sidecars(store: Store, listing: LogListing, *, oldest: int) -> frozenset[str]:

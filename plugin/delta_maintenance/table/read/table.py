@@ -344,7 +344,7 @@ _UNASKED_CATALOG = (
 
 
 def _passed_over(file: str | None, problem: str) -> str:
-    return f"passed over {file}: {problem}"
+    return f"skipped {file}: {problem}"
 
 
 def _compaction_problem(data: bytes, name: str) -> str | None:

@@ -48,7 +48,7 @@ def nursery(work: str, folder: Path) -> Iterator[Nursery]:
     """A nursery for `work`, which is `module:function` and gets the root of a table."""
     told = folder / "told.json"
     with subprocess.Popen(
-        [sys.executable, "-m", "kill_points", work, str(told)],
+        [sys.executable, "-m", "kills.kill_points", work, str(told)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
