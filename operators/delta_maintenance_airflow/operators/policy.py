@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
     from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.execute import Lease
     from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
     from delta_maintenance_airflow.spark.submission import SparkSubmission
 
@@ -122,9 +124,10 @@ class DeltaAssessOperator(BaseOperator):
 class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
     """Does on one table what its policy says is due, in order, one operation after the other.
 
-    Whoever else works on the same table by a policy, in whichever Dag, has it first: then this task
-    is skipped. The result goes to XCom, small and flat, and to the health page; a table that cannot
-    be finished fails the task, which is retried where that may help. Two at a time do no harm.
+    While another task changes the same table, in whichever Dag, this task is skipped. A task that
+    changes nothing hinders no other. The result goes to XCom, small and flat, and to the health
+    page; a table that cannot be finished fails the task, which is retried where that may help. Two
+    at a time do no harm.
 
     The event of every asset in `outlets` carries `delta_version`, `status` and `operations`. None
     of them may be the table's own asset where that has a watcher or wakes this very Dag.
@@ -163,14 +166,14 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
         with retrying_only_what_may_pass():
             table = self.policy_work().table(self.table.get("name"), self.table.get("uri"))
             store = assessment_store()
+            lease = partial(leases(store).held, table.name, holder=holder(context))
             try:
-                with leases(store).held(table.name, holder=holder(context)):
-                    result = self.work(table, context, entry_of(store, table.name))
-                    store.save(
-                        result.after or result.before or _nothing(result),
-                        run=result,
-                        link=link_to(context),
-                    )
+                result = self.work(table, context, entry_of(store, table.name), lease)
+                store.save(
+                    result.after or result.before or _nothing(result),
+                    run=result,
+                    link=link_to(context),
+                )
             except BusyError as error:
                 facts = {"name": table.name, "uri": table.uri, "status": "busy", "problem": None}
                 context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=facts)
@@ -186,9 +189,9 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
         return AirflowSkipException(str(error))
 
     def work(
-        self, table: PolicyTable, context: Context, known: AssessmentEntry | None
+        self, table: PolicyTable, context: Context, known: AssessmentEntry | None, lease: Lease
     ) -> RunResult:
-        """Does it."""
+        """Runs what is due. `lease` keeps other tasks from the table while it is changed."""
         from delta_maintenance import clock
         from delta_maintenance.policies.approval import Approvals
         from delta_maintenance.policies.pending import still_asked
@@ -205,6 +208,7 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
             ),
             plan_only=plan_only,
             submit=submitter(context, task_key(self, context), self._submissions.append),
+            lease=lease,
             progress=LoggedProgress(self.log),
         )
 

@@ -13,15 +13,15 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from delta_maintenance import clock
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.execute import Context, SubmitToSpark, carry_out
+from delta_maintenance.policies.execute import Context, Lease, SubmitToSpark, carry_out
 from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
-from delta_maintenance.policies.run import RunStatus
+from delta_maintenance.policies.run import RunStatus, claimed_once
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
 
@@ -46,6 +46,7 @@ def run_operation(
     plan_only: bool = False,
     approved: ApprovedPlan | None = None,
     submit: SubmitToSpark | None = None,
+    lease: Lease | None = None,
     progress: Progress | None = None,
     now: Callable[[], Any] = clock.now,
     new_id: clock.NewId = clock.new_id,
@@ -53,8 +54,9 @@ def run_operation(
     """Runs one operation on the table. Returns the same record as `policies.run`.
 
     `options` are fields of the operation's Options, which override those of the policy. With
-    `approved`, it runs only if its plan has the approved effect. Errors of the library are
-    returned, not raised.
+    `approved`, it runs only if its plan has the approved effect. `lease` is taken before the first
+    change, if there is one. Errors of the library are returned, not raised, except the `BusyError`
+    of `lease`.
     """
     started, record = now(), find(operation)
 
@@ -82,22 +84,24 @@ def run_operation(
         )
     at_once = policy_table.model_copy(update={"rules": policy_table.rules.asking_for(record.name)})
     forced = assess(at_once, (), before)
-    context = Context(
-        table=table,
-        policy_table=policy_table,
-        submit=submit,
-        progress=progress,
-        now=now,
-        new_id=new_id,
-        plans_on_spark=submit is not None,
-    )
-    outcome = _outcome(
-        context,
-        record,
-        lambda: _asked(policy_table, record, forced, options or {}),
-        plan_only=plan_only,
-        approved=approved,
-    )
+    with claimed_once(lease) as claim:
+        context = Context(
+            table=table,
+            policy_table=policy_table,
+            submit=submit,
+            progress=progress,
+            now=now,
+            new_id=new_id,
+            plans_on_spark=submit is not None,
+            claim=claim,
+        )
+        outcome = _outcome(
+            context,
+            record,
+            lambda: _asked(policy_table, record, forced, options or {}),
+            plan_only=plan_only,
+            approved=approved,
+        )
     runs = tuple(last_runs)
     # The others are never due, however long ago they ran.
     if record.policy is not None and outcome.status not in ("planned", "stopped"):
@@ -124,6 +128,7 @@ def run_plans(
     *,
     last_runs: Sequence[LastRun] = (),
     submit: SubmitToSpark | None = None,
+    lease: Lease | None = None,
     progress: Progress | None = None,
     now: Callable[[], Any] = clock.now,
     new_id: clock.NewId = clock.new_id,
@@ -141,6 +146,7 @@ def run_plans(
             last_runs=last_runs,
             approved=plan,
             submit=submit,
+            lease=lease,
             progress=progress,
             now=now,
             new_id=new_id,
@@ -170,6 +176,8 @@ def _outcome(
     try:
         asked = ask()
         outcome = carry_out(context, asked, commits_made=0, plan_only=plan_only, approved=approved)
+    except BusyError:
+        raise
     except DeltaMaintenanceError as error:
         outcome = OperationOutcome(
             operation=record.name,

@@ -8,18 +8,21 @@ follow from the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from typing import Literal
 
 from delta_maintenance import clock
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import BusyError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.policies.approval import Approvals
 from delta_maintenance.policies.assess import assess_table, failed_assessment
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.execute import (
     Context,
+    Lease,
     SubmitToSpark,
     carry_out,
     plan_for_approval,
@@ -55,6 +58,7 @@ def run(
     approvals: Approvals = _NO_APPROVALS,
     plan_only: bool = False,
     submit: SubmitToSpark | None = None,
+    lease: Lease | None = None,
     progress: Progress | None = None,
     now: Callable[[], datetime] = clock.now,
     new_id: clock.NewId = clock.new_id,
@@ -64,18 +68,30 @@ def run(
     An operation that needs an approval runs as `approvals` say; without one it ends as
     `needs-approval`, with the operation's Plan as its result. With `plan_only` nothing is changed,
     and each outcome has the Plan for the table as it is now. `submit` runs what is planned for
-    Spark; without it that fails. The library's errors are in the answer, and never raised.
+    Spark; without it that fails. `lease` is taken before the first change and held until the end;
+    a run that changes nothing never takes it. The library's errors are part of the result; only the
+    `BusyError` of `lease` is raised.
     """
-    context = Context(
-        table=table,
-        policy_table=policy_table,
-        submit=submit,
-        progress=progress,
-        now=now,
-        new_id=new_id,
-        plans_on_spark=approvals.plans_on_spark,
-    )
-    return _Run(context, {each.operation: each for each in last_runs}, approvals, plan_only).run()
+    with claimed_once(lease) as claim:
+        context = Context(
+            table=table,
+            policy_table=policy_table,
+            submit=submit,
+            progress=progress,
+            now=now,
+            new_id=new_id,
+            plans_on_spark=approvals.plans_on_spark,
+            claim=claim,
+        )
+        known = {each.operation: each for each in last_runs}
+        return _Run(context, known, approvals, plan_only).run()
+
+
+@contextmanager
+def claimed_once(lease: Lease | None) -> Iterator[Callable[[], object]]:
+    """A function that takes the lease at its first call. The lease ends with the block."""
+    with ExitStack() as held:
+        yield cache(lambda: held.enter_context(lease()) if lease is not None else None)
 
 
 def failed_run(
@@ -188,6 +204,8 @@ class _Run:
                     plan_only=self.plan_only,
                     approved=approved,
                 )
+        except BusyError:
+            raise
         except DeltaMaintenanceError as error:
             outcome = _failed(blank, error, self.context.table.uri)
         outcome = replace(outcome, seconds=(self.context.now() - now).total_seconds())
