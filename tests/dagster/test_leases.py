@@ -45,9 +45,12 @@ def test_another_run_has_the_table(
     instance_with_pools: dg.DagsterInstance, running: Callable[[], str]
 ) -> None:
     first, second = running(), running()
-    with lease(instance_with_pools, first)():
-        with pytest.raises(BusyError, match=first), lease(instance_with_pools, second)():
-            raise AssertionError("entered together")
+    with (
+        lease(instance_with_pools, first)(),
+        pytest.raises(BusyError, match=first),
+        lease(instance_with_pools, second)(),
+    ):
+        raise AssertionError("entered together")
     with lease(instance_with_pools, second)():
         pass
     assert not instance_with_pools.event_log_storage.get_concurrency_info(POOL).claimed_slots

@@ -17,7 +17,6 @@ from delta_maintenance.testing.actions import add, features
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import DeltaTable, build_definitions, memory
 from delta_maintenance_dagster.health.log_picture import log_svg
-from delta_maintenance_dagster.leases import InstanceLease, limit_to_one
 
 Load = Callable[..., dg.Definitions]
 TABLE = dg.AssetKey(["lake", "events"])
