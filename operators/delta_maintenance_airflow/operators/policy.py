@@ -387,4 +387,7 @@ def _version(assessment: Assessment | None) -> int | None:
 
 def _told(assessment: Assessment) -> str:
     due = ", ".join(f"{each.operation} ({each.reason})" for each in assessment.due)
-    return f"{assessment.name}: {due or assessment.problem or assessment.status}"
+    if due or assessment.problem:
+        return f"{assessment.name}: {due or assessment.problem}"
+    why = "; ".join(f"{each.operation} {each.reason}" for each in assessment.operations)
+    return f"{assessment.name}: {assessment.status}: {why or 'its policy asks for nothing'}"
