@@ -56,7 +56,7 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
         raise ValueError(
             "a Delta asset is delta://SCHEME/PLACE/PATH, such as delta://s3/lake/orders"
         )
-    return uri._replace(path=f"/{uri.path.strip('/')}", query="", fragment="")
+    return uri._replace(path=f"/{uri.path.strip('/')}", fragment="")
 
 
 def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset | None:

@@ -46,6 +46,12 @@ def test_an_asset_has_one_form(airflow_db: None) -> None:
     assert Asset("a", uri="delta://s3/lake/orders/").uri == "delta://s3/lake/orders"
 
 
+def test_the_maintenance_of_a_table_is_an_asset_of_its_own(airflow_db: None) -> None:
+    maintenance = Asset("a", uri="delta://s3/lake/orders?maintenance=run")
+    assert maintenance.uri == "delta://s3/lake/orders?maintenance=run"
+    assert table_uri(maintenance.uri) == "s3://lake/orders"
+
+
 @pytest.mark.parametrize("uri", ["delta://s3", "delta:///lake/t", "delta://s3/"])
 def test_an_asset_that_names_no_table_is_refused(uri: str) -> None:
     with pytest.raises(ValueError, match="delta://"):
