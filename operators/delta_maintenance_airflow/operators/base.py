@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance import clock
@@ -53,7 +53,7 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
     operation: ClassVar[str]
     """The verb of the command line. All else about the operation is in its record."""
 
-    operator_extra_links = (HealthPageLink(), ReportLink())
+    operator_extra_links: Collection[BaseOperatorLink] = (HealthPageLink(), ReportLink())
     template_fields: Sequence[str] = ("table_uri", "options", "plan_only", "delta_conn_id")
     template_fields_renderers = {"options": "json"}
     ui_color = "#00add4"
