@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from delta_maintenance_airflow import __version__
+from delta_maintenance_airflow import URL_PREFIX, __version__
 
 _INTEGRATION = "Delta Lake"
 _PACKAGE = "delta_maintenance_airflow"
@@ -28,7 +28,7 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": _INTEGRATION,
                 "external-doc-url": "https://delta.io/",
-                "logo": "/docs/images/logo.svg",
+                "logo": f"{URL_PREFIX}/static/icon.svg",
                 "how-to-guide": ["/docs/airflow.md", "/docs/airflow-operators.md"],
                 "tags": ["software"],
             }
