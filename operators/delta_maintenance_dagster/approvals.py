@@ -54,7 +54,7 @@ def build_approval_job(
         required_resource_keys=set().union(*(found.required for found in each.values())),
     )
     def run_approved_plans(context: dg.OpExecutionContext, config: ApprovalConfig) -> None:
-        plans = _approved(context, config)
+        plans = _approved(context, config, tables)
         runs = [
             TableRun(context=context, table=table, resources=each[table.uri])
             for table in tables
@@ -93,15 +93,25 @@ def build_approval_job(
 
 
 def _approved(
-    context: dg.OpExecutionContext, config: ApprovalConfig
+    context: dg.OpExecutionContext, config: ApprovalConfig, tables: Sequence[DeltaTable]
 ) -> dict[str, list["PendingPlan"]]:
-    """The approved plans, by the address of their table."""
+    """The approved plans that still wait, by the address of their table.
+
+    A retry of the step does not find those that it has run.
+    """
+    shown = {
+        (plan.uri, plan.operation): plan
+        for left in memory.recall_run(context.instance, config.run_id)
+        for plan in left.pending
+    }
     found: dict[str, list[PendingPlan]] = {}
-    for left in memory.recall_run(context.instance, config.run_id):
-        for plan in left.pending:
-            if config.tables and not {plan.name, plan.uri} & set(config.tables):
+    for table in tables:
+        if config.tables and not {table.policy.name, table.uri} & set(config.tables):
+            continue
+        for waiting in memory.recall(context.instance, table).pending:
+            plan = shown.get((table.uri, waiting.operation))
+            if plan is None or plan.plan.comes_to != waiting.plan.comes_to:
                 continue
-            if config.operations and plan.operation not in config.operations:
-                continue
-            found.setdefault(plan.uri, []).append(plan)
+            if not config.operations or plan.operation in config.operations:
+                found.setdefault(table.uri, []).append(plan)
     return found

@@ -133,7 +133,7 @@ class InstanceLease:
 
 
 def limit_to_one(instance: dg.DagsterInstance, pool: str) -> None:
-    """Gives a pool without a limit of its own the limit of one; other limits are kept."""
+    """Gives a pool without a limit of its own, or with none but zero, the limit of one."""
     info = instance.event_log_storage.get_concurrency_info(pool)
-    if info.slot_count == 0 or info.using_default_limit:
+    if info.using_default_limit or info.slot_count == 0:
         instance.event_log_storage.set_concurrency_slots(pool, 1)

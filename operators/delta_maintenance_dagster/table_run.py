@@ -98,22 +98,23 @@ class TableRun:
         from delta_maintenance.policies.pending import still_asked
         from delta_maintenance.policies.run import run
 
-        known = memory.recall(self.context.instance, self.table)
-        result = run(
-            self._opened(),
-            self.table.policy,
-            last_runs=known.last_runs,
-            approvals=Approvals(
-                operations=approve,
-                asked=still_asked(known.pending, (), now=clock.now()),
-                plans_on_spark=not plan_only,
-            ),
-            plan_only=plan_only,
-            submit=self._submit,
-            lease=self._lease,
-            progress=LoggedProgress(self.context.log),
-        )
-        return self._ended(result, known)
+        def work(table: Table, known: memory.Memory) -> RunResult:
+            return run(
+                table,
+                self.table.policy,
+                last_runs=known.last_runs,
+                approvals=Approvals(
+                    operations=approve,
+                    asked=still_asked(known.pending, (), now=clock.now()),
+                    plans_on_spark=not plan_only,
+                ),
+                plan_only=plan_only,
+                submit=self._submit,
+                lease=self._lease,
+                progress=LoggedProgress(self.context.log),
+            )
+
+        return self._on_table(work)
 
     def on_demand(
         self, operation: str, options: Mapping[str, Any], *, plan_only: bool = False
@@ -121,35 +122,37 @@ class TableRun:
         """Runs one operation, due or not, with the options of the policy below `options`."""
         from delta_maintenance.policies.on_demand import run_operation
 
-        known = memory.recall(self.context.instance, self.table)
-        result = run_operation(
-            self._opened(),
-            self.table.policy,
-            operation,
-            options=options,
-            last_runs=known.last_runs,
-            plan_only=plan_only,
-            submit=self._submit,
-            lease=self._lease,
-            progress=LoggedProgress(self.context.log),
-        )
-        return self._ended(result, known)
+        def work(table: Table, known: memory.Memory) -> RunResult:
+            return run_operation(
+                table,
+                self.table.policy,
+                operation,
+                options=options,
+                last_runs=known.last_runs,
+                plan_only=plan_only,
+                submit=self._submit,
+                lease=self._lease,
+                progress=LoggedProgress(self.context.log),
+            )
+
+        return self._on_table(work)
 
     def approved(self, plans: Sequence[ApprovedPlan]) -> Ending:
         """Runs approved plans, each only if it still has the approved effect."""
         from delta_maintenance.policies.on_demand import run_plans
 
-        known = memory.recall(self.context.instance, self.table)
-        result = run_plans(
-            self._opened(),
-            self.table.policy,
-            plans,
-            last_runs=known.last_runs,
-            submit=self._submit,
-            lease=self._lease,
-            progress=LoggedProgress(self.context.log),
-        )
-        return self._ended(result, known)
+        def work(table: Table, known: memory.Memory) -> RunResult:
+            return run_plans(
+                table,
+                self.table.policy,
+                plans,
+                last_runs=known.last_runs,
+                submit=self._submit,
+                lease=self._lease,
+                progress=LoggedProgress(self.context.log),
+            )
+
+        return self._on_table(work)
 
     def evaluate_checks(self, ending: Ending, thresholds: HealthThresholds) -> None:
         """Records the health checks: the table has just been assessed."""
@@ -167,13 +170,19 @@ class TableRun:
             instance=self.context.instance, pool=self.table.pool, run_id=self.context.run.run_id
         )
 
-    def _opened(self) -> Table:
-        storage = self.resources.storage.resolve(self.context.resources)
+    def _on_table(self, work: Callable[[Table, memory.Memory], RunResult]) -> Ending:
+        """Opens the table and runs the work. A table that cannot be opened is a failed run."""
+        from delta_maintenance.policies.run import failed_run
+
+        known = memory.recall(self.context.instance, self.table)
+        policy = self.table.policy
         try:
-            return storage.open_table(self.table.policy)
+            table = self.resources.storage.resolve(self.context.resources).open_table(policy)
         except DeltaMaintenanceError as error:
-            problem = in_dagster(str(error.located(table=self.table.uri)))
-            raise dg.Failure(problem, allow_retries=error.retryable) from error
+            result = failed_run(policy, error, now=clock.now(), last_runs=known.last_runs)
+        else:
+            result = work(table, known)
+        return self._ended(result, known)
 
     def _submit(
         self, policy_table: PolicyTable, due: AssessedOperation, *, plan_only: bool = False
@@ -198,8 +207,6 @@ class TableRun:
             raise error.located(table=policy_table.uri) from error.__cause__
 
     def _ended(self, result: RunResult, known: memory.Memory) -> Ending:
-        from delta_maintenance.policies.pending import pending_of
-
         log = self.context.log
         for assessed in _operations(result.before):
             log.info(f"{assessed.operation}: {assessed.status}, {in_dagster(assessed.reason)}")
@@ -207,9 +214,18 @@ class TableRun:
             reason = in_dagster(outcome.reason)
             log.info(f"{outcome.operation} on {outcome.engine}: {outcome.status}; {reason}")
         log.info(f"{self.table.uri}: {result.status}")
-        due = {each.operation for each in _operations(result.after or result.before)}
-        pending = pending_of(result, [plan for plan in known.pending if plan.operation in due])
-        return Ending(table=self.table, result=result, pending=pending)
+        return Ending(table=self.table, result=result, pending=_waiting(result, known.pending))
+
+
+def _waiting(result: RunResult, before: Sequence[PendingPlan]) -> tuple[PendingPlan, ...]:
+    """The plans that wait after a run: without those of operations that are no longer due."""
+    from delta_maintenance.policies.pending import pending_of
+
+    latest = result.after or result.before
+    if result.status == "planned" or latest is None or latest.status == "failed":
+        return tuple(before)
+    due = {each.operation for each in latest.operations if each.status != "not-due"}
+    return pending_of(result, [plan for plan in before if plan.operation in due])
 
 
 def all_of(

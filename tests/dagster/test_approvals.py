@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -20,6 +22,8 @@ LONG_AGO = 1_600_000_000_000
 @pytest.fixture
 def definitions(table: TableBuilder, load: Load) -> dg.Definitions:
     """A table with one old removed file, whose vacuum needs an approval."""
+    for file in Path(table.store.root).glob("*.parquet"):
+        os.utime(file, (LONG_AGO / 1000, LONG_AGO / 1000))
     table.commit(
         [
             remove(
@@ -58,10 +62,6 @@ def told(instance: dg.DagsterInstance) -> dict[str, Any]:
     return {name: each.value for name, each in event.asset_materialization.metadata.items()}
 
 
-def files(table: TableBuilder) -> list[str]:
-    return [name for name in table.names() if name == "0.parquet"]
-
-
 def test_a_run_is_blocked_although_it_did_something_and_lists_what_waits(
     table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
@@ -88,6 +88,7 @@ def test_approving_a_run_carries_out_its_plans_and_nothing_waits_afterwards(
     facts = told(instance)
     assert facts["status"] == "done"
     assert facts["files_deleted"] == 1
+    assert not Path(table.store.root, "0.parquet").exists()
     assert "waiting_plans" not in facts
     assert {e.check_name: e.passed for e in result.get_asset_check_evaluations()}["approvals"]
     assert approve(definitions, instance, run_id=result.run_id).success is False
@@ -102,6 +103,16 @@ def test_a_plan_that_waits_is_not_made_again_and_can_be_approved_by_a_later_run(
     assert facts["status"] == "blocked"
     assert facts["results"] == {}
     assert approve(definitions, instance, run_id=later.run_id).success
+
+
+def test_a_run_that_only_plans_leaves_what_waits(
+    table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    first = blocked_run(definitions, instance)
+    job = definitions.resolve_job_def("delta_maintenance")
+    config = {"ops": {OP: {"config": {"plan_only": True}}}}
+    assert job.execute_in_process(instance=instance, run_config=config).success
+    assert approve(definitions, instance, run_id=first.run_id).success
 
 
 def test_a_plan_whose_effect_has_changed_does_not_run(
@@ -147,4 +158,4 @@ def test_an_approval_of_nothing_fails_and_says_so(
 
 def test_no_job_asks_for_approvals_that_no_policy_requires(table: TableBuilder, load: Load) -> None:
     definitions = load(tables=[{"uri": table.store.root, "key": "lake/events"}])
-    assert not definitions.resolve_repository_def().has_job("delta_maintenance_approve")
+    assert not definitions.get_repository_def().has_job("delta_maintenance_approve")

@@ -77,8 +77,7 @@ def test_a_run_may_select_some_tables_of_a_step(
 def test_a_table_that_fails_does_not_stop_the_others_of_its_step(
     lake: list[TableBuilder], load: Load, instance: dg.DagsterInstance
 ) -> None:
-    (log,) = [name for name in lake[0].names() if name.endswith("00000000000000000002.json")]
-    Path(lake[0].store.root, log).write_bytes(b"{")
+    Path(lake[0].store.root, "_delta_log", f"{2:020}.json").write_bytes(b"{")
     definitions = load(**attributes(lake, execution={"tables_per_step": 3}))
     job = definitions.resolve_job_def("delta_maintenance")
     result = job.execute_in_process(instance=instance, raise_on_error=False)
@@ -111,6 +110,21 @@ def test_the_component_chooses_the_executor_of_its_jobs(
     definitions = load(**attributes(lake, execution=execution))
     assert definitions.resolve_job_def("delta_maintenance").executor_def.name == name
     assert definitions.resolve_job_def("delta_maintenance_health").executor_def.name == name
+
+
+def test_a_table_that_cannot_be_opened_does_not_stop_the_others_of_its_step(
+    lake: list[TableBuilder], load: Load, instance: dg.DagsterInstance
+) -> None:
+    given = attributes(lake, execution={"tables_per_step": 3})
+    given["tables"][0] = {
+        "uri": "s3://lake/t0",
+        "key": "lake/t0",
+        "storage": {"options": {"AWS_REGION": "${env:NOT_SET_HERE}"}},
+    }
+    job = load(**given).resolve_job_def("delta_maintenance")
+    result = job.execute_in_process(instance=instance, raise_on_error=False)
+    assert not result.success
+    assert [has_checkpoint(table) for table in lake] == [False, True, True]
 
 
 # Materialize all

@@ -39,7 +39,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def loaded(title: str) -> dg.Definitions:
     """The definitions of a recipe in Python: its own, and those of its component."""
     module = ModuleType("recipe")
-    exec(compile(recipe(title), str(PAGE), "exec"), module.__dict__)
+    exec(compile(recipe(title), str(PAGE), "exec", dont_inherit=True), module.__dict__)
     context = dg.ComponentTree.for_test().load_context
     component: Any = module.__dict__["load"](context)
     return dg.Definitions.merge(module.__dict__["defs"], component_defs(component=component))
@@ -110,7 +110,7 @@ def test_after_every_n_materializations(lake: Path, instance: dg.DagsterInstance
     worn_table(lake)
     definitions = loaded("After every N")
     sensor = definitions.resolve_sensor_def("every_ten_materializations")
-    repository = definitions.resolve_repository_def()
+    repository = definitions.get_repository_def()
 
     def requested(cursor: str | None) -> tuple[list[dg.RunRequest], str | None]:
         with dg.build_sensor_context(
