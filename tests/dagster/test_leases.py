@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
@@ -187,7 +189,8 @@ def test_a_run_waits_for_another_one_on_its_table_and_then_does_its_work(
         waits.append(seconds)
         held.close()
 
-    monkeypatch.setattr(table_run.time, "sleep", sleep)
+    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+    monkeypatch.setattr(table_run, "time", clock)
     job = definitions.resolve_job_def("delta_maintenance")
     assert job.execute_in_process(instance=instance_with_pools).success
     assert waits == [table_run.PAUSE_SECONDS]
