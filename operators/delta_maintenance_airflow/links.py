@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HealthPageLink(BaseOperatorLink):
-    """To the page with the health of the table that a task is about."""
+    """Links to the health page of the table of a task."""
 
     name = "Table health"
 
@@ -53,7 +53,7 @@ class ReportLink(BaseOperatorLink):
 
 
 class SparkUILink(BaseOperatorLink):
-    """To the user interface of the Spark application; there as soon as the driver has told it."""
+    """Links to the user interface of the Spark application, once the driver has reported it."""
 
     name = "Spark UI"
 
@@ -62,7 +62,7 @@ class SparkUILink(BaseOperatorLink):
         return "delta_spark_ui"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        # Asked for once more when the task ends, in place of what was pushed while it ran.
+        # Called again when the task ends, instead of the value that was pushed while it ran.
         from airflow.sdk.execution_time.xcom import XCom
 
         address = XCom.get_value(ti_key=ti_key, key=self.xcom_key)

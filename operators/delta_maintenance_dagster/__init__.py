@@ -12,9 +12,8 @@ from delta_maintenance import __version__, renamed_modules
 if TYPE_CHECKING:
     from delta_maintenance_dagster.approvals import ApprovalConfig, build_approval_job
     from delta_maintenance_dagster.attributes import AssetAttributes, Freshness
-    from delta_maintenance_dagster.commits.sensor import build_commit_sensor
+    from delta_maintenance_dagster.commits.sensor import CommitSensor, build_commit_sensor
     from delta_maintenance_dagster.component import (
-        CommitSensor,
         DeltaMaintenanceComponent,
         DeltaTableEntry,
         Schedule,
@@ -53,7 +52,7 @@ __all__ = [
 _MODULES = {
     "ApprovalConfig": "approvals",
     "AssetAttributes": "attributes",
-    "CommitSensor": "component",
+    "CommitSensor": "commits.sensor",
     "DeltaMaintenanceComponent": "component",
     "DeltaSparkResource": "spark.spark_resource",
     "DeltaStorageResource": "resources",
@@ -86,7 +85,7 @@ DagsterLibraryRegistry.register("delta-maintenance", __version__, is_dagster_pac
 
 
 def __getattr__(name: str) -> Any:
-    # The models of policies take a moment to build: every code location loads the entry point of
+    # Creating the models of policies takes time, and every code location loads the entry point of
     # this package, whether or not it has Delta tables.
     if name in _MODULES:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

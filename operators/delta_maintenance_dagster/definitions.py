@@ -3,13 +3,15 @@
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
 import dagster as dg
 from pydantic import Field
 
+from delta_maintenance.moved_arguments import moved_arguments
 from delta_maintenance_dagster.approvals import build_approval_job
 from delta_maintenance_dagster.commits.observation import build_table_asset
-from delta_maintenance_dagster.commits.sensor import build_commit_sensor
+from delta_maintenance_dagster.commits.sensor import CommitSensor, build_commit_sensor
 from delta_maintenance_dagster.health.checks import HealthThresholds, build_health_step
 from delta_maintenance_dagster.maintenance import (
     RETRY_POLICY,
@@ -21,6 +23,14 @@ from delta_maintenance_dagster.resources import DeltaStorageResource
 from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource
 from delta_maintenance_dagster.table_run import Resources
 from delta_maintenance_dagster.tables import DeltaTable, require_unique_keys
+
+_THRESHOLDS = HealthThresholds()
+_SENSOR = CommitSensor()
+
+
+def _retry_policy(context: dg.ResolutionContext, given: Any) -> dg.RetryPolicy:
+    value = context.resolve_value(given)
+    return dg.RetryPolicy(max_retries=int(value["max_retries"]), delay=value.get("delay"))
 
 
 class Execution(dg.Model, dg.Resolvable):
@@ -45,6 +55,18 @@ class Execution(dg.Model, dg.Resolvable):
         default=None,
         description="A pool of the instance that limits the steps of all runs at the same time.",
     )
+    retry_policy: Annotated[
+        # A dg.RetryPolicy, which pydantic would take apart.
+        Any,
+        dg.Resolver(
+            _retry_policy,
+            model_field_type=dict[str, float],
+            description=(
+                "`max_retries` and `delay` in seconds, for temporary failures; by default two "
+                "retries after at least a minute."
+            ),
+        ),
+    ] = RETRY_POLICY
     with_other_assets: bool = Field(
         default=False,
         description=(
@@ -66,38 +88,55 @@ class Execution(dg.Model, dg.Resolvable):
         return None
 
 
+_EXECUTION = Execution()
+
+
+def _with_checks(given: HealthThresholds | None, moved: dict[str, Any]) -> HealthThresholds | None:
+    return (given or HealthThresholds()) if moved["checks"] else None
+
+
+def _with_retries(given: Execution | None, moved: dict[str, Any]) -> Execution:
+    return (given or _EXECUTION).model_copy(update=moved)
+
+
+def _with_sensor(given: CommitSensor | None, moved: dict[str, Any]) -> CommitSensor:
+    own = _SENSOR if given is None else given
+    return CommitSensor(
+        min_commits=moved.get("min_commits", own.min_commits),
+        interval_seconds=moved.get("sensor_interval_seconds", own.interval_seconds),
+    )
+
+
+@moved_arguments("execution", ("retry_policy",), _with_retries)
+@moved_arguments("thresholds", ("checks",), _with_checks)
+@moved_arguments("sensor", ("min_commits", "sensor_interval_seconds"), _with_sensor)
 def build_definitions(
     tables: Sequence[DeltaTable],
     *,
     name: str = "delta_maintenance",
     storage: DeltaStorageResource | str | None = None,
     spark: DeltaSparkResource | str | None = None,
-    thresholds: HealthThresholds | None = None,
-    checks: bool = True,
+    thresholds: HealthThresholds | None = _THRESHOLDS,
     group_name: str = "delta_maintenance",
-    retry_policy: dg.RetryPolicy = RETRY_POLICY,
-    execution: Execution | None = None,
-    min_commits: int = 1,
-    sensor_interval_seconds: int = 60,
+    sensor: CommitSensor = _SENSOR,
+    execution: Execution = _EXECUTION,
 ) -> dg.Definitions:
     """The assets of the tables and of their maintenance, health checks, jobs and a sensor.
 
-    `storage` and `spark` are resources, or the keys of resources that Dagster provides. The jobs
-    are NAME, NAME_health, and NAME_approve if the policy of a table requires approvals; the sensor
-    is NAME_commits.
+    `storage` and `spark` are resources, or the keys of resources that Dagster provides. Without
+    `thresholds`, tables have no health checks. The jobs are NAME, NAME_health, and NAME_approve if
+    the policy of a table requires approvals; the sensor is NAME_commits.
     """
     require_unique_keys(tables)
     if not tables:
         return dg.Definitions()
-    execution = execution or Execution()
     resources = Resources(
         storage=Reference(storage if storage is not None else DeltaStorageResource()),
         spark=Reference(spark if spark is not None else DeltaSparkResource()),
     )
-    thresholds = thresholds or HealthThresholds()
     settings = StepSettings(
-        thresholds=thresholds if checks else None,
-        retry_policy=retry_policy,
+        thresholds=thresholds,
+        retry_policy=execution.retry_policy,
         pool=execution.pool,
         with_other_assets=execution.with_other_assets,
     )
@@ -116,7 +155,8 @@ def build_definitions(
         build_health_step(
             some, name=f"{step}__health", storage=resources.storage, thresholds=thresholds
         )
-        for step, some in (steps if checks else ())
+        for step, some in steps
+        if thresholds is not None
     ]
     job = dg.define_asset_job(
         name,
@@ -128,7 +168,7 @@ def build_definitions(
         f"{name}_health",
         selection=dg.AssetSelection.checks(*health),
         executor_def=execution.executor(),
-        description="Holds the health of each Delta table against its policy.",
+        description="Compares the health of each Delta table with its policy.",
     )
     approved = [table for table in tables if table.policy.rules.approval]
     approval_job = build_approval_job(
@@ -151,8 +191,8 @@ def build_definitions(
                 name=f"{name}_commits",
                 job=job,
                 storage=resources.storage,
-                min_commits=min_commits,
-                interval_seconds=sensor_interval_seconds,
+                min_commits=sensor.min_commits,
+                interval_seconds=sensor.interval_seconds,
             )
         ],
     )

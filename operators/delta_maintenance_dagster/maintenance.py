@@ -41,7 +41,7 @@ def _required_options() -> str:
 RETRY_POLICY = dg.RetryPolicy(
     max_retries=2, delay=60, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
 )
-"""For temporary failures: an unavailable store, or a commit that another writer won."""
+"""For temporary failures: an unavailable store, or a commit that another writer made first."""
 
 
 class MaintenanceConfig(dg.Config):

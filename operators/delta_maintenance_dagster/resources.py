@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class DeltaStorageResource(dg.ConfigurableResource[Any]):
-    """How tables are reached: the storage options of their stores.
+    """Access to tables: the storage options of their stores.
 
-    Without options the environment of the process decides, as it does for every client of a store.
+    Without options, the environment of the process applies, as for every client of a store.
 
     .. code-block:: python
 
@@ -35,12 +35,12 @@ class DeltaStorageResource(dg.ConfigurableResource[Any]):
         repr=False,
         description=(
             "Storage options, as docs/stores.md lists them. Give secrets as `EnvVar` in Python and "
-            "as `${env:NAME}` in YAML: either is read where it is used, and shown nowhere."
+            "as `${env:NAME}` in YAML: both are read on use, and shown nowhere."
         ),
     )
 
     def storage_options(self, rule: "StorageRule", *, uri: str | None = None) -> dict[str, str]:
-        """The options for a store: these, and over them those of the policy.
+        """The options for a store: these, overridden by those of the policy.
 
         With an address, options that only other stores have are left out, because the tables of a
         component can be in several stores.
@@ -54,7 +54,7 @@ class DeltaStorageResource(dg.ConfigurableResource[Any]):
 
     def open_table(self, table: "PolicyTable") -> "Table":
         """The table at its address. Nothing is read yet."""
-        # Loads pyarrow, which the loading of definitions must not wait for.
+        # Imported here because it loads PyArrow; definitions must load fast.
         from delta_maintenance.policies.storage import open_policy_table
 
         return open_policy_table(table, partial(self.storage_options, uri=table.uri))

@@ -25,7 +25,7 @@ _YAML = dedent(
     type: TYPE
 
     attributes:
-      # What every table needs. `policy: policy.yaml` takes it from a file instead.
+      # The rules for all tables. `policy: policy.yaml` reads them from a file instead.
       defaults:
         checkpoint: {max_commits: 100}
         compact_log: true
@@ -45,7 +45,7 @@ _YAML = dedent(
 )
 _PYTHON = dedent(
     '''\
-    """Looks after Delta tables."""
+    """Maintains Delta tables."""
 
     import dagster as dg
 

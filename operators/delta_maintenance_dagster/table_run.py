@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from delta_maintenance import Table
     from delta_maintenance.policies.approval import ApprovedPlan
     from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.environment import RunEnvironment
     from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
     from delta_maintenance.policies.pending import PendingPlan
 
@@ -109,9 +109,7 @@ class TableRun:
                     plans_on_spark=not plan_only,
                 ),
                 plan_only=plan_only,
-                submit=self._submit,
-                lease=self._lease,
-                progress=LoggedProgress(self.context.log),
+                environment=self._environment,
             )
 
         return self._on_table(work)
@@ -130,9 +128,7 @@ class TableRun:
                 options=options,
                 last_runs=known.last_runs,
                 plan_only=plan_only,
-                submit=self._submit,
-                lease=self._lease,
-                progress=LoggedProgress(self.context.log),
+                environment=self._environment,
             )
 
         return self._on_table(work)
@@ -147,9 +143,7 @@ class TableRun:
                 self.table.policy,
                 plans,
                 last_runs=known.last_runs,
-                submit=self._submit,
-                lease=self._lease,
-                progress=LoggedProgress(self.context.log),
+                environment=self._environment,
             )
 
         return self._on_table(work)
@@ -165,9 +159,14 @@ class TableRun:
             self.context.log_event(evaluation)  # type: ignore[arg-type]
 
     @property
-    def _lease(self) -> Callable[[], AbstractContextManager[None]]:
-        return InstanceLease(
+    def _environment(self) -> RunEnvironment:
+        from delta_maintenance.policies.environment import RunEnvironment
+
+        lease = InstanceLease(
             instance=self.context.instance, pool=self.table.pool, run_id=self.context.run.run_id
+        )
+        return RunEnvironment(
+            submit=self._submit, lease=lease, progress=LoggedProgress(self.context.log)
         )
 
     def _on_table(self, work: Callable[[Table, memory.Memory], RunResult]) -> Ending:

@@ -42,12 +42,12 @@ class DeltaTable:
 
     @property
     def maintenance_key(self) -> dg.AssetKey:
-        """Beside the table's own key, below it."""
+        """The key of the table with a suffix."""
         return dg.AssetKey([*self.key.path, MAINTENANCE])
 
     @property
     def op_name(self) -> str:
-        """The key as a name of Python's."""
+        """The key as a valid Python name."""
         return "__".join(re.sub(r"\W", "_", part) for part in self.key.path)
 
     @property
@@ -62,13 +62,13 @@ class DeltaTable:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Those of the policy, as far as Dagster can write them."""
+        """The tags of the policy that are valid in Dagster."""
         keys = (re.sub(r"[^\w.-]+", "_", tag)[:63] for tag in self.policy.tags)
         return {key: "" for key in keys if key}
 
     @property
     def owners(self) -> list[str]:
-        """The policy's owner: an address stays one, everything else is a team."""
+        """The owner in the policy: an email address, or else a team."""
         owner = self.policy.owner
         if owner is None:
             return []
@@ -107,7 +107,7 @@ class DeltaTable:
 
 
 def asset_key_of(name: str) -> dg.AssetKey:
-    """The key that the name of a table suggests: `lake/orders` from `s3://lake/orders`."""
+    """The key for the name of a table: `lake/orders` from `s3://lake/orders`."""
     parts = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:/+", "", name).strip("/").split("/")
     return dg.AssetKey([part for part in parts if part] or ["table"])
 

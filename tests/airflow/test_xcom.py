@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 from hypothesis import given
 from hypothesis import strategies as st
+from suite.airflow_versions import AirflowFailException
 from worn_tables import BY_VERB, Case, worn_table
 
 from delta_maintenance.testing.actions import add

@@ -140,6 +140,7 @@ def test_commits_of_others_that_do_not_change_the_plan_are_no_obstacle(
     table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     first = blocked_run(definitions, instance)
+    Path(table.store.root, "new.parquet").write_bytes(b"x")
     table.commit([add("new.parquet")])
     assert approve(definitions, instance, run_id=first.run_id).success
 

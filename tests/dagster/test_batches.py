@@ -127,6 +127,12 @@ def test_a_table_that_cannot_be_opened_does_not_stop_the_others_of_its_step(
     assert [has_checkpoint(table) for table in lake] == [False, True, True]
 
 
+def test_yaml_may_say_how_often_a_step_is_retried(lake: list[TableBuilder], load: Load) -> None:
+    given = attributes(lake, execution={"retry_policy": {"max_retries": 5, "delay": 3}})
+    step = load(**given).resolve_job_def("delta_maintenance").all_node_defs[0]
+    assert step.retry_policy == dg.RetryPolicy(max_retries=5, delay=3)
+
+
 # Materialize all
 
 

@@ -15,7 +15,7 @@ from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, features
 from delta_maintenance.testing.table_builder import TableBuilder
-from delta_maintenance_dagster import DeltaTable, build_definitions, memory
+from delta_maintenance_dagster import DeltaTable, Execution, build_definitions, memory
 from delta_maintenance_dagster.health.log_picture import log_svg
 
 Load = Callable[..., dg.Definitions]
@@ -164,7 +164,7 @@ def test_a_feature_that_no_policy_speaks_of_can_be_dropped(table: TableBuilder, 
     [
         ({"operation": "optimise"}, "no operation"),
         ({"options": {"kind": "classic"}}, "without an operation"),
-        ({"approve": ["drop-feature"]}, "no operation that a policy asks for"),
+        ({"approve": ["drop-feature"]}, "not an operation of policies"),
         ({"operation": "checkpoint", "options": {"knd": "classic"}}, "knd"),
     ],
 )
@@ -216,7 +216,7 @@ def test_only_what_may_pass_is_tried_again(
     events = Policy.model_validate({"version": 1}).table_at(str(tmp_path))
     definitions = build_definitions(
         [DeltaTable(policy=events, key=TABLE)],
-        retry_policy=dg.RetryPolicy(max_retries=1, delay=0),
+        execution=Execution(retry_policy=dg.RetryPolicy(max_retries=1, delay=0)),
     )
     job = definitions.resolve_job_def("delta_maintenance")
     result = job.execute_in_process(instance=instance, raise_on_error=False)

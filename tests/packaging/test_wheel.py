@@ -1,4 +1,4 @@
-"""The distribution as its users get it: built, installed alone, run from elsewhere."""
+"""The distribution as users get it: built, installed alone, run outside of the checkout."""
 
 from __future__ import annotations
 

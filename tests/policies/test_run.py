@@ -277,7 +277,7 @@ def test_a_plan_is_shown_and_what_was_approved_runs_as_it_was_shown() -> None:
     other = replace(plan, comes_to="something else")
     refused = run_on(table, policy_table, approvals=Approvals(plans=[other]))
     assert (refused.status, refused.exit_status) == ("failed", 3)
-    assert "the table has moved" in (refused.problem or "") and "0.parquet" in table.files()
+    assert "the table has changed" in (refused.problem or "") and "0.parquet" in table.files()
     done = run_on(table, policy_table, approvals=Approvals(plans=[plan]))
     assert statuses(done) == {"vacuum": "done"} and "0.parquet" not in table.files()
 

@@ -1,7 +1,7 @@
-"""Delta Spark as an oracle: a Java Spark session of its own, asked for what it makes of a table.
+"""Delta Spark as an oracle: a separate Java Spark session, which tests ask how it reads a table.
 
-The session lives in a JVM that nothing else shares, and is driven through its gateway alone, so
-PySpark's one-session-per-process state stays free for other tests.
+The session has a JVM of its own and is only driven through its gateway, so that other tests of the
+process can have a PySpark session.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small table on disk with work for every operation, and what each operator makes of it."""
+"""A small table on disk with work for every operation, and the result of each operator."""
 
 from __future__ import annotations
 

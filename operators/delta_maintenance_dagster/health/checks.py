@@ -1,4 +1,4 @@
-"""Asset checks on the health of a table, from the assessment that maintenance also starts with."""
+"""Asset checks on the health of a table, based on the assessment with which maintenance begins."""
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 
@@ -33,29 +33,29 @@ class HealthThresholds(dg.Model, dg.Resolvable):
     max_commits_since_checkpoint: int = Field(
         default=100,
         ge=0,
-        description="Commits to be replayed, where the policy has no `checkpoint.max_commits`.",
+        description="Commits to be replayed, if the policy has no `checkpoint.max_commits`.",
     )
     max_expired_log_files: int = Field(
         default=1_000, ge=0, description="Files of the log past the log retention."
     )
     max_small_file_share: float = Field(
-        default=0.5, ge=0, le=1, description="Of the live files; from 100 files on."
+        default=0.5, ge=0, le=1, description="Share of the live files; applies from 100 files on."
     )
     max_reclaimable_bytes: int = Field(
         default=100 << 30,
         ge=0,
-        description="Where the policy has no `vacuum.min_reclaimable`.",
+        description="Bytes, if the policy has no `vacuum.min_reclaimable`.",
     )
     max_deletion_vector_share: float = Field(
-        default=0.3, ge=0, le=1, description="Of the live files; from 100 files on."
+        default=0.3, ge=0, le=1, description="Share of the live files; applies from 100 files on."
     )
     min_log_retention_days: float = Field(
-        default=7, ge=0, description="A shorter history leaves little to go back to."
+        default=7, ge=0, description="Days; a shorter history limits time travel."
     )
     min_deleted_file_retention_days: float = Field(
         default=7,
         ge=0,
-        description=("A shorter retention deletes files that long-running readers still need."),
+        description="Days; a shorter retention deletes files that long-running readers still need.",
     )
 
 
@@ -70,7 +70,7 @@ class Judgement:
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN
 
     def evaluation(self, table: DeltaTable) -> dg.AssetCheckEvaluation:
-        """As an event of a run that is about something else."""
+        """The judgement as an event of a maintenance run."""
         return dg.AssetCheckEvaluation(
             asset_key=table.key,
             check_name=self.name,
@@ -93,11 +93,11 @@ class Judgement:
 
 
 _SPECS = {
-    "checkpoint_lag": "Opening the table replays few commits.",
+    "checkpoint_lag": "Readers replay few commits.",
     "log_length": "The log has few files past its retention.",
-    "small_files": "Most data files are worth being opened.",
-    "reclaimable_bytes": "Little is stored that no version needs.",
-    "deletion_vector_share": "Few files are read together with a deletion vector.",
+    "small_files": "Few data files are small.",
+    "reclaimable_bytes": "A vacuum would free little storage.",
+    "deletion_vector_share": "Few files have a deletion vector.",
     "retention_settings": "Versions and removed files are kept for long enough.",
     "protocol": "Protocol and properties are as the policy requires, and permit maintenance.",
     "approvals": "No plan waits for an approval.",
@@ -219,9 +219,8 @@ def _checkpoint_lag(
     health: "TableHealth", table: DeltaTable, thresholds: HealthThresholds
 ) -> Judgement:
     rule = table.policy.rules.checkpoint
-    limit = rule.max_commits if rule is not None else None
-    if limit is None:
-        limit = thresholds.max_commits_since_checkpoint
+    own = rule.max_commits if rule is not None else None
+    limit = thresholds.max_commits_since_checkpoint if own is None else own
     lag = health.commits_since_checkpoint
     return Judgement(
         name="checkpoint_lag",
@@ -259,7 +258,7 @@ def _small_files(health: "TableHealth", thresholds: HealthThresholds) -> Judgeme
     share = health.small_file_share
     return Judgement(
         name="small_files",
-        passed=health.num_files < _FEW or share <= thresholds.max_small_file_share,
+        passed=_share_passes(health, share, thresholds.max_small_file_share),
         said=(
             f"{health.small_files} of {health.num_files} files are smaller than "
             f"{health.small_file_bytes} bytes"
@@ -277,8 +276,8 @@ def _reclaimable_bytes(
     health: "TableHealth", table: DeltaTable, thresholds: HealthThresholds
 ) -> Judgement:
     rule = table.policy.rules.vacuum
-    asked = rule.min_reclaimable if rule is not None else None
-    limit = thresholds.max_reclaimable_bytes if asked is None else int(asked)
+    own = rule.min_reclaimable if rule is not None else None
+    limit = thresholds.max_reclaimable_bytes if own is None else int(own)
     return Judgement(
         name="reclaimable_bytes",
         passed=health.reclaimable_bytes <= limit,
@@ -297,13 +296,17 @@ def _deletion_vectors(health: "TableHealth", thresholds: HealthThresholds) -> Ju
     share = health.deletion_vector_share
     return Judgement(
         name="deletion_vector_share",
-        passed=health.num_files < _FEW or share <= thresholds.max_deletion_vector_share,
+        passed=_share_passes(health, share, thresholds.max_deletion_vector_share),
         said=(
             f"{health.files_with_deletion_vector} of {health.num_files} files have a deletion "
             "vector"
         ),
         facts={"deletion_vector_share": share, "deleted_rows": health.deleted_rows},
     )
+
+
+def _share_passes(health: "TableHealth", share: float, limit: float) -> bool:
+    return health.num_files < _FEW or share <= limit
 
 
 def _retention_settings(health: "TableHealth", thresholds: HealthThresholds) -> Judgement:

@@ -67,15 +67,7 @@ def add_verb(
     if operations:
         parser.add_argument("operation", metavar="VERB", choices=operations, help="the operation")
     parser.add_argument("table", metavar=metavar, help=address_help)
-    parser.add_argument(
-        "--storage-option",
-        dest="storage_options",
-        metavar="K=V",
-        action="append",
-        default=[],
-        type=key_value,
-        help=_STORAGE_HELP.replace("\n", " "),
-    )
+    add_storage_options(parser)
     parser.add_argument("--json", action="store_true", help=json_help)
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print more on stderr, including tracebacks"

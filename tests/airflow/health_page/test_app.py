@@ -325,10 +325,10 @@ def test_a_damaged_entry_is_shown_with_its_problem(site: Site) -> None:
     file.write_text("no JSON")
     text = site.get("/").text
     assert "unreadable" in text
-    assert "it is no JSON; delete it" in text
+    assert "it is not JSON; delete it" in text
     page = site.get("/table?name=orders")
     assert page.status_code == 200
-    assert "it is no JSON; delete it" in page.text
+    assert "it is not JSON; delete it" in page.text
 
 
 def test_a_store_that_is_down_is_an_answer_and_recovers(
@@ -390,7 +390,7 @@ def test_the_first_screen_says_that_all_is_well(site: Site) -> None:
         site.store.save(after, run)
         site.store.save(after, replace(run, started_at=NOW - timedelta(days=8)))
     text = words(site.get("/").text)
-    assert "All is well No table failed, and nothing waits for an approval." in text
+    assert "No problems No table failed, and nothing waits for an approval." in text
     assert "Runs in 7 days 2 Reclaimed 6 GiB Log that readers no longer open 8 MiB" in text
 
 
@@ -404,7 +404,7 @@ def test_the_first_screen_says_what_needs_somebody_worst_first(site: Site) -> No
     site.store.save(replace(pattern, subject="pattern", problem="the store turns us away"))
     page = site.get("/").text
     text = words(page)
-    assert "This needs somebody s3://lake/bronze/** cannot be listed, since" in text
+    assert "Needs attention s3://lake/bronze/** cannot be listed, since" in text
     assert "the store turns us away" in text
     assert "1 table failed: orders (" in text
     assert "1 table waits for you: never (vacuum)" in text
@@ -476,7 +476,7 @@ def test_plans_that_wait_are_listed_with_the_question_that_is_open(site: Site) -
     )
     site.store.save(asked, run_result(status="blocked", outcomes=(outcome,)))
     page = site.get("/").text
-    assert "is asked about by the next run" in page
+    assert "will be asked about by the next run" in page
     site.store.link_pending("orders", ["vacuum"], "/dags/d/runs/r/tasks/approve")
     page = site.get("/").text
     assert '/dags/d/runs/r/tasks/approve/required_actions" data-leave>Answer' in page
@@ -485,7 +485,7 @@ def test_plans_that_wait_are_listed_with_the_question_that_is_open(site: Site) -
     assert "https://example.com" not in site.get("/").text
     snoozed = PutOff(operation="vacuum", answer="snoozed", until=NOW + timedelta(days=1), at=NOW)
     site.store.put_off("orders", snoozed)
-    assert "Waits for you" not in site.get("/").text
+    assert "Waits for approval" not in site.get("/").text
 
 
 _PLAN = VacuumPlan(
@@ -577,7 +577,7 @@ def test_the_form_is_filled_in_for_one_table_and_operation(site: Site) -> None:
     assert "drop-everything" not in site.get("/run?name=orders&operation=drop-everything").text
     drop = site.get("/run?name=orders&operation=drop-feature").text
     assert "&#34;operation&#34;: &#34;drop-feature&#34;" in drop
-    assert "deletes nothing before somebody approves the plan" in drop
+    assert "deletes nothing before the plan is approved" in drop
 
 
 @pytest.fixture

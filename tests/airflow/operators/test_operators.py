@@ -15,8 +15,8 @@ from unittest.mock import MagicMock
 
 import pytest
 from airflow.sdk import DAG, Asset, Param
-from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.serialized_objects import DagSerialization
+from suite.airflow_versions import AirflowFailException
 from worn_tables import BY_VERB, CASES, Case, fingerprint, worn_table
 
 from delta_maintenance import Table, clock, open_table

@@ -17,6 +17,7 @@ from droppable_tables import (
     TABLES,
     Clock,
     Droppable,
+    built,
     comparable,
     drop,
     planned,
@@ -45,12 +46,6 @@ READERS = [table for table in ALL if table.truncated is not None]
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-def built(table: Droppable, clock: Clock) -> TableBuilder:
-    builder = table.build()
-    clock.govern(builder.store)
-    return builder
 
 
 def table_of(clock: Clock, protocol: log.Action, *lines: log.Action, **more: Any) -> TableBuilder:

@@ -30,8 +30,8 @@ COMMIT, DATA_FILE = "_delta_log/", "p="
 
 def race(made: Rewritten, *races: Race | None, before: str = COMMIT) -> None:
     """Others act right before each of our commits, or data files, in this order."""
-    made.store.races = list(races)  # type: ignore[attr-defined]
-    made.store.prefix = before  # type: ignore[attr-defined]
+    made.store.races = list(races)
+    made.store.prefix = before
 
 
 def fates(result: Any) -> dict[str, str]:

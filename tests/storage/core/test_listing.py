@@ -246,7 +246,7 @@ def test_a_directory_is_entered_once_however_its_files_are_ordered(
     monkeypatch.setattr(
         OpenDirectories,
         "entered",
-        lambda self, path: entered.append(path) or real(self, path),  # type: ignore[func-returns-value]
+        lambda self, path: entered.append(path) or real(self, path),
     )
     found = disk.statuses(paths(*names))
     assert sorted(found["path"].to_pylist()) == sorted(names)

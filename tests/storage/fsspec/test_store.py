@@ -36,13 +36,13 @@ class ReadThrough(LocalStore):
 
     def __init__(self, folder: Path, reader: FsspecStore) -> None:
         super().__init__(folder)
-        self.list_from = reader.list_from  # type: ignore[method-assign]
-        self.stat = reader.stat  # type: ignore[method-assign]
-        self.read = reader.read  # type: ignore[method-assign]
-        self.read_head = reader.read_head  # type: ignore[method-assign]
-        self.open = reader.open  # type: ignore[method-assign]
-        self.list_tree = reader.list_tree  # type: ignore[method-assign]
-        self.list_level = reader.list_level  # type: ignore[method-assign]
+        self.list_from = reader.list_from
+        self.stat = reader.stat
+        self.read = reader.read
+        self.read_head = reader.read_head
+        self.open = reader.open
+        self.list_tree = reader.list_tree
+        self.list_level = reader.list_level
         self.reader = reader
 
 

@@ -125,8 +125,8 @@ def put_and_hang(root: str, path: str, step: str) -> None:
     store = HdfsStore(root)
     print("started", flush=True)
     if step == "rename":
-        HdfsPut._rename = lambda *_: time.sleep(600)  # type: ignore[method-assign, assignment]
-        store._creator.is_trusted = lambda key: True  # type: ignore[method-assign]
+        HdfsPut._rename = lambda *_: time.sleep(600)
+        store._creator.is_trusted = lambda key: True
         store.put_if_absent(path, b"late")
     else:
         # The data node waits for the second half of the bytes.
@@ -211,7 +211,7 @@ def test_of_a_data_node_that_is_killed_nothing_acknowledged_is_lost(
 def test_single_calls_cost_few_requests(hdfs: HdfsCluster) -> None:
     with serve_faults(f"http://{hdfs.http}") as proxy:
         asked: list[str] = []
-        proxy.choose = lambda request: asked.append(request.target)  # type: ignore[func-returns-value]
+        proxy.choose = lambda request: asked.append(request.target)
         store = HdfsStore(f"webhdfs://{proxy.url.removeprefix('http://')}/user/{uuid.uuid4()}")
 
         def cost(operation: Callable[[], object]) -> int:

@@ -37,7 +37,7 @@ from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
 from delta_maintenance.storage.core.listing import STATUSES
 from delta_maintenance.table.commit.outcome import Conflicted, Landed
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.log_inventory import newest_sound_checkpoint
@@ -221,11 +221,13 @@ class Repairing:
             snapshot,
             OPERATION,
             parameters=parameters,
-            other_writers=self.options.other_writers,
             # What is gone is gone, whatever others append meanwhile.
             isolation=IsolationLevel.SNAPSHOT_ISOLATION,
-            now=lambda: self.now,
-            new_id=self.new_id,
+            writer=Writer(
+                other_writers=self.options.other_writers,
+                now=lambda: self.now,
+                new_id=self.new_id,
+            ),
         )
 
     def _landed(self, transaction: Transaction) -> Landed:

@@ -32,7 +32,7 @@ from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.table.commit.follow import advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import Conflicted, Landed
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
 from delta_maintenance.table.data.carried_deletions import (
     COMPLETE,
     late_deletions,
@@ -289,11 +289,10 @@ class RewriteCommits:
             self._base,
             settings.operation,
             parameters=settings.parameters,
-            tags={SUMS_TAG: str(sums)} if contract.spec.proof == "rows" else {},
-            other_writers=settings.other_writers,
-            preserves_row_ids=contract.spec.files.layout.tracks_rows,
-            now=settings.now,
-            new_id=settings.new_id,
+            row_ids=RowIds(preserved=contract.spec.files.layout.tracks_rows),
+            writer=Writer(
+                other_writers=settings.other_writers, now=settings.now, new_id=settings.new_id
+            ),
         )
         if removes.num_rows:
             txn.stage_removes(removes)
@@ -303,7 +302,8 @@ class RewriteCommits:
         # One attempt: the rules for rebasing a commit do not cover all conditions for the new
         # files, so each lost race leads back to `_move_on`.
         metrics = file_metrics(adds, removes)
-        outcome = txn.commit(metrics=metrics, max_attempts=1, sleep=settings.sleep)
+        tags = {SUMS_TAG: str(sums)} if contract.spec.proof == "rows" else {}
+        outcome = txn.commit(metrics=metrics, tags=tags, max_attempts=1, sleep=settings.sleep)
         if not isinstance(outcome, Landed | Conflicted):
             raise AssertionError(f"a rewrite cannot end as {outcome}")
         return outcome

@@ -166,7 +166,7 @@ class _Column:
 
     def words(self, values: pa.Array) -> Hashes:
         """64 bits for each value, anything for nulls."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of column has its own
 
     def _from_dictionary(self, values: pa.DictionaryArray) -> Hashes:
         indices = values.indices

@@ -270,7 +270,7 @@ class _Source(io.RawIOBase):
         return data
 
     def _between(self, start: int, end: int) -> bytes | memoryview:
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of source has its own
 
 
 class _Capped(_Source):

@@ -1,0 +1,37 @@
+"""Names of Airflow that moved between the supported versions."""
+
+from __future__ import annotations
+
+try:
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+except ImportError:
+    # Until 3.1.
+    from airflow.models.dagbag import DagBag, sync_bag_to_db
+
+try:
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowSensorTimeout,
+        AirflowSkipException,
+        TaskDeferred,
+    )
+except ImportError:
+    # Until 3.1.
+    from airflow.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowSensorTimeout,
+        AirflowSkipException,
+        TaskDeferred,
+    )
+
+__all__ = [
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowSensorTimeout",
+    "AirflowSkipException",
+    "DagBag",
+    "TaskDeferred",
+    "sync_bag_to_db",
+]
