@@ -196,12 +196,12 @@ def _work(run: TableRun, config: MaintenanceConfig) -> Ending:
 def _check(config: MaintenanceConfig) -> None:
     """Raises `Failure` for an invalid configuration."""
     for name in config.approve:
-        _require_one_of(_BY_POLICY, name, "is no operation that a policy asks for")
+        _require_one_of(_BY_POLICY, name, "is not an operation of policies")
     if config.operation is not None:
         _require_one_of(_ASKED_FOR, config.operation, "is no operation")
     elif config.options:
         raise dg.Failure(
-            "options without an operation: name the operation that they are for",
+            "options without an operation: name the operation for them",
             allow_retries=False,
         )
 

@@ -133,7 +133,7 @@ def test_a_plan_whose_effect_has_changed_does_not_run(
     result = approve(definitions, instance, run_id=first.run_id)
     assert not result.success
     (failure,) = [event for event in result.all_events if event.is_step_failure]
-    assert "moved" in str(failure.step_failure_data)
+    assert "the table has changed" in str(failure.step_failure_data)
 
 
 def test_commits_of_others_that_do_not_change_the_plan_are_no_obstacle(
