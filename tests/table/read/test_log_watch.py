@@ -143,7 +143,9 @@ def test_a_log_that_goes_is_missed(table: TableBuilder, store: CountingStore) ->
     watch = LogWatch(store)
     watch.look()
     store.delete_many([status.path for status in list(store.list_from("_delta_log"))])
-    with pytest.raises(NotADeltaTableError, match=r"version 9.*the log is gone; give the new address"):
+    with pytest.raises(
+        NotADeltaTableError, match=r"version 9.*the log is gone; give the new address"
+    ):
         watch.look()
     with pytest.raises(NotADeltaTableError):
         watch.look()
