@@ -326,7 +326,7 @@ def _provider() -> Any:
 def _without_report(failure: Exception | None) -> str:
     """Why a job left no report. The first line is for people; that of the provider follows."""
     if failure is None:
-        return "the Spark job ended well, but without a report"
+        return "the Spark job succeeded, but without a report"
     found = _STATUS.search(str(failure))
     status = int(found[1]) if found is not None else 0
     killed = -status if status < 0 else status - 128
