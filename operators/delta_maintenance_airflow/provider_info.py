@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from delta_maintenance_airflow import __version__
+from delta_maintenance_airflow import URL_PREFIX, __version__
 
 _INTEGRATION = "Delta Lake"
 _PACKAGE = "delta_maintenance_airflow"
 _OPERATORS = ("approvals", "by_hand", "operations", "policy", "select_tables", "summary")
+_LINKS = ("HealthPageLink", "ReportLink", "SparkUILink")
 _TRIGGERS = ("commit", "commit_event", "policy_commits")
 
 
@@ -27,6 +28,8 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": _INTEGRATION,
                 "external-doc-url": "https://delta.io/",
+                "logo": f"{URL_PREFIX}/static/icon.svg",
+                "how-to-guide": ["/docs/airflow.md", "/docs/airflow-operators.md"],
                 "tags": ["software"],
             }
         ],
@@ -34,7 +37,15 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules(f"{_PACKAGE}.sensors.commit")],
         "hooks": [_modules(f"{_PACKAGE}.hooks.delta")],
         "triggers": [_modules(*(f"{_PACKAGE}.triggers.{name}" for name in _TRIGGERS))],
-        "extra-links": [f"{_PACKAGE}.links.{name}" for name in ("HealthPageLink", "SparkUILink")],
+        "extra-links": [f"{_PACKAGE}.links.{name}" for name in _LINKS],
+        "asset-uris": [
+            {
+                "schemes": ["delta"],
+                "handler": f"{_PACKAGE}.assets.sanitize_uri",
+                "factory": f"{_PACKAGE}.assets.create_asset",
+                "to_openlineage_converter": f"{_PACKAGE}.assets.convert_asset_to_openlineage",
+            }
+        ],
         "notifications": [
             f"{_PACKAGE}.notifications.{name}"
             for name in ("ApprovalNotifier", "MaintenanceSummaryNotifier")

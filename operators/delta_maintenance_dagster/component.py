@@ -26,8 +26,9 @@ from delta_maintenance.policies.definition.policy import (
     load_policy,
 )
 from delta_maintenance.policies.definition.rules import Rules
+from delta_maintenance_dagster.attributes import AssetAttributes
 from delta_maintenance_dagster.commits.sensor import CommitSensor
-from delta_maintenance_dagster.definitions import build_definitions
+from delta_maintenance_dagster.definitions import Execution, build_definitions
 from delta_maintenance_dagster.health.checks import HealthThresholds
 from delta_maintenance_dagster.references import Reference
 from delta_maintenance_dagster.resources import DeltaStorageResource
@@ -166,6 +167,15 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
     )
     checks: bool = Field(default=True, description="Whether tables have health checks.")
     thresholds: HealthThresholds = HealthThresholds()
+    execution: Execution = Field(
+        default_factory=Execution, description="How runs over many tables are divided."
+    )
+    table_attributes: AssetAttributes = Field(
+        default_factory=AssetAttributes, description="Of the tables' own assets."
+    )
+    maintenance_attributes: AssetAttributes = Field(
+        default_factory=AssetAttributes, description="Of the assets of their maintenance."
+    )
     defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()
 
     @classmethod
@@ -204,7 +214,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
 
         storage = Reference(self.storage).here()
         found = discover(
-            self._policy(), storage_options=lambda rule, _: storage.storage_options(rule)
+            self._policy(), storage_options=lambda rule, uri: storage.storage_options(rule, uri=uri)
         ).complete()
         state_path.write_text(json.dumps([table.to_json() for table in found]))
 
@@ -215,6 +225,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         tables: Sequence[PolicyTable] = self._policy().named_tables
         if state_path is not None:
             tables = [PolicyTable.from_json(each) for each in json.loads(state_path.read_text())]
+        self._require_known_options(tables)
         definitions = build_definitions(
             [self._table(table) for table in tables],
             name=self.name,
@@ -222,6 +233,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             spark=self.spark,
             thresholds=self.thresholds if self.checks else None,
             group_name=self.name,
+            execution=self.execution,
             sensor=self.sensor,
         )
         return dg.Definitions.merge(definitions, self._schedules(bool(tables)))
@@ -243,7 +255,27 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             policy=table,
             key=dg.AssetKey.from_user_string(key) if key else asset_key_of(table.name),
             declared=self.declare_tables and (own is None or own.declare),
+            attributes=self.table_attributes,
+            maintenance_attributes=self.maintenance_attributes,
         )
+
+    def _require_known_options(self, tables: Sequence[PolicyTable]) -> None:
+        """Raises `InvalidRequestError` for a storage option that no store has.
+
+        Names are checked, and not values, because a machine that loads definitions need not have
+        the credentials. The options of the project's resources are checked when they are used.
+        """
+        from delta_maintenance.storage.options import unknown_options
+
+        given = self.storage.options if isinstance(self.storage, DeltaStorageResource) else {}
+        for table in tables:
+            rule = table.rules.storage
+            own = {} if rule.connection is not None else given
+            for name in unknown_options(table.uri, [*rule.options, *own]):
+                raise InvalidRequestError(
+                    f"component {self.name}, table {table.name}: {name!r} is no storage option",
+                    remedy="see the options of its store in docs/stores.md",
+                )
 
     def _schedules(self, tables: bool) -> dg.Definitions:
         health = self.health_schedule if self.checks else None

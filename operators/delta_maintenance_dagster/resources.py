@@ -2,6 +2,7 @@
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -38,17 +39,22 @@ class DeltaStorageResource(dg.ConfigurableResource[Any]):
         ),
     )
 
-    def storage_options(self, rule: "StorageRule") -> dict[str, str]:
-        """The options for a store: these, overridden by those of the policy."""
+    def storage_options(self, rule: "StorageRule", *, uri: str | None = None) -> dict[str, str]:
+        """The options for a store: these, overridden by those of the policy.
+
+        With an address, options that only other stores have are left out, because the tables of a
+        component can be in several stores.
+        """
         from delta_maintenance.policies.storage import resolved_options
-        from delta_maintenance.storage.options import options_over
+        from delta_maintenance.storage.options import options_for, options_over
 
         own = rule.model_copy(update={"options": self.options})
-        return options_over(resolved_options(own), resolved_options(rule))
+        options = options_over(resolved_options(own), resolved_options(rule))
+        return options if uri is None else options_for(uri, options)
 
     def open_table(self, table: "PolicyTable") -> "Table":
         """The table at its address. Nothing is read yet."""
         # Imported here because it loads PyArrow; definitions must load fast.
         from delta_maintenance.policies.storage import open_policy_table
 
-        return open_policy_table(table, self.storage_options)
+        return open_policy_table(table, partial(self.storage_options, uri=table.uri))

@@ -38,6 +38,7 @@ _YAML = dedent(
       #   options:
       #     AWS_REGION: eu-central-1
       #     AWS_SECRET_ACCESS_KEY: ${env:LAKE_SECRET}
+      # execution: {tables_per_step: 50}
       # schedule: {cron: "0 2 * * *", timezone: Europe/Paris}
       # health_schedule: {cron: "0 * * * *"}
     """

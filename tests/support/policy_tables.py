@@ -41,7 +41,9 @@ def run_on(
     clock = now or (lambda: NOW)
     assert isinstance(table.store, MemoryStore)
     table.store.now_ms = lambda: epoch_millis(NOW)
-    environment = RunEnvironment(now=clock, submit=o.pop("submit", None))
+    environment = RunEnvironment(
+        now=clock, submit=o.pop("submit", None), lease=o.pop("lease", None)
+    )
     return run(table.open(), policy_table, environment=environment, **o)
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from delta_maintenance.errors import BusyError
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
     from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.environment import Lease
     from delta_maintenance.policies.models import RunResult
     from delta_maintenance.policies.pending import PendingPlan
 
@@ -221,7 +222,7 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
         return AirflowException(str(error))
 
     def work(
-        self, table: PolicyTable, context: Context, known: AssessmentEntry | None
+        self, table: PolicyTable, context: Context, known: AssessmentEntry | None, lease: Lease
     ) -> RunResult:
         from delta_maintenance.policies.approval import ApprovedPlan
         from delta_maintenance.policies.environment import RunEnvironment
@@ -234,6 +235,7 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
             last_runs=known.last_runs if known is not None else (),
             environment=RunEnvironment(
                 submit=submitter(context, task_key(self, context), self._submissions.append),
+                lease=lease,
                 progress=LoggedProgress(self.log),
             ),
         )

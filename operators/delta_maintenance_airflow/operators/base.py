@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance import clock
@@ -17,6 +17,7 @@ from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.delta import DeltaHook
 from delta_maintenance_airflow.lineage import TellsLineage, Told
+from delta_maintenance_airflow.links import HealthPageLink, ReportLink
 from delta_maintenance_airflow.outlets import tell_outlets
 from delta_maintenance_airflow.template_values import as_flag
 from delta_maintenance_airflow.xcom import flat
@@ -52,6 +53,7 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
     operation: ClassVar[str]
     """The verb of the command line. Everything else about the operation is in its record."""
 
+    operator_extra_links: Collection[BaseOperatorLink] = (HealthPageLink(), ReportLink())
     template_fields: Sequence[str] = ("table_uri", "options", "plan_only", "delta_conn_id")
     template_fields_renderers = {"options": "json"}
     ui_color = "#00add4"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from delta_maintenance.errors import BusyError
     from delta_maintenance.policies.assessments import AssessmentEntry
     from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.environment import Lease
     from delta_maintenance.policies.models import RunResult
 
 
@@ -107,7 +108,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         return AirflowException(str(error))
 
     def work(
-        self, table: PolicyTable, context: Context, known: AssessmentEntry | None
+        self, table: PolicyTable, context: Context, known: AssessmentEntry | None, lease: Lease
     ) -> RunResult:
         from delta_maintenance.policies.approval import ApprovedPlan
         from delta_maintenance.policies.environment import RunEnvironment
@@ -126,6 +127,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
             approved=ApprovedPlan.from_json(approved) if approved else None,
             environment=RunEnvironment(
                 submit=submitter(context, task_key(self, context), self._submissions.append),
+                lease=lease,
                 progress=LoggedProgress(self.log),
             ),
         )

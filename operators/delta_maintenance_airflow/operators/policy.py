@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
     from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.environment import Lease
     from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
     from delta_maintenance_airflow.spark.submission import SparkSubmission
 
@@ -122,9 +124,10 @@ class DeltaAssessOperator(BaseOperator):
 class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
     """Runs the operations that are due on one table by its policy, in order.
 
-    If another task works on the same table by a policy, in any Dag, this task is skipped. The
-    result goes to XCom, small and flat, and to the health page. If a table cannot be completed, the
-    task fails, and is retried if that may help. Two concurrent tasks do no harm.
+    While another task changes the same table, in any Dag, this task is skipped; a task that changes
+    nothing hinders no other. The result goes to XCom, small and flat, and to the health page. If a
+    table cannot be completed, the task fails, and is retried if that may help. Two concurrent tasks
+    do no harm.
 
     The event of every asset in `outlets` has `delta_version`, `status` and `operations`. None of
     these assets may be the table's own asset if that has a watcher or triggers this Dag.
@@ -163,14 +166,14 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
         with retrying_only_what_may_pass():
             table = self.policy_work().table(self.table.get("name"), self.table.get("uri"))
             store = assessment_store()
+            lease = partial(leases(store).held, table.name, holder=holder(context))
             try:
-                with leases(store).held(table.name, holder=holder(context)):
-                    result = self.work(table, context, entry_of(store, table.name))
-                    store.save(
-                        result.after or result.before or _nothing(result),
-                        run=result,
-                        link=link_to(context),
-                    )
+                result = self.work(table, context, entry_of(store, table.name), lease)
+                store.save(
+                    result.after or result.before or _nothing(result),
+                    run=result,
+                    link=link_to(context),
+                )
             except BusyError as error:
                 facts = {"name": table.name, "uri": table.uri, "status": "busy", "problem": None}
                 context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=facts)
@@ -186,9 +189,9 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
         return AirflowSkipException(str(error))
 
     def work(
-        self, table: PolicyTable, context: Context, known: AssessmentEntry | None
+        self, table: PolicyTable, context: Context, known: AssessmentEntry | None, lease: Lease
     ) -> RunResult:
-        """Runs the operations."""
+        """Runs the operations. `lease` keeps other tasks from changing the table meanwhile."""
         from delta_maintenance import clock
         from delta_maintenance.policies.approval import Approvals
         from delta_maintenance.policies.environment import RunEnvironment
@@ -207,6 +210,7 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
             plan_only=plan_only,
             environment=RunEnvironment(
                 submit=submitter(context, task_key(self, context), self._submissions.append),
+                lease=lease,
                 progress=LoggedProgress(self.log),
             ),
         )
@@ -386,4 +390,7 @@ def _version(assessment: Assessment | None) -> int | None:
 
 def _told(assessment: Assessment) -> str:
     due = ", ".join(f"{each.operation} ({each.reason})" for each in assessment.due)
-    return f"{assessment.name}: {due or assessment.problem or assessment.status}"
+    if due or assessment.problem:
+        return f"{assessment.name}: {due or assessment.problem}"
+    why = "; ".join(f"{each.operation} {each.reason}" for each in assessment.operations)
+    return f"{assessment.name}: {assessment.status}: {why or 'its policy asks for nothing'}"

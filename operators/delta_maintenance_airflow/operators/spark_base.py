@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from delta_maintenance_airflow.links import SparkUILink
+from delta_maintenance_airflow.links import HealthPageLink, ReportLink, SparkUILink
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 
@@ -45,7 +45,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         "report_folder",
     )
     template_fields_renderers = {"options": "json", "spark_conf": "json", "spark_code": "json"}
-    operator_extra_links = (SparkUILink(),)
+    operator_extra_links = (HealthPageLink(), ReportLink(), SparkUILink())
 
     def __init__(
         self,

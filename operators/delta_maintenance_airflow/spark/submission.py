@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from delta_maintenance_airflow.hooks.delta import DeltaHook
 
 _log = logging.getLogger(__name__)
+_STATUS = re.compile(r"Error code is: (-?\d+)")
+"""The exit status of `spark-submit` in the error of the provider."""
 
 
 class _Killable(Protocol):
@@ -190,9 +194,7 @@ class SparkSubmission:
         if followed is not None and (report is not None or failure is None):
             followed.forget(self._context)
         if report is None:
-            raise AirflowException(
-                str(failure) if failure else "the Spark job succeeded, but without a report"
-            ) from failure
+            raise AirflowException(_without_report(failure)) from failure
         return report
 
     def _settings(
@@ -319,6 +321,27 @@ def _provider() -> Any:
         ) from error
     _warn_of_mixed_versions()
     return spark_provider
+
+
+def _without_report(failure: Exception | None) -> str:
+    """Why a job left no report. The first line is for people; that of the provider follows."""
+    if failure is None:
+        return "the Spark job succeeded, but without a report"
+    found = _STATUS.search(str(failure))
+    status = int(found[1]) if found is not None else 0
+    killed = -status if status < 0 else status - 128
+    if killed == signal.SIGKILL:
+        first = (
+            "the Spark driver was killed (SIGKILL), perhaps because the worker ran out of memory: "
+            "give the worker more, or lower spark.driver.memory in spark_conf; another try is safe"
+        )
+    elif killed == signal.SIGTERM:
+        first = "the Spark driver was terminated (SIGTERM) before its end; another try is safe"
+    elif found is not None:
+        first = f"the Spark job ended with exit status {status} and without a report"
+    else:
+        return str(failure)
+    return f"{first}\n{failure}"
 
 
 def _warn_of_mixed_versions() -> None:

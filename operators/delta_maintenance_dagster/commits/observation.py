@@ -67,7 +67,7 @@ def _looked(storage: DeltaStorageResource, table: DeltaTable, before: Position |
     # Imported here because it loads the clients of object stores; definitions must load fast.
     from delta_maintenance.operations.watch import LogWatch, open_watched
 
-    options = storage.storage_options(table.policy.rules.storage)
+    options = storage.storage_options(table.policy.rules.storage, uri=table.uri)
     store = open_watched(table.uri, options or None)
     version = before.version if before is not None else None
     seen = look(LogWatch(store, version=version), before)

@@ -11,7 +11,6 @@ import dagster as dg
 from pydantic import Field
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance_dagster import pools
 from delta_maintenance_dagster.commits.observation import DATA_VERSION, observed
 from delta_maintenance_dagster.commits.watch import Look, Positions, look
 from delta_maintenance_dagster.references import Reference
@@ -89,8 +88,6 @@ def build_commit_sensor(
             context.log.warning(problem)
         if problems and len(problems) == len(tables):
             raise dg.Failure(f"no table could be polled: {'; '.join(problems[:_SHOWN])}")
-        if requests:
-            pools.limit_to_one(context.instance, _pools(requests, tables))
         return dg.SensorResult(
             run_requests=requests,
             asset_events=[_observation(table, version) for table, version in moved],
@@ -120,7 +117,8 @@ def _looks(
     ) -> Look | DeltaMaintenanceError:
         before = positions[table.uri]
         try:
-            options = resolved[reference].storage_options(table.policy.rules.storage)
+            rule = table.policy.rules.storage
+            options = resolved[reference].storage_options(rule, uri=table.uri)
             store = open_watched(table.uri, options or None)
             version = before.version if before is not None else None
             return look(LogWatch(store, version=version), before)
@@ -145,11 +143,6 @@ def _observation(table: DeltaTable, version: int) -> dg.AssetObservation:
         metadata=observed(table, version),
         tags={DATA_VERSION: str(version)},
     )
-
-
-def _pools(requests: Sequence[dg.RunRequest], tables: Sequence[DeltaTable]) -> list[str]:
-    by_key = {table.maintenance_key: table.pool for table in tables}
-    return [by_key[key] for request in requests for key in request.asset_selection or ()]
 
 
 def _summary(tables: Sequence[DeltaTable], moved: Sequence[object], problems: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,17 +11,20 @@ import dagster as dg
 from pydantic import Field
 
 from delta_maintenance import clock
-from delta_maintenance.operations.core.registry import known
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations.core.registry import known as known_operation
 from delta_maintenance_dagster import memory
 from delta_maintenance_dagster.health import metadata
 from delta_maintenance_dagster.health.log_picture import log_picture
 from delta_maintenance_dagster.references import Reference
 from delta_maintenance_dagster.resources import DeltaStorageResource
 from delta_maintenance_dagster.tables import DeltaTable
+from delta_maintenance_dagster.wording import in_dagster
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import TableHealth
     from delta_maintenance.policies.models import Assessment
+    from delta_maintenance.policies.pending import PendingPlan
 
 
 class HealthThresholds(dg.Model, dg.Resolvable):
@@ -64,6 +67,7 @@ class Judgement:
     passed: bool
     said: str
     facts: dict[str, Any] = field(default_factory=dict)
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN
 
     def evaluation(self, table: DeltaTable) -> dg.AssetCheckEvaluation:
         """The judgement as an event of a maintenance run."""
@@ -72,7 +76,7 @@ class Judgement:
             check_name=self.name,
             passed=self.passed,
             metadata=self.facts,
-            severity=dg.AssetCheckSeverity.WARN,
+            severity=self.severity,
             description=self.said,
         )
 
@@ -83,7 +87,7 @@ class Judgement:
             check_name=self.name,
             passed=self.passed,
             metadata=self.facts,
-            severity=dg.AssetCheckSeverity.WARN,
+            severity=self.severity,
             description=self.said,
         )
 
@@ -96,7 +100,9 @@ _SPECS = {
     "deletion_vector_share": "Few files have a deletion vector.",
     "retention_settings": "Versions and removed files are kept for long enough.",
     "protocol": "Protocol and properties are as the policy requires, and permit maintenance.",
+    "approvals": "No plan waits for an approval.",
 }
+_SHOWN = 3
 _FEW = 100
 """The number of files below which a share has little meaning."""
 
@@ -116,43 +122,88 @@ def build_health_checks(
     thresholds: HealthThresholds,
 ) -> dg.AssetChecksDefinition:
     """The checks of one table as one step: the table is opened once for all of them."""
-    storage = storage.named(table.policy.rules.storage.connection)
+    return build_health_step(
+        [table], name=f"{table.op_name}__health", storage=storage, thresholds=thresholds
+    )
+
+
+def build_health_step(
+    tables: Sequence[DeltaTable],
+    *,
+    name: str,
+    storage: Reference[DeltaStorageResource],
+    thresholds: HealthThresholds,
+) -> dg.AssetChecksDefinition:
+    """The checks of several tables as one step: each table is opened once for all of its checks.
+
+    The checks of a table that cannot be read fail, and with them the step at its end.
+    """
+    stores = {table.key: storage.named(table.policy.rules.storage.connection) for table in tables}
 
     @dg.multi_asset_check(
-        name=f"{table.op_name}__health",
-        specs=check_specs(table),
-        description=f"Holds {table.uri} against its policy. Reads the log, and no data.",
+        name=name,
+        specs=[spec for table in tables for spec in check_specs(table)],
+        description="Holds Delta tables against their policies. Reads the log, and no data.",
         can_subset=True,
-        required_resource_keys=storage.required,
+        required_resource_keys=set().union(*(store.required for store in stores.values())),
     )
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        # Loads pyarrow, which the loading of definitions must not wait for.
-        from delta_maintenance.policies.assess import assess_table
-
-        # By name, because the run may select some of the checks.
-        wanted = {key.name for key in context.selected_asset_check_keys}
-        opened = storage.resolve(context.resources).open_table(table.policy)
-        assessment = assess_table(
-            opened,
-            table.policy,
-            now=clock.now(),
-            last_runs=memory.recall(context.instance, table),
-        )
-        if assessment.status == "failed":
-            raise dg.Failure(assessment.problem, allow_retries=assessment.retryable)
-        for judgement in judge(assessment, table, thresholds):
-            if judgement.name in wanted:
-                yield judgement.result(table)
+        # The run may select some of the checks.
+        wanted = context.selected_asset_check_keys
+        failed: list[Assessment] = []
+        for table in tables:
+            names = {key.name for key in wanted if key.asset_key == table.key}
+            if not names:
+                continue
+            known = memory.recall(context.instance, table)
+            opener = stores[table.key].resolve(context.resources)
+            assessment = _assessed(opener, table, known)
+            if assessment.status == "failed":
+                failed.append(assessment)
+            for judgement in judge(assessment, table, thresholds, pending=known.pending):
+                if judgement.name in names:
+                    yield judgement.result(table)
+        if failed:
+            problems = "; ".join(in_dagster(each.problem or each.uri) for each in failed[:_SHOWN])
+            raise dg.Failure(
+                problems if len(failed) == 1 else f"{len(failed)} tables: {problems}",
+                allow_retries=all(each.retryable for each in failed),
+            )
 
     return health
 
 
+def _assessed(
+    storage: DeltaStorageResource, table: DeltaTable, known: memory.Memory
+) -> "Assessment":
+    # Loads pyarrow, which the loading of definitions must not wait for.
+    from delta_maintenance.policies.assess import assess_table, failed_assessment
+
+    now = clock.now()
+    try:
+        opened = storage.open_table(table.policy)
+    except DeltaMaintenanceError as error:
+        return failed_assessment(table.policy, error, now=now)
+    return assess_table(opened, table.policy, now=now, last_runs=known.last_runs)
+
+
 def judge(
-    assessment: "Assessment", table: DeltaTable, thresholds: HealthThresholds
+    assessment: "Assessment",
+    table: DeltaTable,
+    thresholds: HealthThresholds,
+    *,
+    pending: Sequence["PendingPlan"] = (),
 ) -> Iterator[Judgement]:
-    """Every check of an assessed table."""
+    """Every check of an assessed table. All of them fail if the table could not be read."""
     health = assessment.health
     if health is None:
+        for name in _SPECS:
+            yield Judgement(
+                name=name,
+                passed=False,
+                said=in_dagster(assessment.problem or "the table could not be read"),
+                severity=dg.AssetCheckSeverity.ERROR,
+            )
         return
     yield _checkpoint_lag(health, table, thresholds)
     yield _log_length(health, thresholds)
@@ -161,6 +212,7 @@ def judge(
     yield _deletion_vectors(health, thresholds)
     yield _retention_settings(health, thresholds)
     yield _protocol(assessment, health)
+    yield _approvals(pending)
 
 
 def _checkpoint_lag(
@@ -295,8 +347,18 @@ def _protocol(assessment: "Assessment", health: "TableHealth") -> Judgement:
     )
 
 
+def _approvals(pending: Sequence["PendingPlan"]) -> Judgement:
+    operations = ", ".join(plan.operation for plan in pending)
+    return Judgement(
+        name="approvals",
+        passed=not pending,
+        said=f"waiting for an approval: {operations}" if pending else "no plan is waiting",
+        facts=metadata.of_pending(pending) if pending else {},
+    )
+
+
 def _changes_table(operation: str) -> bool:
-    record = known(operation)
+    record = known_operation(operation)
     return record is not None and record.effects.changes_table
 
 

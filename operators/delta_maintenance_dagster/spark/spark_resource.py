@@ -95,7 +95,7 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
         spec: "JobSpec",
         *,
         rule: "SparkRule",
-        context: dg.AssetExecutionContext,
+        context: dg.AssetExecutionContext | dg.OpExecutionContext,
     ) -> dict[str, Any]:
         """Runs a job to its end and returns the JSON of its Result, or of its Plan.
 
@@ -151,7 +151,9 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
         return str(folder.join(name)), lambda: JobReport.from_json(json.loads(store.read(name)))
 
     @contextmanager
-    def _piped(self, context: dg.AssetExecutionContext) -> Iterator[Mapping[str, str]]:
+    def _piped(
+        self, context: dg.AssetExecutionContext | dg.OpExecutionContext
+    ) -> Iterator[Mapping[str, str]]:
         """The environment variables by which the driver reaches this run."""
         if not self.pipes:
             yield {}
@@ -259,7 +261,9 @@ class _Submission:
 class _Listener:
     """Sorts the lines of a job: its own go to the log of the run, Spark's to the output."""
 
-    def __init__(self, context: dg.AssetExecutionContext, *, own_lines: bool) -> None:
+    def __init__(
+        self, context: dg.AssetExecutionContext | dg.OpExecutionContext, *, own_lines: bool
+    ) -> None:
         self._context = context
         self._own_lines = own_lines
 

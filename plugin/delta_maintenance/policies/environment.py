@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Protocol
 
 from delta_maintenance import clock
@@ -21,16 +23,29 @@ class SubmitToSpark(Protocol):
     ) -> Mapping[str, Any]: ...
 
 
+Lease = Callable[[], AbstractContextManager[object]]
+"""Keeps other processes from changing the table. Raises `BusyError` if another one does."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnvironment:
     """The parts of a run that depend on the calling process and not on the table."""
 
     submit: SubmitToSpark | None = None
     """Submits operations that are planned for Spark; without it they fail."""
+    lease: Lease | None = None
+    """The lease of the table, which a run takes before its first change."""
     progress: Progress | None = None
     # Looked up late: tests replace the clock.
     now: clock.Clock = field(default_factory=lambda: clock.now)
     new_id: clock.NewId = field(default_factory=lambda: clock.new_id)
+
+    @contextmanager
+    def claiming(self) -> Iterator[Callable[[], object]]:
+        """A function that takes the lease at its first call. The lease ends with the block."""
+        lease = self.lease
+        with ExitStack() as held:
+            yield cache(lambda: held.enter_context(lease()) if lease is not None else None)
 
 
 separate_arguments = moved_arguments(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -23,6 +23,10 @@ from delta_maintenance.policies.models import OperationOutcome
 from delta_maintenance.table.read.table import Table
 
 
+def _no_lease() -> None:
+    """For callers without a lease."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """Values that the operations of one run share."""
@@ -32,6 +36,8 @@ class Context:
     environment: RunEnvironment
     plans_on_spark: bool = False
     """Whether a plan that only a job can make is worth the job."""
+    claim: Callable[[], object] = _no_lease
+    """Takes the lease of the table, before the first change of a run; later calls do nothing."""
 
 
 Status = Literal["done", "nothing-to-do", "planned", "incomplete", "failed"]
@@ -149,6 +155,8 @@ class _Asked:
             return self._stopped(self.blank, beyond, plan)
         if self.record.needs_job(plan):
             return self._ended(replace(self.blank, engine="spark"), self._by_job())
+        if not plan.is_noop:
+            self.context.claim()
         return self._ended(self.blank, prepared.apply())
 
     def _prepared(self) -> Any:
@@ -175,6 +183,7 @@ class _Asked:
         return self._ended(outcome, self._by_job())
 
     def _by_job(self) -> Any:
+        self.context.claim()
         return self.record.result.from_json(self._submitted())
 
     def _submitted(self, *, plan_only: bool = False) -> dict[str, Any]:

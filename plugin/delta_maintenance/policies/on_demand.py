@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan
@@ -51,7 +51,7 @@ def run_operation(
 
     `options` are fields of the operation's Options, which override those of the policy. With
     `approved`, it runs only if its plan has the approved effect. Errors of the library are
-    returned, not raised.
+    returned, not raised, except the `BusyError` of a lease.
     """
     environment = environment or RunEnvironment()
     now, record = environment.now, find(operation)
@@ -81,19 +81,21 @@ def run_operation(
         )
     at_once = policy_table.model_copy(update={"rules": policy_table.rules.asking_for(record.name)})
     forced = assess(at_once, (), before)
-    context = Context(
-        table=table,
-        policy_table=policy_table,
-        environment=environment,
-        plans_on_spark=environment.submit is not None,
-    )
-    outcome = _outcome(
-        context,
-        record,
-        lambda: _asked(policy_table, record, forced, options or {}),
-        plan_only=plan_only,
-        approved=approved,
-    )
+    with environment.claiming() as claim:
+        context = Context(
+            table=table,
+            policy_table=policy_table,
+            environment=environment,
+            plans_on_spark=environment.submit is not None,
+            claim=claim,
+        )
+        outcome = _outcome(
+            context,
+            record,
+            lambda: _asked(policy_table, record, forced, options or {}),
+            plan_only=plan_only,
+            approved=approved,
+        )
     runs = tuple(last_runs)
     # Operations without a policy key are never due, however long ago they ran.
     if record.policy is not None and outcome.status not in ("planned", "stopped"):
@@ -161,6 +163,8 @@ def _outcome(
     try:
         asked = ask()
         outcome = carry_out(context, asked, commits_made=0, plan_only=plan_only, approved=approved)
+    except BusyError:
+        raise
     except DeltaMaintenanceError as error:
         outcome = OperationOutcome(
             operation=record.name,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import BusyError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.policies.approval import Approvals
 from delta_maintenance.policies.assess import assess_table, failed_assessment
 from delta_maintenance.policies.definition.policy import PolicyTable
@@ -66,16 +66,21 @@ def run(
 
     An operation that needs an approval runs as `approvals` say; without one it ends as
     `needs-approval`, with the operation's Plan as its result. With `plan_only` nothing is changed,
-    and each outcome has the Plan for the table as it is now. Errors of the library are returned,
-    not raised.
+    and each outcome has the Plan for the table as it is now. The lease of `environment` is taken
+    before the first change and held until the end; a run that changes nothing never takes it.
+    Errors of the library are returned, not raised, except the `BusyError` of the lease.
     """
-    context = Context(
-        table=table,
-        policy_table=policy_table,
-        environment=environment or RunEnvironment(),
-        plans_on_spark=approvals.plans_on_spark,
-    )
-    return _Run(context, {each.operation: each for each in last_runs}, approvals, plan_only).run()
+    environment = environment or RunEnvironment()
+    with environment.claiming() as claim:
+        context = Context(
+            table=table,
+            policy_table=policy_table,
+            environment=environment,
+            plans_on_spark=approvals.plans_on_spark,
+            claim=claim,
+        )
+        known = {each.operation: each for each in last_runs}
+        return _Run(context, known, approvals, plan_only).run()
 
 
 def failed_run(
@@ -188,6 +193,8 @@ class _Run:
                     plan_only=self.plan_only,
                     approved=approved,
                 )
+        except BusyError:
+            raise
         except DeltaMaintenanceError as error:
             outcome = _failed(blank, error, self.context.table.uri)
         outcome = replace(outcome, seconds=(self.context.environment.now() - now).total_seconds())

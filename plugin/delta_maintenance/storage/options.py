@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from delta_maintenance.address import Address, StoreKind
@@ -60,6 +60,28 @@ def options_over(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str
     given = {meaning for name in upper for meaning in _meanings(name)}
     kept = {name: value for name, value in lower.items() if not given & _meanings(name)}
     return {**kept, **upper}
+
+
+def options_for(uri: str | Address, options: Mapping[str, str]) -> dict[str, str]:
+    """The options without those that only other stores have, for tables in several stores.
+
+    Options that no store has are kept: opening the store refuses them by name.
+    """
+    return {name: value for name, value in options.items() if not _of_other_stores(uri, name)}
+
+
+def unknown_options(uri: str | Address, names: Iterable[str]) -> list[str]:
+    """The names that are options of no store; for an address on an fsspec file system, none."""
+    address = uri if isinstance(uri, Address) else Address.parse(uri)
+    if address.kind is StoreKind.OTHER:
+        return []
+    return [name for name in names if not _meanings(name)]
+
+
+def _of_other_stores(uri: str | Address, name: str) -> bool:
+    address = uri if isinstance(uri, Address) else Address.parse(uri)
+    stores = {store for store, _ in _meanings(name)}
+    return bool(stores) and address.kind is not StoreKind.OTHER and address.kind not in stores
 
 
 def _meanings(name: str) -> set[tuple[str, str]]:

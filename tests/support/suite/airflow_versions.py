@@ -9,6 +9,12 @@ except ImportError:
     from airflow.models.dagbag import DagBag, sync_bag_to_db
 
 try:
+    from airflow.serialization.serialized_objects import DagSerialization
+except ImportError:
+    # Until 3.1.
+    from airflow.serialization.serialized_objects import SerializedDAG as DagSerialization
+
+try:
     from airflow.sdk.exceptions import (
         AirflowException,
         AirflowFailException,
@@ -32,6 +38,7 @@ __all__ = [
     "AirflowSensorTimeout",
     "AirflowSkipException",
     "DagBag",
+    "DagSerialization",
     "TaskDeferred",
     "sync_bag_to_db",
 ]
