@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from bombs import BOMBS
+from encrypted_files import encrypted
 from tests.fuzz.tables import Files
 
 from delta_maintenance.testing import actions as log
@@ -304,7 +305,15 @@ _BOMBS: dict[str, bytes] = {}
 
 
 def encryption(data: bytes, chance: random.Random) -> bytes:
-    """A footer that only its owner can read, by its magic number."""
+    """A footer that only its owner can read, or claims it; or a column of that kind.
+
+    The keys are random, but every choice comes from `chance`.
+    """
+    table = _table(data) if chance.random() < 0.5 else None
+    if table is not None:
+        leaves = pq.ParquetFile(io.BytesIO(_parquet(table, data))).schema
+        column = leaves.column(chance.randrange(len(leaves))).path
+        return encrypted(table, column, footer=chance.random() < 0.2)
     if chance.random() < 0.5:
         return b"PARE" + data[4:-4] + b"PARE"
     return data[:-4] + b"PARE"
