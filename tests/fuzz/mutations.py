@@ -54,6 +54,9 @@ def mutate(files: Files, chance: random.Random) -> tuple[Mutated, str]:
     mutated = dict(files.contents)
     told = []
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
+        if not mutated:
+            # The only file is gone already.
+            break
         path = _some_file(mutated, chance)
         how = chance.choice(_ways(path))
         changed = how(mutated[path], chance)
