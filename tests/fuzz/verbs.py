@@ -22,7 +22,9 @@ from delta_maintenance.errors import DeltaMaintenanceError
 MEMORY = 700 << 20
 """Bytes that a verb may take for a small table, whatever its files say."""
 SECONDS = 20.0
+"""Of CPU time."""
 _MOST_RINGS = 10
+"""How often work that has hardly begun is given more time."""
 LONGEST_LINE = 1024 + len("delta-maintenance: warning: ")
 
 VERBS: Mapping[str, tuple[str, ...]] = {
@@ -123,7 +125,7 @@ def _trace(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Ends work that takes too long; on a busy machine, it has more time before it counts as stuck."""
+    """Ends work that takes too long; on a busy machine, after several times as long."""
     worked, rings = time.process_time(), iter(range(_MOST_RINGS))
 
     def ring(signum: int, frame: FrameType | None) -> None:
