@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hostile.bombs import BOMBS
+from hostile.encrypted_files import encrypted
 from tests.fuzz.tables import Files
 
 from delta_maintenance.testing import actions as log
@@ -53,6 +54,9 @@ def mutate(files: Files, chance: random.Random) -> tuple[Mutated, str]:
     mutated = dict(files.contents)
     told = []
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
+        if not mutated:
+            # The only file is gone already.
+            break
         path = _some_file(mutated, chance)
         how = chance.choice(_ways(path))
         changed = how(mutated[path], chance)
@@ -304,7 +308,15 @@ _BOMBS: dict[str, bytes] = {}
 
 
 def encryption(data: bytes, chance: random.Random) -> bytes:
-    """Marks a footer as encrypted, by its magic number."""
+    """Encrypts a column, with or without the footer, or only claims that the footer is encrypted.
+
+    The keys are random, but every choice comes from `chance`.
+    """
+    table = _table(data) if chance.random() < 0.5 else None
+    if table is not None:
+        leaves = pq.ParquetFile(io.BytesIO(_parquet(table, data))).schema
+        column = leaves.column(chance.randrange(len(leaves))).path
+        return encrypted(table, column, footer=chance.random() < 0.2)
     if chance.random() < 0.5:
         return b"PARE" + data[4:-4] + b"PARE"
     return data[:-4] + b"PARE"

@@ -245,6 +245,7 @@ class Judge:
         return sorted(rows)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_killed_after_a_visible_change_loses_nothing_and_the_next_run_completes(
     nursery: Nursery, tmp_path: Path, verb: str, count_cases: Callable[[str, int], None]

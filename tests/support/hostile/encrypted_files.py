@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 
 
-class Keys(pe.KmsClient):  # type: ignore[misc]  # pyarrow has no types
+class Keys(pe.KmsClient):
     """Keys that are wrapped into nothing."""
 
     def __init__(self) -> None:
