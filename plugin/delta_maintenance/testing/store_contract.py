@@ -23,8 +23,8 @@ from delta_maintenance.storage.core.listing import EntryKind
 
 LOG = "_delta_log"
 CONTENDERS = 8
-PATIENCE_SECONDS = 120
-"""For the slowest contender of a race."""
+PATIENCE_SECONDS = 600
+"""For the slowest contender of a race, also on a busy machine."""
 ODD_NAMES = (
     "with blank",
     "50%",
