@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -85,6 +86,19 @@ def test_a_table_that_moved_so_that_the_plan_changes_is_left_alone(tmp_path: Pat
     assert result.status == "failed" and result.exit_status == 3
     assert "vacuum would now have another effect than the approved one" in (result.problem or "")
     assert fingerprint(tmp_path / "t") == before
+
+
+def test_an_approval_covers_the_paths_and_not_their_number_and_size(tmp_path: Path) -> None:
+    """As many files of as many bytes, of the same age, but one of them is another file."""
+    table = worn_table(tmp_path / "t")
+    plan = approved(tmp_path / "t", "vacuum")
+    unneeded, other = tmp_path / "t/0.parquet", tmp_path / "t/other.parquet"
+    shutil.copy2(unneeded, other)
+    # Needed again from now on, so that it stays.
+    table.commit([add("0.parquet")])
+    result = run(tmp_path / "t", "vacuum", approved=plan)
+    assert result.status == "failed" and "the table has moved" in (result.problem or "")
+    assert unneeded.exists() and other.exists()
 
 
 @pytest.mark.parametrize("moved", [False, True])

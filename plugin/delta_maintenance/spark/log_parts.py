@@ -74,12 +74,12 @@ def share_labels(spark: SparkSession, shares: int) -> tuple[int, ...]:
 
 def shares(spark: SparkSession, read: _Task, *, parts: int, labels: Sequence[int]) -> DataFrame:
     """The results of `read` for each part by number; one task for each share, in order of age."""
-    return (
-        spark.range(0, parts, 1, parts)
-        .mapInArrow(read, SCHEMA)
-        .repartition(len(labels), "label")
-        .sortWithinPartitions("label", "age")
-    )
+    return by_label(spark.range(0, parts, 1, parts).mapInArrow(read, SCHEMA), len(labels))
+
+
+def by_label(rows: DataFrame, labels: int) -> DataFrame:
+    """Rows of `log_shares.SCHEMA`, those of one label in one task and in order of age."""
+    return rows.repartition(labels, "label").sortWithinPartitions("label", "age")
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from delta_maintenance.operations.vacuum.candidates import (
     require_no_missing,
 )
 from delta_maintenance.operations.vacuum.deletion import Deletion, delete_data_files
+from delta_maintenance.operations.vacuum.path_digest import group_digest, grouped
 from delta_maintenance.operations.vacuum.references import FileReferences, take_references
 from delta_maintenance.protocol.actions.paths import PathAudit, locations
 from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools
@@ -300,6 +301,28 @@ class BucketDeletion:
             # Not retried by Spark, because deleted files would be counted twice.
             error = raised
         return ShareRow(0, 0, "deletion", pickle.dumps((done, error)))
+
+
+def paths_by_group(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """From rows of the kind `dead` to rows of the kind `path`, labelled by the group."""
+    yield from in_batches(
+        row
+        for batch in batches
+        for dead in share_rows([batch])
+        for row in _grouped(pa.ipc.open_stream(dead.payload).read_all())
+    )
+
+
+def _grouped(files: pa.Table) -> Iterator[ShareRow]:
+    for group, rows in grouped(files["path"]):
+        yield from _payloads(group, 0, "path", files.select(["path"]).take(integers(rows)))
+
+
+def group_digests(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """From rows of the kind `path`, sorted by label, to a row of the kind `digest` for each."""
+    for group, rows in groupby(share_rows(batches), key=lambda row: row.label):
+        paths = [pa.ipc.open_stream(row.payload).read_all()["path"] for row in rows]
+        yield from in_batches([ShareRow(group, 0, "digest", group_digest(paths))])
 
 
 class _CommitWatch:

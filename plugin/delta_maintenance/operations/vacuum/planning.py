@@ -318,6 +318,7 @@ class _Surveying:
             delete_before=self.before,
             files=files,
             bytes=size,
+            paths_digest=found.paths_digest,
             groups=tuple(_group(tally) for tally in found.tallies),
             kept=tuple(KeptGroup(why=why, count=n) for why, n in sorted(found.kept.items()) if n),
             listed=found.listed,

@@ -32,7 +32,7 @@ from delta_maintenance.protocol.actions.file_columns import (
 )
 from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import locations
-from delta_maintenance.protocol.delta_log.checkpoint_tags import stated_actions
+from delta_maintenance.protocol.delta_log.checkpoint_tags import stated_actions, stated_counts
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, LogFileKind
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import SingleActions, parse_other_lines, split
@@ -198,6 +198,22 @@ class Checkpoint:
         return count if self._inline is None else count + self._inline.count
 
     @property
+    def action_counts(self) -> tuple[int, int]:
+        """How many adds and how many removes there are at most, by the tags or else the footers.
+
+        A hint for dividing the work, and no proof. Inline actions of a JSON file count as adds.
+        """
+        metadata = self.singles.checkpoint_metadata
+        stated = stated_counts(metadata[0].tags) if metadata and self.sidecars else None
+        if stated is not None:
+            return stated
+        inline = 0 if self._inline is None else self._inline.count
+        adds, removes = (
+            sum(parquet.most_of(action) for parquet in self._parquet) for action in FILE_COLUMNS
+        )
+        return adds + inline, removes
+
+    @property
     def _stated_actions(self) -> int | None:
         metadata = self.singles.checkpoint_metadata
         return stated_actions(metadata[0].tags) if metadata else None
@@ -352,6 +368,17 @@ class _ParquetFile:
             for batch in self._batches(action, [f"{action}.path"])
         )
 
+    def most_of(self, action: str) -> int:
+        """How many rows hold the action at most, by the null counts of its paths."""
+        if action not in self.schema.names:
+            return 0
+        names = [self.metadata.schema.column(n).path for n in range(self.metadata.num_columns)]
+        if f"{action}.path" not in names:
+            return 0
+        leaf = names.index(f"{action}.path")
+        groups = map(self.metadata.row_group, range(self.metadata.num_row_groups))
+        return sum(group.num_rows - _null_count(group.column(leaf)) for group in groups)
+
     def values(self, name: str) -> list[Any]:
         """The non-null values of a column of single actions."""
         found: list[Any] = []
@@ -434,6 +461,13 @@ class _ParquetFile:
             for group in range(self.metadata.num_row_groups)
             if not _all_null(self.metadata.row_group(group), leaves)
         ]
+
+
+def _null_count(chunk: pq.ColumnChunkMetaData) -> int:
+    """As the statistics tell; 0 where there are none."""
+    statistics = chunk.statistics
+    known = statistics is not None and statistics.has_null_count
+    return int(statistics.null_count) if known else 0
 
 
 def _all_null(group: pq.RowGroupMetaData, leaves: list[int]) -> bool:
