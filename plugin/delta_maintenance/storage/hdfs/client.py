@@ -85,7 +85,7 @@ class HdfsClient:
     ) -> None:
         try:
             # Here, since tables on other stores need not have it.
-            import requests  # noqa: F401  only checks that it is installed
+            import requests  # noqa: F401
         except ImportError as error:
             raise InvalidRequestError(
                 "addresses on HDFS need the package requests",
