@@ -2,8 +2,7 @@
 LEDGERS NUMBER SECONDS`.
 
 `appender` and `copying-deleter` are `deltalake`, `optimizer` is this library, and `marking-deleter`
-and `merger` are writers of this test that use deletion vectors. The writers of Delta Spark run in
-the process that drives its JVM.
+and `merger` are writers of this test that use deletion vectors.
 """
 
 from __future__ import annotations

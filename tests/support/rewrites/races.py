@@ -86,15 +86,6 @@ def landed_share(found: dict[str, Any]) -> float:
     return sum(bins[fate] for fate in LANDED) / bins.total()
 
 
-def failed(found: dict[str, Any]) -> int:
-    """The transactions of writers other than the optimizer that failed."""
-    return sum(
-        count
-        for name, count in found["acts"].items()
-        if name.endswith("failed") and not name.startswith("optimizer")
-    )
-
-
 def rows_of(table: Path) -> Iterator[tuple[int, int, str, str]]:
     """ID, value, text and partition of each live row, by a replay of the commits alone."""
     store = LocalStore(str(table))
