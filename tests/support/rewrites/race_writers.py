@@ -2,8 +2,7 @@
 LEDGERS NUMBER SECONDS`.
 
 `appender` and `copying-deleter` are `deltalake`, `optimizer` is this library, and `marking-deleter`
-and `merger` are writers of this test that use deletion vectors. The writers of Delta Spark run in
-the process that drives its JVM.
+and `merger` are writers of this test that use deletion vectors.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from rewrites.race_ledgers import (
@@ -177,6 +177,13 @@ ROLES = {
     "optimizer": optimize,
 }
 
+_IMPORTS = {"appender": "deltalake", "copying-deleter": "deltalake"}
+"""What takes long to import; the others import this library."""
+
 if __name__ == "__main__":
     role, path, folder, which, seconds = sys.argv[1:]
+    import_module(_IMPORTS.get(role, "delta_maintenance.operations.optimize.operation"))
+    Path(folder, f"{role}-{which}.ready").touch()
+    while not Path(folder, "go").exists():
+        time.sleep(0.05)
     ROLES[role](path, Path(folder), int(which), time.time() + float(seconds))

@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,14 +26,17 @@ APPENDERS = 8
 LANDED = ("committed", "remapped", "re-spun")
 _SUPPORT = Path(__file__).parents[1]
 _DEADLINE = 120
-"""Seconds that a writer may take for its last act."""
+"""Seconds that a writer may take to begin, and for its last act."""
 
 
 @contextmanager
 def racing(
     table: Path, ledgers: Path, roles: Sequence[tuple[str, int]], seconds: float
 ) -> Iterator[None]:
-    """Lets writers work for so long, beside the block. Roles are those of `race_writers`."""
+    """Lets writers work for so long, beside the block, from when all of them are ready.
+
+    Roles are those of `race_writers`.
+    """
     ledgers.mkdir(parents=True, exist_ok=True)
     processes = [
         subprocess.Popen(
@@ -43,6 +47,11 @@ def racing(
         for role, number in roles
     ]
     try:
+        deadline = time.monotonic() + _DEADLINE
+        while len(list(ledgers.glob("*.ready"))) < len(processes):
+            assert time.monotonic() < deadline, "some writers do not begin"
+            time.sleep(0.05)
+        (ledgers / "go").touch()
         yield
         codes = [process.wait(timeout=seconds + _DEADLINE) for process in processes]
         assert not any(codes), list(zip(roles, codes, strict=True))
@@ -84,15 +93,6 @@ def landed_share(found: dict[str, Any]) -> float:
     """The share of bins that were committed."""
     bins = Counter(found["bins"])
     return sum(bins[fate] for fate in LANDED) / bins.total()
-
-
-def failed(found: dict[str, Any]) -> int:
-    """The transactions of writers other than the optimizer that failed."""
-    return sum(
-        count
-        for name, count in found["acts"].items()
-        if name.endswith("failed") and not name.startswith("optimizer")
-    )
 
 
 def rows_of(table: Path) -> Iterator[tuple[int, int, str, str]]:

@@ -108,7 +108,7 @@ class RowDigest:
 class LiveRowSums:
     """The sums of live rows, taken in by small batches and hashed by large ones, which costs less.
 
-    Holds fewer than 32,768 rows and 4 MiB besides the last batch.
+    Holds fewer than 32,768 rows and 4 MiB besides the last batch, and copies no large batch.
     """
 
     def __init__(self, digest: RowDigest, partition: Mapping[str, str | None]) -> None:
@@ -121,12 +121,15 @@ class LiveRowSums:
 
     def add(self, batch: pa.RecordBatch, gone: npt.NDArray[np.int64]) -> None:
         """Takes in a batch, of which the rows `gone` are deleted."""
-        if self._batches and not self._batches[0].schema.equals(batch.schema):
+        size = batch.nbytes
+        if self._batches and (
+            size >= _JOINED_BYTES or not self._batches[0].schema.equals(batch.schema)
+        ):
             self._hash()
         self._batches.append(batch)
         self._gone.append(gone + self._rows)
         self._rows += batch.num_rows
-        self._bytes += batch.nbytes
+        self._bytes += size
         if self._rows >= _JOINED or self._bytes >= _JOINED_BYTES:
             self._hash()
 
