@@ -46,7 +46,7 @@ def served(airflow: Airflow, tables: Sequence[str], *, forms: bool) -> Iterator[
 
 
 def wait_for_interrupt() -> None:
-    """Returns after Ctrl-C, and at whatever else would end this process and leave the server."""
+    """Returns after Ctrl-C and other signals that would end this process without its server."""
     interrupted = Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: interrupted.set())

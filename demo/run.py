@@ -3,7 +3,7 @@
     make demo
     .venv/bin/python demo/run.py [--engine local|spark] [--keep] [--serve]
 
-Everything happens in .demo, which is made anew and removed at the end.
+Everything happens in .demo, which is created at the start and removed at the end.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def _hide_older_log(copy: Path) -> int:
     )
     for path in map(unquote, snapshot.live_files()["path"].to_pylist()):
         (copy / path).parent.mkdir(parents=True, exist_ok=True)
-        # Linked, not copied: nobody writes to data files.
+        # Linked, not copied: data files are never changed.
         os.link(TABLE / path, copy / path)
     return snapshot.version
 

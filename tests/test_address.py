@@ -43,6 +43,7 @@ from delta_maintenance.errors import InvalidRequestError
         ("hdfs://nn:8020/t", "hdfs", "nn:8020", "t", StoreKind.OTHER),
         ("hdfs://[::1]:8020/t", "hdfs", "[::1]:8020", "t", StoreKind.OTHER),
         ("hdfs:///t", "hdfs", "", "t", StoreKind.OTHER),
+        ("webhdfs://[::1]:9870/t", "webhdfs", "[::1]:9870", "t", StoreKind.HDFS),
         ("dbfs:/t", "dbfs", "", "t", StoreKind.OTHER),
         ("sftp://me@host/t", "sftp", "me@host", "t", StoreKind.OTHER),
         ("simplecache::s3://bucket/t", "s3", "bucket", "t", StoreKind.OTHER),

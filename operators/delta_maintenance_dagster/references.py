@@ -30,13 +30,13 @@ class Reference(Generic[R]):
         return self.here()
 
     def here(self) -> R:
-        """The resource where Dagster provides none: while definitions are loaded."""
+        """The resource while definitions are loaded, when Dagster provides none."""
         if isinstance(self.target, str):
             raise dg.DagsterInvalidDefinitionError(
-                f"the resource {self.target!r} is not there yet while definitions are loaded, but "
-                "patterns of tables are looked up with it: write the storage into the component"
+                f"the resource {self.target!r} is not available while definitions are loaded, but "
+                "patterns of tables need it: write the storage into the component"
             )
-        # Reads the variables of the environment that its fields refer to.
+        # Reads the environment variables that its fields refer to.
         return cast(R, self.target.process_config_and_initialize())
 
     def named(self, connection: str | None) -> Reference[R]:

@@ -25,7 +25,7 @@ _YAML = dedent(
     type: TYPE
 
     attributes:
-      # What every table needs. `policy: policy.yaml` takes it from a file instead.
+      # The rules for all tables. `policy: policy.yaml` reads them from a file instead.
       defaults:
         checkpoint: {max_commits: 100}
         compact_log: true
@@ -38,13 +38,14 @@ _YAML = dedent(
       #   options:
       #     AWS_REGION: eu-central-1
       #     AWS_SECRET_ACCESS_KEY: ${env:LAKE_SECRET}
+      # execution: {tables_per_step: 50}
       # schedule: {cron: "0 2 * * *", timezone: Europe/Paris}
       # health_schedule: {cron: "0 * * * *"}
     """
 )
 _PYTHON = dedent(
     '''\
-    """Looks after Delta tables."""
+    """Maintains Delta tables."""
 
     import dagster as dg
 

@@ -16,7 +16,7 @@ def build_maintenance_schedule(
 ) -> dg.ScheduleDefinition:
     """Runs a job of maintenance assets, or of health checks, at the times of a cron expression.
 
-    The due operations of a table are determined when its turn comes; a table that needs no
+    The due operations of a table are determined when its run starts; a table that needs no
     maintenance costs one read of its log. A failure on one table does not stop the others of the
     run. `running` turns the schedule on when it is deployed; otherwise, turn it on in Dagster.
     """

@@ -114,7 +114,8 @@ class Address:
     @property
     def is_chained(self) -> bool:
         """Whether several file systems of fsspec are laid over each other."""
-        return bool(self.behind) or "::" in self.before
+        # An IPv6 address in brackets also contains two colons.
+        return bool(self.behind) or "::" in self.before.partition("[")[0]
 
     @property
     def is_local(self) -> bool:

@@ -110,6 +110,7 @@ def test_a_dag_file_loads_nothing_heavy_that_airflow_does_not_load() -> None:
         "delta_maintenance.errors",
         "delta_maintenance.address",
         "delta_maintenance.lazy",
+        "delta_maintenance.moved_arguments",
         "delta_maintenance.operations",
         "delta_maintenance.operations.core",
         "delta_maintenance.operations.core.logged_progress",

@@ -205,11 +205,11 @@ def test_features_of_other_providers_are_refused_by_name(unknown: Connection) ->
 @pytest.mark.parametrize("extra", ["canary-secret", '["canary-secret"]', '{"a": canary-secret'])
 def test_an_extra_that_is_no_object_is_named_and_not_shown(extra: str) -> None:
     broken = Connection(conn_id="lake", conn_type="delta", extra=extra)
-    with pytest.raises(InvalidRequestError, match="'lake' is no JSON object") as refusal:
+    with pytest.raises(InvalidRequestError, match="'lake' is not a JSON object") as refusal:
         own_options(broken, S3)
     assert "canary-secret" not in str(refusal.value)
     assert refusal.value.__cause__ is refusal.value.__context__ is None
-    with pytest.raises(InvalidRequestError, match="'lake' is no JSON object"):
+    with pytest.raises(InvalidRequestError, match="'lake' is not a JSON object"):
         referred_options(Connection(conn_id="lake", conn_type="aws", extra=extra))
 
 

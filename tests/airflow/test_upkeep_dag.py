@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.dag_processing.dagbag import DagBag
+from suite.airflow_versions import DagBag
 from worn_tables import fingerprint, worn_table
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "airflow"

@@ -11,10 +11,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 from hypothesis import given
 from hypothesis import strategies as st
-from worn_tables import BY_VERB, Case, worn_table
+from operator_cases import BY_VERB, Case
+from suite.airflow_versions import AirflowFailException
+from worn_tables import worn_table
 
 from delta_maintenance.testing.actions import add
 from delta_maintenance_airflow.xcom import LIMIT, flat

@@ -186,7 +186,7 @@ def test_approved_plans_in_a_file_run_as_they_were_shown(
     forgotten = lake / "raw/events/forgotten.parquet"
     shutil.copy2(lake / "raw/events/0.parquet", forgotten)
     moved = cli("run", *words, "--approve-from", file)
-    assert moved.status == 3 and "the table has moved" in moved.err and forgotten.exists()
+    assert moved.status == 3 and "the table has changed" in moved.err and forgotten.exists()
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"name": "orders"}]', "[" * 99_999])

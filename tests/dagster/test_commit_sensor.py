@@ -227,7 +227,7 @@ def test_an_unreadable_table_does_not_stop_the_others(
     ticks = Ticks(load(tables=[absent, {"uri": uri, "key": "lake/events"}]), instance)
     assert len(ticks().run_requests) == 1
     tick = ticks()
-    assert "1 could not be looked at" in tick.skip_message
+    assert "1 could not be polled" in tick.skip_message
     assert "absent" in tick.skip_message
     TableBuilder(tmp_path / "absent").commit([protocol(), metadata()])
     assert [request.run_key for request in ticks().run_requests] == [f"{tmp_path}/absent@0"]

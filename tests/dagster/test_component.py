@@ -12,10 +12,10 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from canaries import SECRET
 from dagster.components.core.package_entry import get_package_objects_in_module
 from dagster.components.resolved.errors import ResolutionException
 from dagster.components.testing.utils import create_defs_folder_sandbox
+from hostile.canaries import SECRET
 from pydantic import ValidationError
 
 import delta_maintenance_dagster
@@ -72,7 +72,7 @@ def test_yaml_in_a_defs_folder_becomes_assets_checks_jobs_a_sensor_and_schedules
             assert entry.uri == "/data/lake/events"
             dg.Definitions.validate_loadable(definitions)
             assert keys(definitions) == {"data/lake/events", "data/lake/events/maintenance"}
-            assert len(definitions.resolve_asset_graph().asset_check_keys) == 7
+            assert len(definitions.resolve_asset_graph().asset_check_keys) == 8
             sensor = definitions.resolve_sensor_def("delta_maintenance_commits")
             assert sensor.minimum_interval_seconds == 5
             assert sensor.default_status is dg.DefaultSensorStatus.STOPPED

@@ -31,8 +31,8 @@ KINDS = tuple(SIDECARS_OF)
 IN_TURN = [(name, KINDS[number % len(KINDS)]) for number, name in enumerate(RECIPES)]
 """Every table once, and every kind for a quarter of them."""
 
-V2_IN_TURN = {(name, KINDS[1 + number % 3]) for number, name in enumerate(RECIPES)}
-"""Every table once, and every kind of V2 checkpoint for a third of them."""
+V2_IN_TURN = {(name, KINDS[1 + number % 3]) for number, name in enumerate(RECIPES) if number % 2}
+"""Every second table, and every kind of V2 checkpoint for a third of them."""
 
 PAIRS = [
     (name, kind)
@@ -40,7 +40,7 @@ PAIRS = [
     for kind in KINDS
     if PLAY == "all" or kind == "classic" or (name, kind) in V2_IN_TURN
 ]
-"""Every table in two kinds; `make nightly` plays the other 60 pairs.
+"""Every table as a classic checkpoint, and half of them as V2; `make nightly` plays all 120 pairs.
 
 A kind decides where the rows of a checkpoint are, and a table what they contain.
 """

@@ -31,6 +31,11 @@ PROPERTIES: dict[str, dict[str, str]] = {
     "changeDataFeed": {"delta.enableChangeDataFeed": "true"},
     "typeWidening": {"delta.enableTypeWidening": "true"},
     "retention": {"delta.logRetentionDuration": "interval 60 days", "team": "lake"},
+    "iceberg": {
+        "delta.castIcebergTimeType": "true",
+        "delta.ignoreIcebergBucketPartition": "false",
+        "delta.universalFormat.iceberg.atomicConversion.supported": "true",
+    },
     "versions": {"delta.minReaderVersion": "2", "delta.minWriterVersion": "5"},
     "implied": {
         "delta.feature.generatedColumns": "supported",

@@ -81,7 +81,7 @@ def test_what_is_kept_of_a_table_follows_its_assessment(tmp_path: Path) -> None:
     assert len(entry().pending) == 1, "a store that is down has not decided anything"
     for days, answer in ((1, "snoozed"), (2, "rejected")):
         until = NOW + timedelta(days=days)
-        put_off = PutOff(operation="vacuum", answer=answer, at=NOW, until=until)  # type: ignore[arg-type]
+        put_off = PutOff(operation="vacuum", answer=answer, at=NOW, until=until)
         store.put_off(run.name, put_off)
     assert [each.answer for each in entry().put_off] == ["rejected"]
     store.save(replace(before, assessed_at=NOW + timedelta(days=3)))

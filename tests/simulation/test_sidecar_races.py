@@ -154,7 +154,7 @@ class Round:
         # One that takes nothing over leaves the sidecars of its predecessors to the cleaners.
         ways = ("never",) if self.chance.random() < 0.4 else ("always", "auto")
         for how in ways:
-            options = CheckpointOptions(actions_per_sidecar=3, incremental=how)  # type: ignore[arg-type]
+            options = CheckpointOptions(actions_per_sidecar=3, incremental=how)
             try:
                 plan = checkpoint.plan(snapshot, options, now=self.now())
             except RefusedError:

@@ -1,4 +1,4 @@
-"""Plans for people who approve them, in Markdown."""
+"""Plans as Markdown, for the people who approve them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.pending import PendingPlan
 
 _MOST = 8_000
-"""Characters of a text: it stands in Airflow's database."""
+"""The most characters of a text, which is stored in Airflow's database."""
 _LONGEST = 300
-"""Characters of one cell."""
+"""The most characters of one cell."""
 _TOLD = ("table", "reason")
-"""Facts that stand above the others, or in the subject."""
+"""Facts that are shown above the others, or in the subject."""
 _SHOWN = 10
 
 
@@ -28,7 +28,7 @@ def plans_text(plans: Sequence[PendingPlan]) -> str:
     verb = "waits" if len(plans) == 1 else "wait"
     sentence = (
         f"{number} on {tables} {verb} for approval; together they delete {files} ({total}). "
-        "Choose plans below, and then what becomes of them. The others are asked about again."
+        "Choose plans below, and an answer for them. The other plans will be asked about again."
     )
     rows = [
         (
@@ -59,7 +59,7 @@ def plan_text(operation: str, reason: str, plan: Mapping[str, Any] | None) -> st
 
 
 def _first(value: object) -> list[str]:
-    """The first lines of a fact, and how many more there are."""
+    """The first lines of a fact, and the number of further lines."""
     lines = core.fact_lines(value)
     more = len(lines) - _SHOWN
     return lines if more <= 0 else [*lines[:_SHOWN], f"and {more:,} more"]
@@ -83,7 +83,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Other people's text as a code span, so that nothing of it is taken for Markdown or HTML."""
+    """Text of other people as a code span, so that no part of it is read as Markdown or HTML."""
     plain = " ".join(str(text).split()).replace("`", "'").replace("|", "¦")
     shortened = plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST - 1]}…"
     return f"`{shortened}`" if shortened else ""

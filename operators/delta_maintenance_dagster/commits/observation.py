@@ -64,10 +64,10 @@ def observed(table: DeltaTable, version: int) -> dict[str, dg.MetadataValue]:
 
 
 def _looked(storage: DeltaStorageResource, table: DeltaTable, before: Position | None) -> Look:
-    # Loads the clients of object stores, which the loading of definitions must not wait for.
+    # Imported here because it loads the clients of object stores; definitions must load fast.
     from delta_maintenance.operations.watch import LogWatch, open_watched
 
-    options = storage.storage_options(table.policy.rules.storage)
+    options = storage.storage_options(table.policy.rules.storage, uri=table.uri)
     store = open_watched(table.uri, options or None)
     version = before.version if before is not None else None
     seen = look(LogWatch(store, version=version), before)

@@ -31,7 +31,7 @@ class Position:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Self:
-        """Of `asdict`, after JSON has made lists of the tuples."""
+        """From the result of `asdict`, in which JSON replaced the tuples by lists."""
         ranges = value.get("unread") or ()
         assert isinstance(ranges, list | tuple)
         unread = tuple((int(low), int(high)) for low, high in ranges)
@@ -53,7 +53,7 @@ def look(watch: LogWatch, before: Position | None) -> Look:
     A table that was never polled counts as changed. Raises the errors of `LogWatch.look`.
     """
     seen = watch.look()
-    # A log that does not begin where it was left is another one.
+    # A log that does not continue at the known version is another log.
     if before is None or seen.since != before.version:
         return Look(position=Position(version=seen.version), data_version=seen.version)
     unread = before.unread

@@ -1,6 +1,6 @@
 """The Spark job for Dagster Pipes, submitted in place of `spark/job.py`.
 
-Takes the same arguments and leaves the same report. Runs where the driver is, so it needs
+Takes the same arguments and writes the same report. Runs where the driver runs, so it needs
 `dagster-pipes` and not Dagster.
 """
 

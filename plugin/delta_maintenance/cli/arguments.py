@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from delta_maintenance.limits import LOG_MEMORY_VARIABLE
 from delta_maintenance.redaction import redact
 
 if TYPE_CHECKING:
@@ -67,20 +68,23 @@ def add_verb(
     if operations:
         parser.add_argument("operation", metavar="VERB", choices=operations, help="the operation")
     parser.add_argument("table", metavar=metavar, help=address_help)
-    parser.add_argument(
-        "--storage-option",
-        dest="storage_options",
-        metavar="K=V",
-        action="append",
-        default=[],
-        type=key_value,
-        help=_STORAGE_HELP.replace("\n", " "),
-    )
+    add_storage_options(parser)
+    add_log_memory(parser)
     parser.add_argument("--json", action="store_true", help=json_help)
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print more on stderr, including tracebacks"
     )
     return parser
+
+
+def add_log_memory(parser: ArgumentParser) -> None:
+    """`--log-memory`."""
+    parser.add_argument(
+        "--log-memory",
+        metavar="SIZE",
+        help="memory that one file of a log may take while it is read, such as 6GiB or 512MiB; by "
+        f"default {LOG_MEMORY_VARIABLE} of the environment, or else 4GiB",
+    )
 
 
 def add_storage_options(parser: ArgumentParser) -> None:

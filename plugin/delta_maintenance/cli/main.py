@@ -18,9 +18,10 @@ from importlib import import_module
 from delta_maintenance import __version__
 from delta_maintenance.cli import operation_verb
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs
-from delta_maintenance.cli.output import logging_to_stderr, say
+from delta_maintenance.cli.output import logging_to_stderr, say, without_controls
 from delta_maintenance.cli.process import own_the_process
 from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.limits import default_log_memory
 from delta_maintenance.operations.core.registry import BUILT_IN, find, names, operations
 from delta_maintenance.redaction import redact
 
@@ -74,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     try:
         # A verb for many tables reports failed tables itself and only returns the exit status.
-        status: int | None = arguments.run(arguments)
+        with default_log_memory(getattr(arguments, "log_memory", None)):
+            status: int | None = arguments.run(arguments)
         # Here, where a failure still becomes an exit status, and not when the interpreter ends.
         sys.stdout.flush()
     except DeltaMaintenanceError as error:
@@ -94,8 +96,8 @@ def _run(arguments: argparse.Namespace) -> int:
 def _failed(error: Exception, line: str, arguments: argparse.Namespace) -> int:
     _settle_stdout()
     if arguments.verbose:
-        # Errors below ours may quote the address as it was given.
-        sys.stderr.write(redact("".join(traceback.format_exception(error))))
+        # Errors below ours may quote the address as it was given, and names out of the table.
+        sys.stderr.write(without_controls(redact("".join(traceback.format_exception(error)))))
     say(line)
     return error.exit_status if isinstance(error, DeltaMaintenanceError) else _FAILED
 

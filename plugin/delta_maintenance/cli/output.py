@@ -108,8 +108,13 @@ def printable(text: str) -> str:
     Names and messages come from tables that anyone may have written: an escape sequence among them
     must not reach the terminal.
     """
+    return without_controls(" ".join(text.split()))
+
+
+def without_controls(text: str) -> str:
+    """The text with escapes in place of control characters other than the ends of its lines."""
     return "".join(
-        char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(text.split())
+        char if char == "\n" or char.isprintable() else ascii(char)[1:-1] for char in text
     )
 
 

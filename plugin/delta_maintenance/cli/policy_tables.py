@@ -7,7 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
-from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_storage_options
+from delta_maintenance.cli.arguments import (
+    ArgumentParser,
+    Verbs,
+    add_log_memory,
+    add_storage_options,
+)
 from delta_maintenance.cli.output import warn
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 
@@ -44,6 +49,7 @@ def add_policy_verb(
         "never run",
     )
     add_storage_options(parser)
+    add_log_memory(parser)
     parser.add_argument("--json", action="store_true", help=json_help)
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print more on stderr, including tracebacks"

@@ -41,7 +41,7 @@ def assessed_operations(
 
 
 def _order(rules: Rules) -> list[AnyOperation]:
-    """The usual order, but for operations that a rule puts before others."""
+    """The usual order, except for operations that a rule puts before others."""
     order = list(policy_operations())
     for record in tuple(order):
         for name in _before(record.policy, rules):
@@ -72,7 +72,7 @@ def _assessed(look: Look, rules: Rules, record: AnyOperation) -> AssessedOperati
     try:
         assessed = due(look)
     except DeltaMaintenanceError as error:
-        # The plan refuses: nothing but a change of the table or of its policy helps.
+        # The plan will refuse: only a change of the table or of its policy helps.
         return blocked(record.name, "; ".join(filter(None, (error.problem, error.remedy))))
     if assessed is None or assessed.status != "due":
         return assessed

@@ -35,7 +35,7 @@ from delta_maintenance.table.read.segment import LogEntry
 from delta_maintenance.table.write.log_compactor import RangeWriter, ReconciledRange
 
 _TOLD_ACTIONS = 100_000
-"""Between two lines of progress."""
+"""Actions between two lines of progress."""
 
 
 class SparkRange:

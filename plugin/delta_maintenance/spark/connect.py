@@ -1,4 +1,4 @@
-"""Spark Connect: sessions of a server that is reached by its address, without a JVM here."""
+"""Spark Connect: sessions of a remote server, without a JVM in this process."""
 
 from __future__ import annotations
 

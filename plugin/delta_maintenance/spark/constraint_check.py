@@ -139,7 +139,7 @@ class SparkConstraintCheck:
             return ZoneInfo(name)
         except (ZoneInfoNotFoundError, ValueError):
             raise RefusedError(
-                f"the time zone {name!r} of the Spark session is none of a region",
+                f"the time zone {name!r} of the Spark session is not the name of a region",
                 remedy="set spark.sql.session.timeZone to the name of a region, or to UTC",
             ) from None
 
@@ -177,7 +177,7 @@ class SparkConstraintCheck:
         found = (
             self._spark.range(0, count, 1, count)
             .mapInArrow(reading.read, schema)
-            # Of a file that cannot be read nothing is evaluated.
+            # Nothing is evaluated for a file that cannot be read.
             .select(_FILE, _PROBLEM, functions.when(readable, ~holds).alias("violates"))
             .groupBy(_FILE)
             .agg(
@@ -214,7 +214,7 @@ def _files(adds: pa.Table) -> pa.Table:
 
 
 def _tasks(files: pa.Table, bytes_per_task: int) -> Iterator[tuple[int, bytes]]:
-    """Neighbouring files together, up to a number of bytes."""
+    """Adjacent files in groups, up to a number of bytes."""
     sizes = pc.fill_null(files["size"], 0).to_numpy().astype(np.int64)
     upto = np.cumsum(sizes + _BYTES_TO_OPEN)
     starts = np.flatnonzero(np.diff((upto - 1) // bytes_per_task, prepend=-1))

@@ -83,7 +83,7 @@ def _analyse(
 
 
 def _require_sound(frame: DataFrame) -> None:
-    # Spark Connect analyses nothing before.
+    # Spark Connect analyses the plan only now.
     _ = frame.schema
 
 

@@ -41,7 +41,7 @@ _VECTORS = pa.schema(
         "path": pa.string(),
         "deletionVector": ADD_TYPES["deletionVector"],
         "num_records": pa.int64(),
-        # Only to group the vectors of one file.
+        # Only for grouping the vectors of one file.
         "file": pa.string(),
     }
 )

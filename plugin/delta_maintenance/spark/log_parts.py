@@ -61,7 +61,7 @@ def adjacent_parts(
 def share_labels(spark: SparkSession, shares: int) -> tuple[int, ...]:
     """A number for each share, chosen so that Spark's hash sends each to a task of its own.
 
-    Left to chance, some tasks would get several shares and others none.
+    With arbitrary numbers, some tasks would get several shares and others none.
     """
     if shares == 1:
         return (0,)

@@ -56,10 +56,10 @@ class RangeReading:
 
     address: TableAddress
     parts: tuple[bytes, ...]
-    """Adjacent commits by ascending version, the newest part first; pickled one by one, since a
-    task needs one of them."""
+    """Adjacent commits by ascending version, the newest part first; pickled separately, because a
+    task needs only one of them."""
     labels: tuple[int, ...]
-    """One for each share."""
+    """The label of each share."""
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """From the numbers of parts to rows of `log_shares.SCHEMA`.
@@ -97,7 +97,7 @@ class RangeReading:
         yield from shared_out(batch, hash_texts(keys), self.labels, kind=kind, age=number)
 
     def _notice(self, error: DeltaMaintenanceError, number: int) -> ShareRow:
-        # Before everything else of the share.
+        # Sorted before all other rows of the share.
         return ShareRow(self.labels[0], number - len(self.parts), _NOTICE, pickle.dumps(error))
 
 
@@ -117,7 +117,7 @@ def unpacked(row: bytes) -> RangePiece | DeltaMaintenanceError:
 
 
 def _packed(piece: RangePiece | DeltaMaintenanceError) -> bytes:
-    # The driver's JVM holds a whole share of them, some of it twice.
+    # The JVM of the driver holds a whole share of them, some of it twice.
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(pickle.dumps(piece))

@@ -137,7 +137,7 @@ _ALLOWED = (
 
 
 def checked_conf(conf: Mapping[str, object]) -> dict[str, str]:
-    """The properties as texts. `InvalidRequestError` names the first that may not be given here."""
+    """The properties as texts. Raises `InvalidRequestError`, naming the first forbidden one."""
     for name in conf:
         problem = _problem(name)
         if problem is not None:
@@ -147,23 +147,23 @@ def checked_conf(conf: Mapping[str, object]) -> dict[str, str]:
 
 
 def require_no_secrets(conf: Mapping[str, object]) -> None:
-    """`InvalidRequestError` for a property that would take a secret to a command line."""
+    """Raises `InvalidRequestError` for a property that would put a secret on a command line."""
     for name in conf:
         if _is_secret(name):
             raise InvalidRequestError(
-                f"the Spark property {name} is a secret, and command lines are no place for those",
+                f"the Spark property {name} is a secret, which a command line would show",
                 remedy=_SECRET_REMEDY,
             )
     require_no_credentials_in_addresses({f"the Spark property {name}": conf[name] for name in conf})
 
 
 def require_no_credentials_in_addresses(values: Mapping[str, object]) -> None:
-    """`InvalidRequestError` names the first value that is an address with credentials in it."""
+    """Raises `InvalidRequestError`, naming the first value that is an address with credentials."""
     for what, value in values.items():
         if isinstance(value, str) and holds_credentials(value):
             raise InvalidRequestError(
                 f"{what} is an address with credentials, which other users could read",
-                remedy="give the plain address, and the machines of the job an identity or a role",
+                remedy="give the plain address, and give the machines of the job a role",
             )
 
 
@@ -172,7 +172,7 @@ def checked_environment(environment: Mapping[str, str]) -> dict[str, str]:
     for name in environment:
         if not _VARIABLE.fullmatch(name):
             raise InvalidRequestError(
-                f"{name!r} is no name of an environment variable", remedy="correct the name"
+                f"{name!r} is not a name of an environment variable", remedy="correct the name"
             )
         if _SECRET.search(name):
             raise InvalidRequestError(
@@ -195,7 +195,7 @@ def _problem(name: str) -> tuple[str, str] | None:
     if _is_secret(name):
         return "is a secret, which other users could read", _SECRET_REMEDY
     if name in _OWN:
-        return "is not to be set here", _OWN[name]
+        return "must not be set here", _OWN[name]
     if _begins(name, _CODE):
         return (
             "makes Spark load code or start programs",

@@ -39,7 +39,7 @@ class JobError(Record):
 
     @classmethod
     def of(cls, error: Exception) -> JobError:
-        """Any error; those that are not of this library keep their name and their text."""
+        """From any error; errors of other libraries keep their name and their text."""
         if not isinstance(error, DeltaMaintenanceError):
             name = type(error).__name__
             error = DeltaMaintenanceError(
@@ -80,7 +80,7 @@ class JobReport(Record):
     status: Literal["done", "failed", "refused"]
     """`refused`: nothing was touched, and running again will not help."""
     result: dict[str, Any] | None = None
-    """The operation's Result, where it is done."""
+    """The operation's Result, if it is done."""
     error: JobError | None = None
     report_uri: str | None = None
     """The report with the complete list, if one was requested."""
@@ -109,7 +109,7 @@ class JobReport(Record):
 
 
 def read_report(path: str | os.PathLike[str]) -> JobReport:
-    """The report in a file. `FileNotFoundError` where the job ended without one."""
+    """The report in a file. Raises `FileNotFoundError` if the job ended without one."""
     return JobReport.from_json(json.loads(Path(path).read_bytes()))
 
 

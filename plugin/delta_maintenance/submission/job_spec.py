@@ -26,20 +26,20 @@ class JobSpec(Record):
     """One operation on one table."""
 
     operation: str
-    """One of those that run on Spark."""
+    """An operation that runs on Spark."""
     table: str
-    """An address that the driver and every executor reach."""
+    """An address that the driver and every executor can reach."""
     version: int | None = None
-    """The version to work on; None takes the latest, as operations that commit always do."""
+    """The version to work on; None for the latest, which operations that commit always use."""
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
-    """Of the table's store. May hold credentials: see `write`."""
+    """The storage options of the table's store. They may contain credentials: see `write`."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Fields of the operation's Options. The engine is Spark, unless they name another."""
+    """Fields of the operation's Options. The engine is Spark unless they name another."""
     report_uri: str | None = None
-    """A new Parquet file for the whole list that the Result has the beginning of; with the storage
-    options of the table, and outside of it."""
+    """The address of a new Parquet file, outside of the table, for the whole list of which the
+    Result has the beginning; it is written with the storage options of the table."""
     plan_only: bool = False
-    """Answer with the Plan, and change nothing."""
+    """Return the Plan, and change nothing."""
 
     def __post_init__(self) -> None:
         record = known(self.operation)
@@ -64,7 +64,7 @@ class JobSpec(Record):
     def read_options(self) -> Any:
         """The Options of the operation; on Spark, unless they name another engine.
 
-        `InvalidRequestError` for options that the operation does not have.
+        Raises `InvalidRequestError` for options that the operation does not have.
         """
         options = find(self.operation).options
         engine = {"engine": "spark"} if has_field(options, "engine") else {}
@@ -72,14 +72,14 @@ class JobSpec(Record):
 
 
 def require_no_credentials(spec: JobSpec) -> None:
-    """`InvalidRequestError` for addresses with credentials, and for storage options that are
+    """Raises `InvalidRequestError` for addresses with credentials, and for storage options that are
     secret or unknown.
 
-    For specifications that become arguments or documents, which others may read.
+    For specifications that become arguments or documents, which other users may read.
     """
     given = {f"the option {name}": value for name, value in spec.options.items()}
     require_no_credentials_in_addresses({**given, "the report": spec.report_uri})
-    # Loads the clients of object stores.
+    # Imported here because it loads the clients of object stores.
     from delta_maintenance.storage.options import parse_options
 
     options = parse_options(spec.table, spec.storage_options)
@@ -92,5 +92,5 @@ def require_no_credentials(spec: JobSpec) -> None:
         raise InvalidRequestError(
             f"the storage option {secret} is a secret, which other users could read",
             table=spec.table,
-            remedy="give the job's machines an identity of their own, or their environment",
+            remedy="give the machines of the job an identity or environment of their own",
         )

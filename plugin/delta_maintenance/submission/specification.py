@@ -1,6 +1,6 @@
 """A Spark application in platform-independent terms.
 
-`submission.spark_submit` makes a command of it, and each module of `submission.exporters` the
+`submission.spark_submit` converts it to a command, and each module of `submission.exporters` to the
 document of one platform.
 """
 
@@ -25,7 +25,7 @@ from delta_maintenance.submission.configuration import (
 from delta_maintenance.submission.job_spec import APPLICATION, JobSpec, require_no_credentials
 
 Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]*[kmgtKMGT]b?$")]
-"""As Spark writes it: `4g`, `512m`."""
+"""In Spark's notation: `4g`, `512m`."""
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -34,7 +34,7 @@ class Code(Record):
     """How the driver and the executors get this library and its dependencies."""
 
     application: str = os.fspath(APPLICATION)
-    """The address of `job.py`, as the driver's machine or the platform reaches it."""
+    """The address of `job.py`, which the driver's machine or the platform can reach."""
     py_files: tuple[str, ...] = ()
     """Addresses of ZIP files for the Python path; see `submission.library`."""
     archives: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Code(Record):
     python: str | None = None
     """The Python of driver and executors, such as `./environment/bin/python` of an archive."""
     image: str | None = None
-    """The container image, where the platform runs containers."""
+    """The container image, if the platform runs containers."""
 
     def conf(self) -> dict[str, str]:
         """Values that are properties of Spark."""
@@ -59,7 +59,7 @@ class Resources(Record):
     executor_cores: Count | None = None
     executor_memory: Memory | None = None
     executor_memory_overhead: Memory | None = None
-    """Memory outside of the JVM, which the Python workers use and these jobs mostly need."""
+    """Memory outside of the JVM, for the Python workers, which need most of the memory."""
 
     def conf(self) -> dict[str, str]:
         """The same as Spark properties."""
@@ -84,7 +84,7 @@ class Submission(Record):
     conf: dict[str, str] = field(default_factory=dict)
     """Spark properties besides those that follow from code and resources."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Variables of driver and executors; nothing secret."""
+    """Variables of driver and executors; none of them secret."""
     resources: Resources = Resources()
 
     @classmethod

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 HOSTILE = '<img src=x onerror="document.title=1"></script><script>document.title=1</script>'
 DAGS = Path(__file__).resolve().parents[3] / "dags"
 PREPARE = """
-from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+from suite.airflow_versions import DagBag, sync_bag_to_db
 from airflow.models.dagbundle import DagBundleModel
 from airflow.utils import db
 from airflow.utils.session import create_session
@@ -420,7 +420,7 @@ def test_a_button_leads_to_the_form_and_the_form_to_a_run(server: Server, browse
         picture(page, "health-run")
         frame.fill("#field-options", '{"mode": "lite"')
         frame.get_by_role("button", name="Trigger").click()
-        assert "no JSON" in frame.eval_on_selector("#field-options", "it => it.validationMessage")
+        assert "not JSON" in frame.eval_on_selector("#field-options", "it => it.validationMessage")
         frame.fill("#field-options", '{"mode": "lite"}')
         frame.check("#field-plan_only")
         frame.get_by_role("button", name="Trigger").click()

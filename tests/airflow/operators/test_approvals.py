@@ -55,7 +55,7 @@ def test_only_the_chosen_plans_are_approved_one_row_for_each_table(
     ("option", "given", "said"),
     [
         ("Approve", {"plans": ["vacuum of other"]}, "were not shown"),
-        ("Snooze", {"snooze_until": "soon"}, "is no date"),
+        ("Snooze", {"snooze_until": "soon"}, "is not a date"),
     ],
 )
 def test_an_answer_that_makes_no_sense_is_asked_for_again(

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
-from airflow.serialization.serialized_objects import DagSerialization
+from suite.airflow_versions import AirflowException, AirflowFailException, DagSerialization
 
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.operations import checkpoint

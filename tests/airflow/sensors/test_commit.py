@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import (
+from suite.airflow_versions import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
     TaskDeferred,
 )
+from watching import watched_table
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import watch
@@ -34,15 +35,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
 
 @pytest.fixture
 def table(store: CountingStore) -> TableBuilder:
-    """Version 9, a classic checkpoint of version 4 and its hint."""
-    table = TableBuilder(store)
-    table.commit([protocol(), metadata()])
-    for number in range(9):
-        table.commit([add(f"{number}.parquet")])
-    table.checkpoint(4)
-    table.hint(4)
-    store.requests.clear()
-    return table
+    return watched_table(store)
 
 
 def sensor(**arguments: Any) -> DeltaCommitSensor:
@@ -150,8 +143,7 @@ def test_a_deferred_sensor_waits_in_the_triggerer(
     waiting = sensor(
         after_version="9",
         min_commits="2",
-        operations="merge, WRITE",
-        data_changes_only="True",
+        commits={"operations": "merge, WRITE", "data_changes_only": "True"},
         deferrable=True,
         poke_interval=7,
         timeout=600,
@@ -204,7 +196,7 @@ def test_a_deferred_wait_in_vain_is_skipped_by_soft_fail() -> None:
 def test_a_poke_continues_where_the_last_one_ended(
     table: TableBuilder, store: CountingStore
 ) -> None:
-    waiting = sensor(after_version=9, data_changes_only=True)
+    waiting = sensor(after_version=9, commits={"data_changes_only": True})
     assert not waiting.poke({}).is_done
     table.commit([commit_info("OPTIMIZE"), add("x", dataChange=False)])
     assert not waiting.poke({}).is_done
@@ -222,7 +214,8 @@ def test_changed_properties_are_compared_with_earlier_values(
         return dict.fromkeys(names)
 
     monkeypatch.setattr(watch, "current_properties", properties)
-    waiting = sensor(after_version=9, properties="delta.appendOnly,delta.logRetentionDuration")
+    names = "delta.appendOnly,delta.logRetentionDuration"
+    waiting = sensor(after_version=9, commits={"properties": names})
     table.commit([metadata(configuration={"delta.other": "1"})])
     assert not waiting.poke({}).is_done
     table.commit([metadata(configuration={"delta.appendOnly": "true"})])
@@ -231,7 +224,18 @@ def test_changed_properties_are_compared_with_earlier_values(
 
 def test_filters_require_after_version(table: TableBuilder) -> None:
     with pytest.raises(AirflowFailException, match="give after_version"):
-        sensor(version=1, data_changes_only=True).execute({})
+        sensor(version=1, commits={"data_changes_only": True}).execute({})
+
+
+def test_conditions_as_separate_arguments_work_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="takes operations as part of commits"):
+        waiting = sensor(after_version=1, operations=["MERGE"])
+    assert waiting.commits == {"operations": ["MERGE"]}
+
+
+def test_an_unknown_condition_is_refused() -> None:
+    with pytest.raises(ValueError, match="commits has no operation; its keys are data_changes_on"):
+        sensor(after_version=1, commits={"operation": "MERGE"})
 
 
 def test_the_configuration_of_airflow_decides_deferral(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +255,7 @@ def test_a_deferred_task_resumes_after_the_commit(
             task_id="wait",
             table_uri=classic_table.store.root,
             after_version=1,
-            data_changes_only=True,
+            commits={"data_changes_only": True},
             deferrable=True,
             poke_interval=0.2,
             timeout=120,

@@ -428,7 +428,7 @@ def test_a_deleted_table_is_reported_once_and_its_successor_sends_events(
             await polls(store, 5)
             assert len(events) == 1
             assert events[0]["error"] == "NotADeltaTableError"
-            assert "give the address that the table was moved to" in events[0]["message"]
+            assert "give the new address if the table was moved" in events[0]["message"]
             fresh = TableBuilder(store)
             fresh.commit([protocol(), metadata(), *WRITE])
             await eventually(lambda: events[1:] == [changed(-1, 0)])

@@ -116,7 +116,7 @@ def test_damage_met_half_way_repeats_no_file_and_loses_none(cli: Any, tmp_path: 
     damaged = cli("files", builder.store.root)
 
     assert damaged.status == 0
-    assert "warning: passed over _delta_log/" in damaged.err
+    assert "warning: skipped _delta_log/" in damaged.err
     assert sorted(damaged.out.splitlines()) == sorted(sound.out.splitlines())
     assert len(damaged.lines) == 9
 

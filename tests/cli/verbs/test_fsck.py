@@ -64,7 +64,7 @@ def test_each_finding_has_a_problem_a_location_and_a_remedy(cli: Any, spoilt: So
     assert "--remove-missing-files" in worst["remedy"]
     assert outcome.err.count("\n") == 1 and "1 finding of corruption" in outcome.err
     told = cli("fsck", spoilt.store.root).out
-    assert "missing-data-file" in told and "its data file is missing" in told
+    assert "missing-data-file" in told and "the data file does not exist" in told
 
 
 def test_a_dry_run_prints_the_plan_and_changes_nothing(cli: Any, spoilt: SoundTable) -> None:

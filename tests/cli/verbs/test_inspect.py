@@ -192,4 +192,4 @@ def test_a_catalog_managed_table_is_shown_as_published_with_a_warning(
     told = [warning for warning in document["log"]["warnings"] if "catalog" in warning]
     assert len(told) == (0 if name == "dat-no_stats" else 1)
     spoken = cli("inspect", str(path), "--version", str(published)).err
-    assert spoken.count("may know of newer ones") == len(told)
+    assert spoken.count("there may be newer ones") == len(told)

@@ -11,6 +11,7 @@ from droppable_tables import (
     TABLES,
     Clock,
     Droppable,
+    built,
     comparable,
     drop,
     planned,
@@ -35,12 +36,6 @@ CONFIGURED = {"deletionVectors": {"delta.enableDeletionVectors": "true"}}
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-def built(table: Droppable, clock: Clock) -> TableBuilder:
-    builder = table.build()
-    clock.govern(builder.store)
-    return builder
 
 
 def next_minute(clock: Clock) -> datetime:

@@ -417,18 +417,18 @@ def _checkpointed(change: Callable[[list[log.Action]], list[log.Action]]) -> Sou
             lambda s: _changed(s, "add", defaultRowCommitVersion=None),
             "has another defaultRowCommitVersion for: ",
         ),
-        (lambda s: [*s, log.remove("c")], "tombstones of files that were not removed: c"),
-        (lambda s: _changed(s, "protocol", minWriterVersion=8), "its protocol is not"),
-        (lambda s: _changed(s, "metaData", id="other"), "its metaData is not"),
-        (lambda s: _changed(s, "txn", version=6), "its transaction of app is not"),
+        (lambda s: [*s, log.remove("c")], "tombstones of files that were never removed: c"),
+        (lambda s: _changed(s, "protocol", minWriterVersion=8), "its protocol differs"),
+        (lambda s: _changed(s, "metaData", id="other"), "its metaData differs"),
+        (lambda s: _changed(s, "txn", version=6), "its transaction of app differs"),
         (lambda s: [a for a in s if "txn" not in a], "lacks the transaction of app"),
         (
             lambda s: [a for a in s if (a.get("domainMetadata") or {}).get("domain") != "custom"],
-            "its domain custom is not",
+            "its domain custom differs",
         ),
         (
             lambda s: [*s, log.domain("ghost", "1")],
-            "its domain ghost is not",
+            "its domain ghost differs",
         ),
     ],
 )
@@ -499,7 +499,9 @@ def test_a_checksum_with_a_time_that_the_table_has_not_is_found() -> None:
     table.checksum(2, {"inCommitTimestampOpt": 1})
 
     assert problems(table) == {
-        "checksum-differs": ["inCommitTimestampOpt is there, but the table has none"]
+        "checksum-differs": [
+            "inCommitTimestampOpt is set, but the table has no in-commit timestamps"
+        ]
     }
 
 
@@ -536,7 +538,7 @@ def test_the_vector_of_a_file_that_was_just_removed_is_missed_too() -> None:
     table.store.delete(VECTOR_FILE)
 
     assert problems(table) == {
-        "missing-removed-file": [f"the file of its deletion vector is missing: {VECTOR_FILE}"]
+        "missing-removed-file": [f"the file of its deletion vector does not exist: {VECTOR_FILE}"]
     }
     assert VECTOR in json.dumps(table.vector)
 
@@ -672,7 +674,7 @@ def test_each_file_is_held_against_its_own_size(
     found = examine(table.open(), now=clock.now()).findings.table()
     sizes = found.filter(pc.equal(found["kind"], "data-file-size"))
     assert sorted(sizes["path"].to_pylist()) == sorted(wrong)
-    assert "it has 4 bytes, the log says 99" in sizes["problem"].to_pylist()
+    assert "the file has 4 bytes, but the log states 99" in sizes["problem"].to_pylist()
 
 
 @pytest.mark.conformance("SCHEMA-09")

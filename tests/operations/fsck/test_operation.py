@@ -72,7 +72,7 @@ def test_a_sound_table_is_sound_and_is_left_as_it_is() -> None:
 
     assert (result.status, result.findings, result.repairs) == ("sound", (), ())
     assert result.version == 4
-    assert fsck.plan(table.open(), now=NOW).reason == "nothing is wrong"
+    assert fsck.plan(table.open(), now=NOW).reason == "no problem was found"
     assert files_of(table) == before
 
 
@@ -122,7 +122,7 @@ def test_files_are_left_to_spark_where_they_are_many(
     assert [count.kind for count in plan.counts] == ["unreadable-data-file"] * opened
     if engine == "spark":
         assert plan.notes[0] == (
-            "5 data files and deletion vectors are yet to be opened, by a Spark job"
+            "5 data files and deletion vectors are to be opened by a Spark job"
         )
         assert (plan.report, report.exists()) == (None, False)
         with pytest.raises(InvalidRequestError, match="the plan is for Spark"):
@@ -266,7 +266,7 @@ def test_without_a_whole_log_a_bad_checkpoint_stays(differs: bool) -> None:
         assert "checkpoint-differs" not in {count.kind for count in result.counts}
     else:
         assert result.status == "corrupt"
-        assert any("the log before it is not whole" in note for note in result.notes)
+        assert any("the log before it is incomplete" in note for note in result.notes)
     assert files_of(table) == before
 
 
@@ -281,7 +281,7 @@ def test_behind_another_checkpoint_only_an_unreadable_one_is_replaced(differs: b
 
     if differs:
         assert result.repairs == ()
-        assert any("which of the two is right" in note for note in result.notes)
+        assert any("nothing proves whether" in note for note in result.notes)
         assert files_of(table) == before
     else:
         assert outcomes(result) == {"replace-checkpoint": "done"}
@@ -651,7 +651,7 @@ def test_plans_and_results_make_the_round_trip() -> None:
     assert {repair.action for repair in plan.repairs} == {"rewrite-hint", "remove-missing-files"}
     assert plan.reason == (
         "1 damaged-hint (warning), 1 missing-data-file (corrupt); "
-        "to be repaired: rewrite-hint, remove-missing-files"
+        "planned repairs: rewrite-hint, remove-missing-files"
     )
     left = fsck.plan(table.open(), now=NOW).reason
-    assert left == "1 missing-removed-file (note); nothing is to be repaired"
+    assert left == "1 missing-removed-file (note); no repair is planned"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rewrites.data_files import ROW_TRACKING, field, schema_string
 from rewrites.rewritten_tables import NOW, VECTORS, Rewritten
+from rewrites.table_rows import live_adds
 
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.optimize import OptimizeOptions
@@ -103,6 +104,27 @@ def test_bins_that_the_journal_describes_wrongly_are_rewritten(
     change(document["bins"])
     made.store.put(status.path, json.dumps(document).encode())
     assert adopted(made) == left
+
+
+@pytest.mark.conformance("RW-22", "RW-40")
+@pytest.mark.parametrize("proof", ["rows", "counts"])
+def test_statistics_and_times_come_from_the_files_and_not_from_the_journal(
+    made: Rewritten, proof: str
+) -> None:
+    [status] = made.store.list_from(FOLDER)
+    document = json.loads(made.store.read(status.path))
+    outputs = [output for entry in document["bins"] for output in entry["outputs"]]
+    true = {output["name"]: (output["stats"], output["modified_ms"]) for output in outputs}
+    for output in outputs:
+        # A reader would skip the file for most of its rows.
+        output["stats"] = output["stats"].replace('"maxValues":{"a":', '"maxValues":{"a":-')
+        assert output["stats"] != true[output["name"]][0]
+        output["modified_ms"] += 1
+    made.store.put(status.path, json.dumps(document).encode())
+    assert made.optimize(seed=1, proof=proof).status == "rewritten"
+    committed = live_adds(made.store)
+    found = {name: (add["stats"], add["modificationTime"]) for name, add in committed.items()}
+    assert found == true
 
 
 @pytest.mark.conformance("RW-45")

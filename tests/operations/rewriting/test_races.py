@@ -15,6 +15,7 @@ from rewrites.table_rows import actions_of, latest, live_adds
 from delta_maintenance.errors import CommitUnknownError
 from delta_maintenance.operations import checkpoint, optimize
 from delta_maintenance.operations.optimize import OptimizeOptions
+from delta_maintenance.operations.rewriting import commits
 from delta_maintenance.operations.rewriting.winners import FollowedSources
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.table.commit.follow import advance
@@ -30,8 +31,8 @@ COMMIT, DATA_FILE = "_delta_log/", "p="
 
 def race(made: Rewritten, *races: Race | None, before: str = COMMIT) -> None:
     """Others act right before each of our commits, or data files, in this order."""
-    made.store.races = list(races)  # type: ignore[attr-defined]
-    made.store.prefix = before  # type: ignore[attr-defined]
+    made.store.races = list(races)
+    made.store.prefix = before
 
 
 def fates(result: Any) -> dict[str, str]:
@@ -193,8 +194,11 @@ def test_the_newest_facts_of_a_source_stand_in_its_remove() -> None:
 
 
 @pytest.mark.conformance("RW-29")
-def test_a_bin_that_others_change_again_and_again_is_left_to_them() -> None:
-    made = Rewritten()
+@pytest.mark.parametrize(("vectors", "fate"), [(True, "remapped"), (False, "hot")])
+def test_new_files_are_written_again_a_few_times_and_vectors_more_often(
+    vectors: bool, fate: str
+) -> None:
+    made = Rewritten(vectors=vectors)
     path = made.paths["y"][0]
     before = made.rows()
     race(
@@ -203,8 +207,21 @@ def test_a_bin_that_others_change_again_and_again_is_left_to_them() -> None:
         lambda: made.table.delete(path, [0, 1]),
         lambda: made.table.delete(path, [0, 1, 2]),
     )
-    assert fates(made.optimize()) == {"x": "committed", "y": "hot", "z": "committed"}
+    assert fates(made.optimize()) == {"x": "committed", "y": fate, "z": "committed"}
     assert made.rows() == without(before, 100, 101, 102)
+
+
+@pytest.mark.conformance("RW-29")
+def test_a_bin_that_others_never_leave_alone_is_left_to_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commits, "_REMAPS", 1)
+    made = Rewritten()
+    path = made.paths["y"][0]
+    before = made.rows()
+    race(made, lambda: made.table.delete(path, [0]), lambda: made.table.delete(path, [0, 1]))
+    assert fates(made.optimize()) == {"x": "committed", "y": "hot", "z": "committed"}
+    assert made.rows() == without(before, 100, 101)
 
 
 @pytest.mark.conformance("RW-29", "RW-30")

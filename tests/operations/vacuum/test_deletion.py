@@ -165,7 +165,7 @@ def test_roots_of_a_whole_store_or_a_home_are_refused(
 def test_no_other_module_deletes_files_of_a_table() -> None:
     """Every call of a store's deletion stands in one of these places."""
     source = Path(delta_maintenance.__file__).parent
-    call = re.compile(r"\.(delete|delete_many|delete_unchanged|remove_empty_directory)\(")
+    call = re.compile(r"\.(delete|delete_many|delete_unchanged|remove_empty_director(y|ies))\(")
     found = {
         str(path.relative_to(source))
         for layer in ("operations", "table", "spark", "cli")

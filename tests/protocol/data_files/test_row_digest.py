@@ -8,12 +8,19 @@ import struct
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.data_files.row_digest import RowDigest, RowSums, row_sums
+from delta_maintenance.protocol.data_files import row_digest
+from delta_maintenance.protocol.data_files.row_digest import (
+    LiveRowSums,
+    RowDigest,
+    RowSums,
+    row_sums,
+)
 
 NESTED = pa.struct([("x", pa.list_(pa.map_(pa.string(), pa.int32()))), ("y", pa.string())])
 SCHEMA = pa.schema(
@@ -154,6 +161,29 @@ def test_a_value_in_another_column_row_or_partition_counts() -> None:
     assert of({}, partition={"p": "1"}) != of({}, partition={"p": "01"})
     assert of({}, partition={"p": None}) != of({}, partition={"p": ""})
     assert of({}, partition={"p": "1"}) == of({}, partition={"p": "1"})
+
+
+@given(st.lists(st.tuples(st.lists(rows, max_size=4), st.booleans(), st.data()), max_size=6))
+def test_live_rows_are_counted_in_whatever_batches_they_come(
+    found: list[tuple[list[dict[str, Any]], bool, st.DataObject]],
+) -> None:
+    live, partition = [], {"p": "1"}
+    digest = RowDigest(SCHEMA)
+    together = LiveRowSums(digest, partition)
+    with pytest.MonkeyPatch.context() as patch:
+        # Some batches are joined, others are not.
+        patch.setattr(row_digest, "_JOINED", 5)
+        for values, encoded, data in found:
+            gone = data.draw(st.sets(st.integers(0, len(values) - 1))) if values else set()
+            live += [row for at, row in enumerate(values) if at not in gone]
+            rows = batch(values)
+            if encoded:
+                texts = rows.column("s").dictionary_encode()
+                kind = SCHEMA.set(2, pa.field("s", texts.type))
+                columns = [*rows.columns[:2], texts, *rows.columns[3:]]
+                rows = pa.RecordBatch.from_arrays(columns, schema=kind)
+            together.add(rows, np.array(sorted(gone), np.int64))
+    assert together.total() == row_sums(digest.hashes(batch(live), partition))
 
 
 def test_one_changed_bit_in_any_place_of_a_long_text_is_seen() -> None:

@@ -80,7 +80,7 @@ class Rewritten:
         return live_rows(self.store, **hidden)
 
     def optimize(self, *, seed: int = 0, **options: Any) -> OptimizeResult:
-        self.store.now_ms = lambda: epoch_millis(NOW)  # type: ignore[attr-defined]
+        self.store.now_ms = lambda: epoch_millis(NOW)
         table = Table(self.store)
         settings = OptimizeOptions(workers=1, **options)
         planned = optimize.plan(table.snapshot(), settings, now=NOW)

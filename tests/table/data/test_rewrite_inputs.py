@@ -243,6 +243,24 @@ def test_a_value_that_its_type_cannot_hold_is_refused(files: Files) -> None:
     assert "column a" in only_refusal(files.rewrite(spec(field("a", "byte"))))
 
 
+def test_files_of_writers_with_other_layouts_in_memory_are_carried_on(files: Files) -> None:
+    """Arrow returns the layouts that the writer had, such as the views of `deltalake`."""
+    of_text, words = pa.array(["a" * 20, None, "b"]), [["a"], None, []]
+    plain = pa.table({"s": of_text, "l": pa.array(words, pa.list_(pa.string()))})
+    views = pa.table(
+        {
+            "s": of_text.cast(pa.string_view()),
+            "l": pa.array(words, pa.list_view(pa.string_view())),
+        }
+    )
+    for rows in (views, plain, views):
+        files.add(rows, deleted=[2])
+    kind = {"type": "array", "elementType": "string", "containsNull": True}
+    done = files.rewrite(spec(field("s", "string"), field("l", kind)))
+    assert not done.refused
+    assert files.rows(done) == [{"s": "a" * 20, "l": ["a"]}, {"s": None, "l": None}] * 3
+
+
 @pytest.mark.conformance("RW-13")
 def test_text_that_is_no_utf8_stays_as_it_is_and_bounds_nothing(files: Files) -> None:
     raw = pa.array([b"\xff\xfe", b"ok"])

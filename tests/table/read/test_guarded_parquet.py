@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bombs import BOMBS, shared_text
+from hostile.bombs import BOMBS, shared_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from resources import measured

@@ -75,6 +75,7 @@ def _run(
     progress: Progress,
 ) -> RunResult:
     from delta_maintenance.policies.approval import Approvals
+    from delta_maintenance.policies.environment import RunEnvironment
     from delta_maintenance.policies.run import failed_run, run
 
     started = clock.now()
@@ -88,10 +89,9 @@ def _run(
                 last_runs=last_runs,
                 approvals=Approvals(operations=arguments.approve, plans=plans),
                 plan_only=arguments.dry_run,
-                submit=partial(_submit, tables, arguments),
-                progress=progress,
-                now=clock.now,
-                new_id=clock.new_id,
+                environment=RunEnvironment(
+                    submit=partial(_submit, tables, arguments), progress=progress
+                ),
             )
         latest = result.after or result.before
         if latest is not None and not arguments.dry_run:

@@ -29,7 +29,7 @@ from delta_maintenance.operations.add_constraint.options import (
     ViolatingFile,
 )
 from delta_maintenance.operations.core.deprecation import renamed_keywords
-from delta_maintenance.operations.table_change.models import Decision, Ending
+from delta_maintenance.operations.table_change.models import ChangeOutcome, Decision
 from delta_maintenance.operations.table_change.operation import (
     carry_out,
     decide_change,
@@ -249,7 +249,7 @@ def _require_committable(
     require_no_external_log(table.store)
 
 
-def _result(plan: AddConstraintPlan, ending: Ending, looks: _Looks) -> AddConstraintResult:
+def _result(plan: AddConstraintPlan, ending: ChangeOutcome, looks: _Looks) -> AddConstraintResult:
     done = ending.status == "committed"
     return AddConstraintResult(
         table=plan.table,

@@ -81,7 +81,7 @@ class ResultDocument(Protocol):
         """The Result of a JSON object."""
 
 
-O = TypeVar("O", bound=Record)  # noqa: E741
+O = TypeVar("O", bound=Record)  # noqa: E741  O, P, R: Options, Plan, Result
 P = TypeVar("P", bound=PlanDocument)
 R = TypeVar("R", bound=ResultDocument)
 

@@ -37,7 +37,7 @@ from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
 from delta_maintenance.storage.core.listing import STATUSES
 from delta_maintenance.table.commit.outcome import Conflicted, Landed
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.log_inventory import newest_sound_checkpoint
@@ -106,7 +106,7 @@ class Repairing:
         files = next((files for files in checkpoints if _path(files) == repair.path), None)
         # A file of another size or time is somebody's repair.
         if files is None or files not in list_log(store, first_version=files.version).checkpoints:
-            return _outcome(repair, "already-done", reason="the checkpoint is not what it was")
+            return _outcome(repair, "already-done", reason="the checkpoint has changed")
         snapshot = self._without_bad_checkpoints(files.version)
         require_supported(snapshot.protocol, Operation.CLEAN_LOG, table=self.table.uri)
         # What is repaired must not rest on what may be damaged, too.
@@ -128,7 +128,7 @@ class Repairing:
         status = found.get(repair.path or "")
         # A file of another size or time is somebody's checkpoint.
         if status is None or store.stat(status.path) != status:
-            return _outcome(repair, "already-done", reason="the file is not what it was")
+            return _outcome(repair, "already-done", reason="the file has changed")
         snapshot = self.table.snapshot()
         require_supported(snapshot.protocol, Operation.CLEAN_LOG, table=self.table.uri)
         row = [[status.path], [status.size], [status.modified_ms]]
@@ -141,7 +141,7 @@ class Repairing:
         while (base := snapshot.checkpoint) is not None and (
             base.files.name in self.found.bad_checkpoints
         ):
-            problem = "it cannot be read, or is not what the log comes to"
+            problem = "the checkpoint cannot be read, or differs from the log"
             snapshot = snapshot.avoiding(UnusableCheckpointError(problem, file=_path(base.files)))
         return snapshot
 
@@ -161,9 +161,9 @@ class Repairing:
         try:
             hint = parse_hint(read_hint(store, _HINT))
         except FileNotFoundError:
-            return _outcome(repair, "already-done", reason="there is no hint any more")
+            return _outcome(repair, "already-done", reason="the hint no longer exists")
         if hint is not None and hint.version in versions:
-            return _outcome(repair, "already-done", reason="the hint is sound by now")
+            return _outcome(repair, "already-done", reason="the hint is valid now")
         found = self.found.inventory.listing.checkpoints
         # By what they are, not by name: a replaced one has the name of the bad one.
         bad = [files for files in found if files.name in self.found.bad_checkpoints]
@@ -172,7 +172,9 @@ class Repairing:
         sound, _ = newest_sound_checkpoint(store, listing, version=max(listing.commits, default=-1))
         if sound is None:
             store.delete(_HINT)
-            return _outcome(repair, "done", reason="there is no checkpoint to lead to")
+            return _outcome(
+                repair, "done", reason="there is no checkpoint that the hint could name"
+            )
         put_hint(store, sound)
         return _outcome(repair, "done", version=sound.checkpoint.files.version)
 
@@ -183,7 +185,9 @@ class Repairing:
         places, external = TableFiles(self.table.store).find(rows["path"])
         rows = rows.filter(pc.and_(pc.is_null(places), pc.invert(external)))
         if not rows.num_rows:
-            return _outcome(repair, "already-done", reason="no such entry is in the table any more")
+            return _outcome(
+                repair, "already-done", reason="the table no longer contains such an entry"
+            )
         suspends = _is_append_only(snapshot)
         if suspends and not self.options.allow_append_only:
             raise RefusedError(
@@ -208,7 +212,7 @@ class Repairing:
     def _restore_append_only(self, repair: Repair) -> RepairOutcome:
         snapshot = self.table.snapshot()
         if not _left_suspended(snapshot):
-            return _outcome(repair, "already-done", reason="somebody committed since")
+            return _outcome(repair, "already-done", reason="another writer has committed since")
         return _outcome(repair, "done", version=self._set_append_only(snapshot))
 
     def _set_append_only(self, snapshot: Snapshot) -> int:
@@ -221,11 +225,13 @@ class Repairing:
             snapshot,
             OPERATION,
             parameters=parameters,
-            other_writers=self.options.other_writers,
             # What is gone is gone, whatever others append meanwhile.
             isolation=IsolationLevel.SNAPSHOT_ISOLATION,
-            now=lambda: self.now,
-            new_id=self.new_id,
+            writer=Writer(
+                other_writers=self.options.other_writers,
+                now=lambda: self.now,
+                new_id=self.new_id,
+            ),
         )
 
     def _landed(self, transaction: Transaction) -> Landed:
@@ -234,7 +240,7 @@ class Repairing:
             raise outcome.as_error(self.table.uri)
         if not isinstance(outcome, Landed):
             raise CommitConflictError(
-                "others removed the same files first", remedy="run again to see what is left"
+                "other writers removed the same files first", remedy="run again to see what is left"
             )
         return outcome
 
@@ -247,13 +253,13 @@ def _checkpoints(found: Examination, notes: list[str]) -> Iterator[Repair]:
             continue
         whole = history is not None and history.base is None
         if history is None or files.version not in found.inventory.listing.commits:
-            notes.append(f"{files.name} stays: the log before it is not whole")
+            notes.append(f"{files.name} stays: the log before it is incomplete")
         elif not whole and (kind == "checkpoint-differs" or files.version <= history.first):
             notes.append(
-                f"{files.name} stays: the log does not go back to version 0, so that which of the "
-                "two is right cannot be proved"
+                f"{files.name} stays: the log does not reach back to version 0, so nothing proves "
+                "whether the log or the checkpoint is right"
                 if kind == "checkpoint-differs"
-                else f"{files.name} stays: nothing older is left to write it from"
+                else f"{files.name} stays: no older checkpoint is left to write it from"
             )
         else:
             base = "version 0" if whole else f"the checkpoint of version {history.first}"
@@ -261,8 +267,8 @@ def _checkpoints(found: Examination, notes: list[str]) -> Iterator[Repair]:
                 action="replace-checkpoint",
                 path=_path(files),
                 version=files.version,
-                reason=f"every commit since {base} is there and readable, so that version "
-                f"{files.version} can be put together without it",
+                reason=f"every commit since {base} exists and is readable, so version "
+                f"{files.version} can be computed without this checkpoint",
             )
 
 
@@ -287,13 +293,13 @@ def _hint(found: Examination) -> Iterator[Repair]:
     if not (found.findings.counts["damaged-hint"] or found.findings.counts["dangling-hint"]):
         return
     left = [c for c in found.inventory.listing.checkpoints if c.name not in found.bad_checkpoints]
-    reason = "a hint proves nothing: readers find the same state without it"
+    reason = "readers find the same state without a hint"
     yield Repair(action="rewrite-hint" if left else "remove-hint", path=_HINT, reason=reason)
 
 
 def _append_only(found: Examination) -> Iterator[Repair]:
     if found.snapshot is not None and _left_suspended(found.snapshot):
-        reason = "a repair set delta.appendOnly to false and died before it set it back"
+        reason = "an earlier repair set delta.appendOnly to false and ended before setting it back"
         yield Repair(action="restore-append-only", version=found.version, reason=reason)
 
 
@@ -304,13 +310,13 @@ def _missing_files(found: Examination, options: FsckOptions, notes: list[str]) -
     count = presence.missing.num_rows
     if _is_append_only(snapshot) and not options.allow_append_only:
         notes.append(
-            f"{count} entries without their files stay: the table is append-only, which takes a "
-            "second flag"
+            f"{count} entries without data files stay: the table is append-only, so "
+            "--allow-append-only is required"
         )
         return
-    reason = f"entries whose data files are gone, and their rows with them: {count}"
+    reason = f"entries whose data files do not exist: {count}"
     if snapshot.properties.enable_change_data_feed:
-        notes.append("the change data feed will show the rows of the removed entries as deleted")
+        notes.append("the change data feed shows the rows of the removed entries as deleted")
     yield Repair(
         action="remove-missing-files",
         version=snapshot.version,

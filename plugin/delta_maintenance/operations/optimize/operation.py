@@ -9,15 +9,12 @@ Other writers may add, delete and update rows at the same time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from delta_maintenance import clock
 from delta_maintenance.clock import Clock, NewId, as_clock
-from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.operations.core.execution import Execution, Prepared
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.optimize.options import (
     OptimizeOptions,
@@ -26,9 +23,9 @@ from delta_maintenance.operations.optimize.options import (
 )
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
 from delta_maintenance.operations.rewriting.engine import BinEngine
-from delta_maintenance.operations.rewriting.execution import RewriteExecution, carry_out
 from delta_maintenance.operations.rewriting.footer_reasons import CODEC, INT96
-from delta_maintenance.operations.rewriting.planning import Survey, plan_fields, survey
+from delta_maintenance.operations.rewriting.planning import Survey
+from delta_maintenance.operations.rewriting.verb import ApplySettings, RewriteVerb
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -53,8 +50,7 @@ def plan(
     Raises `UnsupportedFeatureError` or `RefusedError` for tables that this release must not
     rewrite, and `InvalidRequestError` for an invalid condition.
     """
-    options = (options or OptimizeOptions()).validated()
-    return _plan(_survey(snapshot, options, now), options, now)
+    return _VERB.plan(snapshot, options or OptimizeOptions(), now=now)
 
 
 def apply(
@@ -74,86 +70,48 @@ def apply(
     is. Errors are raised before the first commit, and for a commit with an unknown outcome;
     otherwise the Result contains them.
     """
-    if plan.is_noop:
-        return _nothing(plan)
-    options, instants = plan.options, as_clock(now)
-    surveyed = surveyed or _survey(table.snapshot(), options, instants())
-    if not surveyed.choice.bin_count:
-        return _nothing(_plan(surveyed, options, instants()))
-    parameters: dict[str, Any] = {
-        "predicate": [] if options.where is None else [options.where],
-        "zOrderBy": [],
-        "clusterBy": [],
-        "auto": False,
-    }
-    execution = RewriteExecution(
-        operation="OPTIMIZE",
-        parameters=parameters,
-        now=instants,
+    settings = ApplySettings(
+        now=as_clock(now),
         new_id=new_id,
         engine=engine,
         progress=progress,
+        surveyed=surveyed,
         sleep=sleep,
     )
-    return carry_out(table, surveyed, options, OptimizeResult, execution)
+    return _VERB.apply(table, plan, plan.options, settings)
 
 
-def prepare(
-    table: Table, options: OptimizeOptions, *, now: datetime, execution: Execution
-) -> Prepared[OptimizePlan, OptimizeResult]:
-    """Plans, and keeps the survey for `apply`."""
-    options = options.validated()
-    surveyed = _survey(execution.snapshot_of(table), options, now)
-    planned = _plan(surveyed, options, now)
-    carry = partial(
-        apply,
-        table,
-        planned,
-        now=execution.now,
-        new_id=execution.new_id,
-        engine=execution.engine,
-        progress=execution.progress,
-        surveyed=surveyed,
+def _rules(options: OptimizeOptions, target_bytes: int) -> ChoiceRules:
+    return ChoiceRules(
+        target_bytes=target_bytes,
+        small_bytes=int(target_bytes * _SMALL),
+        deleted_share=options.deleted_percent / 100,
+        min_files=options.min_files,
+        full=options.full,
     )
-    return Prepared(plan=planned, apply=carry)
 
 
-def _survey(snapshot: Snapshot, options: OptimizeOptions, now: datetime) -> Survey:
-    def rules(target_bytes: int) -> ChoiceRules:
-        return ChoiceRules(
-            target_bytes=target_bytes,
-            small_bytes=int(target_bytes * _SMALL),
-            deleted_share=options.deleted_percent / 100,
-            min_files=options.min_files,
-            full=options.full,
-        )
-
-    wanted = [name for name, on in ((INT96, options.int96), (CODEC, options.other_codecs)) if on]
-    try:
-        return survey(
-            snapshot,
-            options,
-            rules,
-            now=now,
-            target_bytes=options.target_bytes,
-            footer_reasons=wanted,
-        )
-    except DeltaMaintenanceError as error:
-        raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+def _footer_reasons(options: OptimizeOptions) -> Sequence[str]:
+    return [name for name, on in ((INT96, options.int96), (CODEC, options.other_codecs)) if on]
 
 
-def _plan(surveyed: Survey, options: OptimizeOptions, now: datetime) -> OptimizePlan:
-    fields = plan_fields(surveyed)
+def _reason(fields: Mapping[str, Any]) -> str:
     if fields["is_noop"]:
-        reason = "no file is worth rewriting"
-    else:
-        files = count_text(fields["files"], "file")
-        after = f"{fields['files_after']:,} with {size_text(fields['bytes_after'])}"
-        reason = f"{files} with {size_text(fields['bytes'])} become about {after}"
-    return OptimizePlan(**fields, planned_at=now, reason=reason, options=options)
+        return "no file is worth rewriting"
+    files = count_text(fields["files"], "file")
+    after = f"{fields['files_after']:,} with {size_text(fields['bytes_after'])}"
+    return f"{files} with {size_text(fields['bytes'])} become about {after}"
 
 
-def _nothing(plan: OptimizePlan) -> OptimizeResult:
-    return OptimizeResult(
-        table=plan.table, version=plan.version, status="nothing-to-do", notes=(plan.reason,)
-    )
+_VERB = RewriteVerb(
+    plan_type=OptimizePlan,
+    result_type=OptimizeResult,
+    operation="OPTIMIZE",
+    parameters={"zOrderBy": [], "clusterBy": [], "auto": False},
+    rules=_rules,
+    footer_reasons=_footer_reasons,
+    reason=_reason,
+    target_bytes=lambda options: options.target_bytes,
+)
+
+prepare = _VERB.prepare

@@ -8,26 +8,19 @@ their order, row IDs and commit versions, and are proved equal before a commit, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from delta_maintenance import clock
 from delta_maintenance.clock import Clock, NewId, as_clock
-from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.operations.core.execution import Execution, Prepared
 from delta_maintenance.operations.core.facts import count_text, size_text
-from delta_maintenance.operations.purge.options import (
-    PurgeOptions,
-    PurgePlan,
-    PurgeResult,
-)
+from delta_maintenance.operations.purge.options import PurgeOptions, PurgePlan, PurgeResult
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
 from delta_maintenance.operations.rewriting.engine import BinEngine
-from delta_maintenance.operations.rewriting.execution import RewriteExecution, carry_out
 from delta_maintenance.operations.rewriting.footer_reasons import DROPPED_COLUMNS
-from delta_maintenance.operations.rewriting.planning import Survey, plan_fields, survey
+from delta_maintenance.operations.rewriting.planning import Survey
+from delta_maintenance.operations.rewriting.verb import ApplySettings, RewriteVerb
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -44,13 +37,12 @@ def plan(
     engine: BinEngine | None = None,
     progress: Progress | None = None,
 ) -> PurgePlan:
-    """Chooses the files to rewrite. Reads the log, and footers if an option asks for them.
+    """Chooses the files to rewrite. Reads the log, and footers if columns were dropped.
 
     Raises `UnsupportedFeatureError` or `RefusedError` for tables that this release must not
     rewrite, and `InvalidRequestError` for an invalid condition.
     """
-    options = (options or PurgeOptions()).validated()
-    return _plan(_survey(snapshot, options, now), options, now)
+    return _VERB.plan(snapshot, options or PurgeOptions(), now=now)
 
 
 def apply(
@@ -70,77 +62,47 @@ def apply(
     is. Errors are raised before the first commit, and for a commit with an unknown outcome;
     otherwise the Result contains them.
     """
-    if plan.is_noop:
-        return _nothing(plan)
-    options, instants = plan.options, as_clock(now)
-    surveyed = surveyed or _survey(table.snapshot(), options, instants())
-    if not surveyed.choice.bin_count:
-        return _nothing(_plan(surveyed, options, instants()))
-    parameters: dict[str, Any] = {
-        "predicate": [] if options.where is None else [options.where],
-        "applyPurge": True,
-    }
-    execution = RewriteExecution(
-        operation="REORG",
-        parameters=parameters,
-        now=instants,
+    settings = ApplySettings(
+        now=as_clock(now),
         new_id=new_id,
         engine=engine,
         progress=progress,
+        surveyed=surveyed,
         sleep=sleep,
     )
-    return carry_out(table, surveyed, options, PurgeResult, execution)
+    return _VERB.apply(table, plan, plan.options, settings)
 
 
-def prepare(
-    table: Table, options: PurgeOptions, *, now: datetime, execution: Execution
-) -> Prepared[PurgePlan, PurgeResult]:
-    """Plans, and keeps the survey for `apply`."""
-    options = options.validated()
-    surveyed = _survey(execution.snapshot_of(table), options, now)
-    planned = _plan(surveyed, options, now)
-    carry = partial(
-        apply,
-        table,
-        planned,
-        now=execution.now,
-        new_id=execution.new_id,
-        engine=execution.engine,
-        progress=execution.progress,
-        surveyed=surveyed,
+def _rules(options: PurgeOptions, target_bytes: int) -> ChoiceRules:
+    return ChoiceRules(
+        target_bytes=target_bytes,
+        small_bytes=0,
+        merge_small=False,
+        deleted_share=options.above_percent / 100,
+        full=True,
     )
-    return Prepared(plan=planned, apply=carry)
 
 
-def _survey(snapshot: Snapshot, options: PurgeOptions, now: datetime) -> Survey:
-    def rules(target_bytes: int) -> ChoiceRules:
-        return ChoiceRules(
-            target_bytes=target_bytes,
-            small_bytes=0,
-            merge_small=False,
-            deleted_share=options.above_percent / 100,
-            full=True,
-        )
-
-    wanted = [DROPPED_COLUMNS] if options.dropped_columns else []
-    try:
-        return survey(snapshot, options, rules, now=now, footer_reasons=wanted)
-    except DeltaMaintenanceError as error:
-        raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+def _footer_reasons(options: PurgeOptions) -> Sequence[str]:
+    return [DROPPED_COLUMNS] if options.dropped_columns else []
 
 
-def _plan(surveyed: Survey, options: PurgeOptions, now: datetime) -> PurgePlan:
-    fields = plan_fields(surveyed)
+def _reason(fields: Mapping[str, Any]) -> str:
     if fields["is_noop"]:
-        reason = "no live file holds deleted rows or dropped columns"
-    else:
-        files = count_text(fields["files"], "file")
-        rows = count_text(fields["deleted_rows"], "deleted row")
-        reason = f"{files} with {size_text(fields['bytes'])} and {rows} are rewritten"
-    return PurgePlan(**fields, planned_at=now, reason=reason, options=options)
+        return "no live file has deleted rows or dropped columns"
+    files = count_text(fields["files"], "file")
+    rows = count_text(fields["deleted_rows"], "deleted row")
+    return f"{files} with {size_text(fields['bytes'])} and {rows} are rewritten"
 
 
-def _nothing(plan: PurgePlan) -> PurgeResult:
-    return PurgeResult(
-        table=plan.table, version=plan.version, status="nothing-to-do", notes=(plan.reason,)
-    )
+_VERB = RewriteVerb(
+    plan_type=PurgePlan,
+    result_type=PurgeResult,
+    operation="REORG",
+    parameters={"applyPurge": True},
+    rules=_rules,
+    footer_reasons=_footer_reasons,
+    reason=_reason,
+)
+
+prepare = _VERB.prepare

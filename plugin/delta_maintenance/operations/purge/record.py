@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from delta_maintenance.operations.core.operation import Effects, OperationRecord, PolicyPart
-from delta_maintenance.operations.core.outcome import Outcome
-from delta_maintenance.operations.purge.options import (
-    PurgeOptions,
-    PurgePlan,
-    PurgeResult,
-)
-from delta_maintenance.operations.rewriting.facts import (
-    done_amounts,
-    ending,
-    plan_facts,
-    planned_amounts,
-    result_facts,
-)
+from delta_maintenance.operations.core.operation import PolicyPart
+from delta_maintenance.operations.purge.options import PurgeOptions, PurgePlan, PurgeResult
+from delta_maintenance.operations.rewriting.record import rewrite_record
 
-RECORD = OperationRecord(
-    name="purge",
+RECORD = rewrite_record(
+    "purge",
     title="Purge deleted rows from data files",
     summary="rewrite data files without deleted rows and dropped columns",
     description="Rewrite each data file that holds deleted rows, or values of dropped columns, "
@@ -28,27 +17,10 @@ RECORD = OperationRecord(
     options=PurgeOptions,
     plan=PurgePlan,
     result=PurgeResult,
-    code="delta_maintenance.operations.purge.operation",
-    outcomes={
-        "rewritten": Outcome.DONE,
-        "partly": Outcome.INCOMPLETE,
-        "conflict": Outcome.CONFLICT,
-        "failed": Outcome.FAILED,
-        "nothing-to-do": Outcome.NOTHING_TO_DO,
-    },
-    effects=Effects(commits=True),
-    requires=("rewrite-data",),
     policy=PolicyPart(
         key="purge",
         rule="delta_maintenance.operations.purge.policy:PurgeRule",
         description="Removal of deleted rows from data files.",
         due="delta_maintenance.operations.purge.policy:due",
     ),
-    decisive=("is_noop", "target_bytes"),
-    planned_amounts=planned_amounts,
-    done_amounts=done_amounts,
-    plan_facts=plan_facts,
-    result_facts=result_facts,
-    ending_of_result=ending,
-    wrote=lambda result: result.num_commits > 0,
 )

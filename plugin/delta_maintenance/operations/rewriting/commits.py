@@ -32,7 +32,7 @@ from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.table.commit.follow import advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import Conflicted, Landed
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
 from delta_maintenance.table.data.carried_deletions import (
     COMPLETE,
     late_deletions,
@@ -68,8 +68,11 @@ SUMS_TAG = "delta-maintenance.rowSums"
 """The tag of `commitInfo` that holds the digest of all rows that a commit moved."""
 
 _TRIES = 50
-_TOUCHES = 2
-"""The most changes by other writers to which a bin is adapted before it is given up."""
+_REMAPS = 20
+"""The most times that deletion vectors of a bin are written anew. They cost little compared with
+the bin, and on a busy table some rows are deleted between any two attempts."""
+_RE_SPINS = 2
+"""The most times that the new files of a bin are written anew before it is given up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,7 +85,10 @@ class Pending:
     fate: Fate | None = None
     problem: str | None = None
     version: int | None = None
-    touches: int = 0
+    remaps: int = 0
+    """How often its deletion vectors were written."""
+    re_spins: int = 0
+    """How often its new files were written anew."""
     current: RewrittenBin | None = None
     """The bin without rows that were deleted since, if it is committed in place of `done`."""
     vectors: dict[int, DeletionVectorDescriptor] = field(default_factory=dict)
@@ -199,7 +205,6 @@ class RewriteCommits:
         if state == pending.state:
             return
         pending.state = state
-        pending.touches += 1
         if any(found.fate == "rewritten" for found in touched.values()):
             pending.fate = "superseded"
             pending.problem = "another writer rewrote a source file"
@@ -222,14 +227,8 @@ class RewriteCommits:
             if now.key != before.key:
                 changed[row] = now.deletion_vector
         pending.adds = adds
-        if not changed:
-            pending.touches -= 1
-            return
-        if pending.touches > _TOUCHES:
-            pending.fate = "hot"
-            pending.problem = "other writers changed the source files more than twice"
-            return
-        self._carry_over(pending, changed)
+        if changed:
+            self._carry_over(pending, changed)
 
     def _carry_over(
         self, pending: Pending, changed: Mapping[int, DeletionVectorDescriptor | None | str]
@@ -255,13 +254,20 @@ class RewriteCommits:
                 for number, rows in late.by_output.items()
                 if len(rows) == pending.done.outputs[number].rows
             ]
-            if Contract.writes_vectors(self._base) and not whole:
+            remaps = Contract.writes_vectors(self._base) and not whole
+            if pending.remaps >= _REMAPS or (not remaps and pending.re_spins >= _RE_SPINS):
+                pending.fate = "hot"
+                pending.problem = "other writers changed the source files again and again"
+                return
+            if remaps:
+                pending.remaps += 1
                 numbers = sorted(late.by_output)
                 written = write_vectors(
                     store, [late.by_output[number] for number in numbers], new_id=new_id
                 )
                 pending.vectors = dict(zip(numbers, written, strict=True))
             else:
+                pending.re_spins += 1
                 pending.current = without_rows(
                     store, pending.done, late, self._contract.spec, new_id=new_id
                 )
@@ -289,11 +295,10 @@ class RewriteCommits:
             self._base,
             settings.operation,
             parameters=settings.parameters,
-            tags={SUMS_TAG: str(sums)} if contract.spec.proof == "rows" else {},
-            other_writers=settings.other_writers,
-            preserves_row_ids=contract.spec.files.layout.tracks_rows,
-            now=settings.now,
-            new_id=settings.new_id,
+            row_ids=RowIds(preserved=contract.spec.files.layout.tracks_rows),
+            writer=Writer(
+                other_writers=settings.other_writers, now=settings.now, new_id=settings.new_id
+            ),
         )
         if removes.num_rows:
             txn.stage_removes(removes)
@@ -303,7 +308,8 @@ class RewriteCommits:
         # One attempt: the rules for rebasing a commit do not cover all conditions for the new
         # files, so each lost race leads back to `_move_on`.
         metrics = file_metrics(adds, removes)
-        outcome = txn.commit(metrics=metrics, max_attempts=1, sleep=settings.sleep)
+        tags = {SUMS_TAG: str(sums)} if contract.spec.proof == "rows" else {}
+        outcome = txn.commit(metrics=metrics, tags=tags, max_attempts=1, sleep=settings.sleep)
         if not isinstance(outcome, Landed | Conflicted):
             raise AssertionError(f"a rewrite cannot end as {outcome}")
         return outcome

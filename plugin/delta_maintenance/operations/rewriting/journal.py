@@ -3,7 +3,8 @@
 The journal is a file in the folder of the table, below a folder whose name begins with `_`, which
 readers ignore. It is only a hint. If a run is killed, the journal stays, and the next run adopts
 the bins that still fit the table, after it has checked their sources and their new files. New files
-that no run adopts are ordinary unreferenced files, which a vacuum deletes.
+that no run adopts are ordinary unreferenced files, which a vacuum deletes. The next run that
+rewrites anything deletes the journals that it found.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,6 +23,7 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.protocol.data_files.row_digest import VERSION, RowDigest, RowSums
+from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import WrittenFile
 from delta_maintenance.table.data.read_back import read_back
@@ -45,10 +47,6 @@ class JournalledBin:
     outputs: tuple[WrittenFile, ...]
     runs: tuple[Run, ...]
     sums: RowSums
-
-    def rewritten(self, work: Bin) -> RewrittenBin:
-        """The journalled files as the result of a bin of this run."""
-        return RewrittenBin(bin=work, outputs=self.outputs, runs=self.runs, sums=self.sums)
 
 
 class Journal:
@@ -126,7 +124,7 @@ def is_sound(
     since: int,
 ) -> bool:
     """Whether the new files of a journalled bin are there with the size and the rows that the
-    journal says. Reads footers; `is_proved` reads the rows."""
+    journal says. Reads footers; `proved` reads the rows."""
     try:
         for output in found.outputs:
             status = store.stat(output.name)
@@ -138,28 +136,41 @@ def is_sound(
     return True
 
 
-def is_proved(store: Store, found: JournalledBin, work: Bin, contract: Contract) -> bool:
-    """Whether the new files of a journalled bin hold the rows that were proved, and these are the
-    rows of the sources as the log has them now.
+def proved(
+    store: Store, found: JournalledBin, work: Bin, contract: Contract
+) -> RewrittenBin | None:
+    """A journalled bin as a result of this run; None if it does not prove right.
 
-    Reads the new files: what the journal says of them may be out of date or damaged. The digest of
-    the sources' rows and the statistics are taken from the journal.
+    The new files are read: they must hold the rows that were proved, and these must be the rows of
+    the sources as the log has them now. Their statistics and times are taken from the files, and
+    only the digest of the sources' rows from the journal, which may be out of date or damaged.
     """
-    layout, proof = contract.spec.files.layout, contract.spec.proof
+    files, proof = contract.spec.files, contract.spec.proof
     if found.sources != tuple(source.key for source in work.sources):
-        return False
-    if layout.tracks_rows and found.row_ids != tuple(source.row_ids for source in work.sources):
-        return False
-    digest = RowDigest(layout.schema) if proof == "rows" else None
-    sums = RowSums()
+        return None
+    if files.layout.tracks_rows and found.row_ids != tuple(s.row_ids for s in work.sources):
+        return None
+    digest = RowDigest(files.layout.schema) if proof == "rows" else None
+    outputs, sums = [], RowSums()
     try:
         if not _is_complete(found, work):
-            return False
+            return None
         for output in found.outputs:
-            sums += read_back(store, output, layout, digest, partition=dict(work.partition_values))
+            status = store.stat(output.name)
+            if status is None or status.size != output.size:
+                return None
+            statistics = StatisticsCollector(files.statistics, files.layout.schema)
+            partition = dict(work.partition_values)
+            sums += read_back(
+                store, output, files.layout, digest, partition=partition, statistics=statistics
+            )
+            seen = replace(output, modified_ms=status.modified_ms, stats=statistics.render())
+            outputs.append(seen)
     except (DeltaMaintenanceError, OSError, pa.ArrowException, TypeError, ValueError):
-        return False
-    return sums == found.sums if proof == "rows" else sums.rows == found.sums.rows
+        return None
+    if sums != (found.sums if proof == "rows" else RowSums(rows=found.sums.rows)):
+        return None
+    return RewrittenBin(bin=work, outputs=tuple(outputs), runs=found.runs, sums=found.sums)
 
 
 def _is_complete(found: JournalledBin, work: Bin) -> bool:

@@ -145,7 +145,8 @@ class RewriteRun:
             self._commit()
             self._journal.clear()
         except CommitUnknownError:
-            # The files may be in the table, so that their journal stays as it is.
+            # The journal stays, if there is one. If the commit did not land, the next run adopts
+            # these bins; if it did, their sources are not live, and the next run deletes it.
             for pending in self._ready:
                 if pending.fate is None:
                     pending.fate = "unknown"
@@ -175,11 +176,12 @@ class RewriteRun:
         """Takes over what an earlier run wrote, if it proves right; otherwise the bin is rewritten
         like the others."""
         found, work = self._work.adopted[number], self._work.bin(number)
-        if not journals.is_proved(self._store, found, work, self._contract):
+        done = journals.proved(self._store, found, work, self._contract)
+        if done is None:
             _logger.warning("bin %d: the files of an earlier run are not used", number)
             return
         self._adopted.add(number)
-        self._hold(Pending(done=found.rewritten(work), adds=self._work.adds_of(number)))
+        self._hold(Pending(done=done, adds=self._work.adds_of(number)))
 
     def _take(self, outcome: BinOutcome) -> None:
         number, done = outcome.number, outcome.done

@@ -43,7 +43,7 @@ from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
 from delta_maintenance.protocol.vacuum.visibility import Mask
 from delta_maintenance.table.commit.follow import advance
 from delta_maintenance.table.commit.outcome import Conflicted
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -257,8 +257,7 @@ class _Vacuuming:
             self.watch.latest,
             operation,
             parameters=told["parameters"],
-            other_writers=self.planned.options.other_writers,
-            new_id=self.new_id,
+            writer=Writer(other_writers=self.planned.options.other_writers, new_id=self.new_id),
         )
         outcome = transaction.commit(metrics=told["metrics"])
         if isinstance(outcome, Conflicted):

@@ -28,6 +28,9 @@ VERSION = 1
 
 _ROWS = 1 << 15
 """Rows that are worked on at once: their hashes stay in the processor's cache."""
+_JOINED = 1 << 15
+"""Rows from which on joining more of them saves nothing."""
+_JOINED_BYTES = 4 << 20
 _TEXTS = 1 << 12
 """Texts that are worked on at once."""
 _BLOCK = 64
@@ -102,6 +105,50 @@ class RowDigest:
         return found
 
 
+class LiveRowSums:
+    """The sums of live rows, taken in by small batches and hashed by large ones, which costs less.
+
+    Holds fewer than 32,768 rows and 4 MiB besides the last batch, and copies no large batch.
+    """
+
+    def __init__(self, digest: RowDigest, partition: Mapping[str, str | None]) -> None:
+        self._digest = digest
+        self._partition = partition
+        self._batches: list[pa.RecordBatch] = []
+        self._gone: list[npt.NDArray[np.int64]] = []
+        self._rows = self._bytes = 0
+        self._sums = RowSums()
+
+    def add(self, batch: pa.RecordBatch, gone: npt.NDArray[np.int64]) -> None:
+        """Takes in a batch, of which the rows `gone` are deleted."""
+        size = batch.nbytes
+        if self._batches and (
+            size >= _JOINED_BYTES or not self._batches[0].schema.equals(batch.schema)
+        ):
+            self._hash()
+        self._batches.append(batch)
+        self._gone.append(gone + self._rows)
+        self._rows += batch.num_rows
+        self._bytes += size
+        if self._rows >= _JOINED or self._bytes >= _JOINED_BYTES:
+            self._hash()
+
+    def total(self) -> RowSums:
+        """The sums of all rows so far that are not deleted."""
+        self._hash()
+        return self._sums
+
+    def _hash(self) -> None:
+        if self._rows:
+            batch = self._batches[0]
+            if len(self._batches) > 1:
+                batch = pa.concat_batches(self._batches)
+            hashes, gone = self._digest.hashes(batch, self._partition), np.concatenate(self._gone)
+            self._sums += row_sums(hashes) - row_sums(hashes[gone])
+        self._batches, self._gone = [], []
+        self._rows = self._bytes = 0
+
+
 def row_sums(hashes: Hashes) -> RowSums:
     """The sums of some rows' hashes."""
     first = second = 0
@@ -144,6 +191,7 @@ class _Column:
         first, second, self._null = _constants((tag, *path), 3)
         # Odd factors lose no bit.
         self._first, self._second = first | np.uint64(1), second | np.uint64(1)
+        self._dictionary: tuple[pa.Array, Hashes] | None = None
 
     def add_to(self, hashes: Hashes, values: pa.Array) -> None:
         """Adds what each value comes to, for as many values as there are hashes."""
@@ -166,18 +214,26 @@ class _Column:
 
     def words(self, values: pa.Array) -> Hashes:
         """64 bits for each value, anything for nulls."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of column has its own
 
     def _from_dictionary(self, values: pa.DictionaryArray) -> Hashes:
         indices = values.indices
-        positions = _fixed(pc.fill_null(indices, 0).cast(pa.int64()), np.dtype(np.int64))
-        dictionary = self.mixed(values.dictionary)
+        dictionary = self._mixed_dictionary(values.dictionary)
         if not len(dictionary):
             return np.full(len(values), self._null, np.uint64)
-        mixed: Hashes = dictionary[positions]
         if indices.null_count:
+            mixed: Hashes = dictionary[_positions(pc.fill_null(indices, 0))]
             mixed[_absent(indices)] = self._null
-        return mixed
+            return mixed
+        found: Hashes = dictionary[_positions(indices)]
+        return found
+
+    def _mixed_dictionary(self, values: pa.Array) -> Hashes:
+        """The mixed values of a dictionary, which parts of a batch share."""
+        last = self._dictionary
+        if last is None or not _is_same(last[0], values):
+            last = self._dictionary = values, self.mixed(values)
+        return last[1]
 
 
 class _Fixed(_Column):
@@ -349,6 +405,24 @@ def _is_large(kind: pa.DataType) -> bool:
 
 def _fixed(values: pa.Array, word: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(values.buffers()[1], word, len(values), values.offset * word.itemsize)
+
+
+def _positions(indices: pa.Array) -> npt.NDArray[Any]:
+    return _fixed(indices, np.dtype(indices.type.to_pandas_dtype()))
+
+
+def _is_same(one: pa.Array, other: pa.Array) -> bool:
+    """Whether two arrays are the same piece of memory, which the first one keeps from being used
+    for anything else."""
+    if one.type != other.type or (len(one), one.offset) != (len(other), other.offset):
+        return False
+    return [_address(part) for part in one.buffers()] == [
+        _address(part) for part in other.buffers()
+    ]
+
+
+def _address(buffer: pa.Buffer | None) -> int | None:
+    return None if buffer is None else buffer.address
 
 
 def _absent(values: pa.Array) -> npt.NDArray[np.bool_]:

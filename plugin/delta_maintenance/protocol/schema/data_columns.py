@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
+from delta_maintenance.protocol.columns.arrays import integers
 from delta_maintenance.protocol.schema.types import (
     ArrayType,
     ColumnMappingMode,
@@ -111,8 +113,8 @@ class StoredColumns:
             case StructType() if pa.types.is_struct(kind):
                 return self._struct(stored, wanted)
             case ArrayType(element=element) if _is_list(kind):
-                # Spellings of one layout, of which only this one has these buffers.
-                stored = stored.cast(pa.list_(kind.value_field))
+                # Of all layouts of lists, only this one has the buffers that `_nested` takes.
+                stored = _as_list(stored)
                 values = self._converted(stored.values, kind.value_field, element)
                 return _nested(stored, pa.list_(values.type), values)
             case MapType(key=key, value=value) if pa.types.is_map(kind):
@@ -210,7 +212,11 @@ _Test = Callable[[pa.DataType], bool]
 def _is_list(kind: pa.DataType) -> bool:
     return any(
         test(kind)
-        for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+        for test in (
+            *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
+            # Arrow returns the layouts that the writer had in memory.
+            *(pa.types.is_list_view, pa.types.is_large_list_view),
+        )
     )
 
 
@@ -221,6 +227,8 @@ def _is_text(kind: pa.DataType) -> bool:
         for test in (
             *(pa.types.is_string, pa.types.is_large_string, pa.types.is_binary),
             *(pa.types.is_large_binary, pa.types.is_fixed_size_binary),
+            # `deltalake` has such layouts in memory when it deletes rows.
+            *(pa.types.is_string_view, pa.types.is_binary_view),
         )
     )
 
@@ -277,6 +285,19 @@ def _is_narrower(stored: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_floating(wanted):
         return bool(stored.bit_width < wanted.bit_width or pa.types.is_integer(stored))
     return bool(pa.types.is_timestamp(wanted) and pa.types.is_date(stored))
+
+
+def _as_list(stored: pa.Array) -> pa.ListArray:
+    """Lists of any layout as `list`."""
+    kind = stored.type
+    if not (pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)):
+        return stored.cast(pa.list_(kind.value_field))
+    # pyarrow 26 casts views to lists without their last offset.
+    lengths = pc.fill_null(pc.list_value_length(stored), 0).to_numpy()
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    return pa.ListArray.from_arrays(
+        integers(ends).cast(pa.int32()), stored.flatten(), mask=stored.is_null()
+    )
 
 
 def _as_text(stored: pa.Array) -> pa.Array:

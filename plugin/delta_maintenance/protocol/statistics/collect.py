@@ -37,8 +37,8 @@ class StatisticsCollector:
         self._leaves = [_Leaf(leaf, _positions(schema, leaf.path)) for leaf in columns.leaves]
         self.rows = 0
 
-    def offer(self, batch: pa.RecordBatch) -> None:
-        """Takes in some rows."""
+    def offer(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Takes in some rows. A few large batches cost much less than many small ones."""
         self.rows += batch.num_rows
         for leaf in self._leaves:
             leaf.offer(batch)
@@ -106,7 +106,7 @@ class _Leaf:
     def path(self) -> tuple[str, ...]:
         return self.leaf.path
 
-    def offer(self, batch: pa.RecordBatch) -> None:
+    def offer(self, batch: pa.RecordBatch | pa.Table) -> None:
         if self.positions is None:
             self.nulls += batch.num_rows
             return
@@ -118,7 +118,7 @@ class _Leaf:
             return
         if pa.types.is_dictionary(values.type):
             # Some entries may belong to rows that were deleted.
-            values = values.dictionary.take(pc.unique(values.indices).drop_null())
+            values = pc.unique(values).drop_null().dictionary_decode()
         self.kind = values.type
         values = _comparable(values)
         if pa.types.is_floating(values.type):
@@ -158,14 +158,20 @@ class _Leaf:
         return pa.array([value], kind)
 
 
-def _comparable(values: pa.Array) -> pa.Array:
+def _comparable(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """The values in a form whose extremes Python can compare and hold, whatever they are."""
     kind = values.type
     if pa.types.is_string(kind):
         return values.cast(pa.binary())
     if pa.types.is_date(kind):
-        return values.view(pa.int32())
-    return values.view(pa.int64()) if pa.types.is_timestamp(kind) else values
+        return _viewed(values, pa.int32())
+    return _viewed(values, pa.int64()) if pa.types.is_timestamp(kind) else values
+
+
+def _viewed(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    if isinstance(values, pa.ChunkedArray):
+        return pa.chunked_array([chunk.view(kind) for chunk in values.chunks], kind)
+    return values.view(kind)
 
 
 def _text_bound(value: bytes, greatest: bool) -> pa.Array | None:

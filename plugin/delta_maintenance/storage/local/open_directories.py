@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -49,7 +50,7 @@ class OpenDirectories:
             os.close(here)
 
     def close(self) -> None:
-        """Closes what is held. Blocks that are still under way keep their own descriptors."""
+        """Closes the descriptors. Blocks that are still running keep their own."""
         with self._lock:
             self._closed = True
             while self._open:
@@ -72,3 +73,14 @@ class OpenDirectories:
             self._open[path] = os.dup(descriptor)
             if len(self._open) > _MOST_OPEN:
                 os.close(self._open.popitem(last=False)[1])
+
+
+def remove_if_empty(name: str, parent: int) -> bool:
+    """Removes a directory by its name in an open one. False where it has contents, or is a file."""
+    try:
+        os.rmdir(name, dir_fd=parent)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            return False
+        raise
+    return True

@@ -18,12 +18,13 @@ from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance.storage.core.listing import STATUSES, Skip
 from delta_maintenance.storage.core.streaming_pool import StreamingPool
 from delta_maintenance.storage.core.walk import Listing, walk
+from delta_maintenance.storage.local.open_directories import remove_if_empty
 
 Answer = TypeVar("Answer")
 Enter = Callable[[str], AbstractContextManager[int]]
 """Gives the descriptor of a directory, by its path below the root, for the length of a block.
 
-The block's errors come out as errors of this library. `FileNotFoundError` where it is gone.
+The block's errors come out as errors of this library. `FileNotFoundError` if it is gone.
 """
 
 Entering = Callable[[], AbstractContextManager[Enter]]
@@ -46,7 +47,7 @@ def list_level(entering: Entering, directory: str) -> pa.Table:
 
 
 def statuses(entering: Entering, paths: Iterable[str]) -> pa.Table:
-    """See `Store.statuses`. What is no plain file is not there."""
+    """See `Store.statuses`. Only plain files count."""
 
     def look(here: int, names: list[str], within: str) -> pa.Table:
         there, sizes, times = [], [], []
@@ -101,6 +102,21 @@ def delete_unchanged(entering: Entering, files: pa.Table) -> dict[str, StorageEr
         for answer in _by_directory(enter, wanted, unlink, failed=_all_kept):
             kept |= answer
     return kept
+
+
+def remove_empty_directories(entering: Entering, paths: Iterable[str]) -> Iterator[bool]:
+    """See `Store.remove_empty_directories`."""
+    with entering() as enter:
+        for path in paths:
+            parent, _, name = path.rpartition("/")
+            try:
+                with enter(parent) as here:
+                    gone = remove_if_empty(name, here)
+            except FileNotFoundError:
+                gone = True
+            except DeltaMaintenanceError:
+                gone = False
+            yield gone
 
 
 def _all_kept(

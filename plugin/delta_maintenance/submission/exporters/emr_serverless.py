@@ -34,7 +34,7 @@ class EmrServerlessJobRun(Record):
             )
         properties = submission.properties(driver_environment="spark.emr-serverless.driverEnv.")
         if properties.pop("spark.pyspark.python", None):
-            # This platform reads the interpreter from the environment alone.
+            # This platform reads the interpreter only from the environment.
             for where in ("spark.emr-serverless.driverEnv.", "spark.executorEnv."):
                 properties[f"{where}PYSPARK_PYTHON"] = str(code.python)
             properties["spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON"] = str(code.python)

@@ -99,6 +99,7 @@ class DataFileReader:
         self._layout = layout
         self._schema = layout.schema
         self._deleted = DeletedRows(store)
+        self._stored: _StoredLayout | None = None
         self.dictionaries: Sequence[str] = ()
         """Columns of texts, by physical name, that are wanted as Arrow dictionaries."""
 
@@ -147,12 +148,22 @@ class DataFileReader:
                     remedy="restore the file, or see with fsck --deep what else is wrong",
                 )
             deleted = self._deleted.of(file.deletion_vector, rows)
-            columns = _FileColumns(self._layout, parquet, file)
+            stored = self._stored_layout(parquet)
+            columns = _FileColumns(self._layout, stored, file)
             first = 0
-            for batch in parquet.batches(columns.names):
+            for batch in parquet.batches(stored.names):
                 arrays = columns.convert(batch, first)
                 yield FileRows(self._batch(arrays), first, deleted)
                 first += batch.num_rows
+
+    def _stored_layout(self, parquet: ParquetInput) -> _StoredLayout:
+        stored = parquet.stored_columns(
+            self._layout.mode, widens=self._layout.widens, verbatim=True
+        )
+        # Files that one writer wrote mostly have one schema.
+        if self._stored is None or not self._stored.fits(parquet.schema, stored):
+            self._stored = _StoredLayout(self._layout, parquet.schema, stored)
+        return self._stored
 
     def _batch(self, arrays: Sequence[pa.Array]) -> pa.RecordBatch:
         fields = [
@@ -162,41 +173,68 @@ class DataFileReader:
         return pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
 
 
-class _FileColumns:
-    """How the columns of one file become those of the table."""
+class _StoredLayout:
+    """Which columns of a file become which columns of the table, for all files of one schema."""
 
-    def __init__(self, layout: DataFileLayout, parquet: ParquetInput, file: SourceFile) -> None:
+    def __init__(self, layout: DataFileLayout, schema: pa.Schema, stored: StoredColumns) -> None:
         self._layout = layout
-        self._file = file
-        self._stored: StoredColumns = parquet.stored_columns(
-            layout.mode, widens=layout.widens, verbatim=True
-        )
-        fields = list(parquet.schema)
+        self._schema = schema
+        self._stored = stored
+        fields = list(schema)
         self._found: dict[str, pa.Field] = {}
         for item in layout.columns.fields:
-            at = self._stored.find(item, fields)
+            at = stored.find(item, fields)
             if at is not None:
                 self._found[item.name] = fields[at]
-        self._hidden = {
+        self.hidden = {
             name: field
             for name in (layout.row_id_column, layout.row_version_column)
             if name is not None and (field := _exactly(fields, name)) is not None
         }
-        self._partition = self._partition_scalars()
         self._types = {field.name: field.type for field in layout.schema}
-        wanted = {field.name for field in (*self._found.values(), *self._hidden.values())}
+        wanted = {field.name for field in (*self._found.values(), *self.hidden.values())}
         self.names = [field.name for field in fields if field.name in wanted]
+        self._unchanged = {
+            name for name, field in self._found.items() if self._is_unchanged(name, field)
+        }
 
-    def convert(self, batch: pa.RecordBatch, first: int) -> list[pa.Array]:
+    def fits(self, schema: pa.Schema, stored: StoredColumns) -> bool:
+        """Whether it is that of a file with this schema."""
+        return stored == self._stored and bool(schema.equals(self._schema, check_metadata=True))
+
+    def convert(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """The columns of the table, without partition columns and row IDs."""
         rows = batch.num_rows
         arrays = []
         for item in self._layout.columns.fields:
             field = self._found.get(item.name)
             if field is None:
                 arrays.append(pa.nulls(rows, self._types[item.name]))
+            elif item.name in self._unchanged:
+                arrays.append(batch.column(field.name))
             else:
                 arrays.append(self._stored.convert(item, batch.column(field.name), field))
-        arrays += [pa.repeat(value, rows) for value in self._partition]
+        return arrays
+
+    def _is_unchanged(self, name: str, field: pa.Field) -> bool:
+        """Whether the values are stored as the table has them, and none has to be looked at."""
+        kind = self._types[name]
+        looked_at = pa.types.is_nested(kind) or self._stored.hybrid_calendar
+        return bool(field.type == kind and not looked_at)
+
+
+class _FileColumns:
+    """How the columns of one file become those of the table."""
+
+    def __init__(self, layout: DataFileLayout, stored: _StoredLayout, file: SourceFile) -> None:
+        self._layout = layout
+        self._stored = stored
+        self._file = file
+        self._partition = self._partition_scalars()
+
+    def convert(self, batch: pa.RecordBatch, first: int) -> list[pa.Array]:
+        arrays = self._stored.convert(batch)
+        arrays += [pa.repeat(value, batch.num_rows) for value in self._partition]
         if self._layout.row_id_column is not None:
             arrays.append(self._row_ids(batch, first))
         if self._layout.row_version_column is not None:
@@ -225,7 +263,7 @@ class _FileColumns:
         return self._coalesced(batch, self._layout.row_version_column, fresh)
 
     def _coalesced(self, batch: pa.RecordBatch, name: str | None, fresh: pa.Array) -> pa.Array:
-        field = self._hidden.get(name or "")
+        field = self._stored.hidden.get(name or "")
         if field is None:
             return fresh
         values = batch.column(field.name)

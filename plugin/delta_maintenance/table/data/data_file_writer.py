@@ -111,7 +111,7 @@ class DataFileWriter:
     @property
     def rows(self) -> int:
         """Rows taken in so far."""
-        return self._statistics.rows
+        return self._statistics.rows + self._waiting_rows
 
     @property
     def written(self) -> int:
@@ -123,8 +123,6 @@ class DataFileWriter:
         if not batch.num_rows:
             return
         for piece in _pieces(batch):
-            self._statistics.offer(piece)
-            self._early = self._early or _has_early_days(piece)
             self._waiting.append(piece)
             self._waiting_bytes += _bytes(piece)
             self._waiting_rows += piece.num_rows
@@ -168,6 +166,8 @@ class DataFileWriter:
             self._parquet = self._open()
         table = _one_group(self._waiting, self._schema, self.dictionaries)
         self._waiting, self._waiting_bytes, self._waiting_rows = [], 0, 0
+        self._statistics.offer(table)
+        self._early = self._early or _has_early_days(table)
         if table.num_rows:
             try:
                 self._parquet.write_table(table, row_group_size=table.num_rows)
@@ -296,9 +296,9 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
-def _has_early_days(batch: pa.RecordBatch) -> bool:
+def _has_early_days(rows: pa.Table) -> bool:
     """Whether any value is of a day that calendars or time zones count differently."""
-    return any(_is_early(column) for column in batch.columns)
+    return any(_is_early(chunk) for column in rows.columns for chunk in column.chunks)
 
 
 def _is_early(values: pa.Array) -> bool:

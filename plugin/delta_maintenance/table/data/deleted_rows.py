@@ -18,6 +18,7 @@ from delta_maintenance.table.data.places import place_of
 
 Positions = npt.NDArray[np.uint64]
 """Physical positions of rows in a data file, counted from 0, ascending."""
+_NONE = np.zeros(0, np.int64)
 
 
 class DeletedRows:
@@ -53,6 +54,8 @@ class DeletedRows:
 
 def deleted_between(deleted: Positions, first: int, count: int) -> npt.NDArray[np.int64]:
     """Which of the rows from `first` on are deleted, counted from `first`."""
+    if not len(deleted):
+        return _NONE
     start, end = np.searchsorted(deleted, np.array([first, first + count], np.uint64))
     return deleted[start:end].astype(np.int64) - first
 

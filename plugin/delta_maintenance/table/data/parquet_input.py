@@ -6,6 +6,7 @@ and one batch of decoded rows.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
 from delta_maintenance.protocol.schema.types import ColumnMappingMode
+from delta_maintenance.table.parquet_footer import require_plain_file
 
 ROWS = 1 << 16
 """The most rows that a batch has."""
@@ -49,6 +51,7 @@ class ParquetInput:
         else:
             opened = self._stack.enter_context(source)
         try:
+            require_plain_file(io.BytesIO(source) if isinstance(source, bytes) else opened)
             self.metadata = pq.read_metadata(opened)
             widest = max(
                 (self.metadata.row_group(at).total_byte_size for at in range(self.row_groups)),

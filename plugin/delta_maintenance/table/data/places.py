@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -10,12 +12,17 @@ from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, locat
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
 
+_PLAIN = re.compile(r"[\w=-][\w=.-]*(?:/[\w=-][\w=.-]*)*", re.ASCII)
+"""Relative paths that mean themselves: no encoded characters, no scheme, no `.` or `..`."""
+
 
 def place_of(store: Store, path: str) -> str:
     """The name in the store of a data file or a file of deletion vectors.
 
     `RefusedError` for a path that does not lie below the table's root.
     """
+    if _PLAIN.fullmatch(path):
+        return check_path(path)
     paths = pa.array([path], pa.string())
     roots = [store.root]
     if pc.match_substring_regex(paths, ABSOLUTE)[0].as_py():

@@ -9,6 +9,7 @@ import pyarrow as pa
 from delta_maintenance.errors import CorruptTableError, VerificationError
 from delta_maintenance.protocol.data_files.layout import PARQUET_ID, DataFileLayout
 from delta_maintenance.protocol.data_files.row_digest import RowDigest, RowSums, row_sums
+from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import WrittenFile
 from delta_maintenance.table.data.parquet_input import ParquetInput
@@ -22,10 +23,13 @@ def read_back(
     *,
     partition: Mapping[str, str | None],
     dictionaries: Sequence[str] = (),
+    statistics: StatisticsCollector | None = None,
 ) -> RowSums:
     """The digest of the rows of a new file; without a digest only their number.
 
-    `VerificationError` where the file cannot be read or its footer is not what was written.
+    `statistics`, if given, takes in all rows. Without it and without a digest, only the footer is
+    read. Raises `VerificationError` if the file cannot be read or its footer is not what was
+    written.
     """
     try:
         with ParquetInput(store.open(written.name), dictionaries=dictionaries) as parquet:
@@ -35,11 +39,16 @@ def read_back(
                     file=written.name,
                 )
             _require_schema(parquet.schema, layout.schema, written.name)
-            if digest is None:
+            if digest is None and statistics is None:
                 return RowSums(rows=parquet.rows)
             found = RowSums()
             for batch in parquet.batches(layout.schema.names):
-                found += row_sums(digest.hashes(batch, partition))
+                if statistics is not None:
+                    statistics.offer(batch)
+                if digest is None:
+                    found += RowSums(rows=batch.num_rows)
+                else:
+                    found += row_sums(digest.hashes(batch, partition))
             return found
     except (pa.ArrowException, OSError, CorruptTableError) as error:
         problem = " ".join(str(error).split())[:300]

@@ -29,7 +29,7 @@ from delta_maintenance.errors import (
     VerificationError,
 )
 from delta_maintenance.protocol.data_files.names import FileNaming, log_path
-from delta_maintenance.protocol.data_files.row_digest import RowDigest, RowSums, row_sums
+from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
 from delta_maintenance.table.data.data_file_writer import (
@@ -167,6 +167,7 @@ class _Attempt:
         self._new_id = new_id
         self._partition: Mapping[str, str | None] = dict(work.partition_values)
         self._digest = RowDigest(spec.files.layout.schema)
+        self._digested = LiveRowSums(self._digest, self._partition)
         self._read = RowSums()
         self._writers: list[DataFileWriter] = []
         self.outputs: list[WrittenFile] = []
@@ -180,6 +181,7 @@ class _Attempt:
                 if self._writers and self._writers[-1].written >= self._spec.target_bytes * 3 // 2:
                     open_file.close()
                 self._copy(number, data, reader, open_file)
+        self._read += self._digested.total()
         self.outputs = [writer.result() for writer in self._writers]
 
     def proved(self) -> RowSums:
@@ -229,10 +231,10 @@ class _Attempt:
                 raise _SourceError(number, str(error), damaged=damaged) from None
             if found is None:
                 break
-            self._count(found.batch.num_rows - len(found.gone()))
             if self._spec.proof == "rows":
-                hashes = self._digest.hashes(found.batch, self._partition)
-                self._read += row_sums(hashes) - row_sums(hashes[found.gone()])
+                self._digested.add(found.batch, found.gone())
+            else:
+                self._read += RowSums(rows=found.batch.num_rows - len(found.gone()))
             live = found.live()
             if not live.num_rows:
                 continue
@@ -243,10 +245,6 @@ class _Attempt:
             reader.dictionaries = writer.dictionaries
         output = max(0, len(self._writers) - 1)
         self.runs.append(Run(source=number, output=output, offset=offset or 0, rows=rows))
-
-    def _count(self, rows: int) -> None:
-        if self._spec.proof == "counts":
-            self._read += RowSums(rows=rows)
 
     def _writer(self, open_file: ExitStack) -> DataFileWriter:
         """The writer of the file under way; begins one where there is none."""
