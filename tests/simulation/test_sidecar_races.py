@@ -116,7 +116,7 @@ class Round:
         return f"{self.chance.getrandbits(32):08x}-0000-4000-8000-{self.numbers:012d}"
 
     def keep(self) -> None:
-        self.attempt("checkpoint", self.checkpoint)
+        self.attempt("checkpoint", self.checkpoint, times=2 * TASKS)
 
     def clean(self) -> None:
         self.attempt("clean-log", self.clean_up)
@@ -125,14 +125,14 @@ class Round:
         self.attempt("spark", self.spark_cleans_up)
 
     def write(self) -> None:
-        for _ in range(3 * TASKS):
+        for _ in range(4 * TASKS):
             for _ in range(self.chance.randrange(20)):
                 self.schedule.pause()
             self.commit([], store=self.store)
             self.now_ms += self.chance.choice((0, 0, DAY_MS // 4))
 
-    def attempt(self, name: str, work: Callable[[Store], str]) -> None:
-        for _ in range(TASKS):
+    def attempt(self, name: str, work: Callable[[Store], str], times: int = TASKS) -> None:
+        for _ in range(times):
             store: Any = ScheduledStore(self.store, self.schedule)
             if self.chance.random() < 0.25:
                 fault = self.chance.choice((Fault.CRASH_BEFORE, Fault.CRASH_AFTER))
