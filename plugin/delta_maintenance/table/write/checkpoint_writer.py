@@ -144,6 +144,9 @@ class _Writing:
         status = publish(self.staged, store, name)
         if self.reuse is not None:
             try:
+                # A clean-up that deletes the sidecars of the base has seen a newer checkpoint. One
+                # that is not there yet is seen together with this one, whose sidecars stay then.
+                require_newest(self.snapshot, self.reuse.base, beside=status.path)
                 self._require_reused(self.reuse)
             except BaseException:
                 # No other process knows it, and no hint names it yet: its sidecars are gone.

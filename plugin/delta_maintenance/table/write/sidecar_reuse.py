@@ -165,15 +165,21 @@ def require_reusable(snapshot: Snapshot, spec: CheckpointSpec) -> Checkpoint:
     return base
 
 
-def require_newest(snapshot: Snapshot, base: Checkpoint) -> None:
+def require_newest(snapshot: Snapshot, base: Checkpoint, *, beside: str | None = None) -> None:
     """Raises `NotReusableError` unless the base is the newest complete checkpoint of the log.
 
     A log clean-up keeps the sidecars of the newest checkpoint, and may delete those of older ones
-    at any time.
+    at any time. `beside` is the path of a published checkpoint that takes over sidecars of the
+    base. If it is the only other checkpoint left, a clean-up keeps its sidecars, too.
     """
     listing = list_log(snapshot.store, first_version=base.files.version)
-    newest = listing.checkpoints[-1] if listing.checkpoints else None
+    others = [
+        files for files in listing.checkpoints if beside is None or files.entries[0].path != beside
+    ]
+    newest = others[-1] if others else None
     if newest is None:
+        if beside is not None:
+            return
         raise NotReusableError(f"{base.files.name} is gone")
     if newest.version > base.files.version:
         raise NotReusableError(f"{newest.name} is newer, and only its sidecars are safe")
