@@ -115,7 +115,9 @@ def test_a_try_that_was_interrupted_is_ended_by_the_next_with_the_same_approval(
         raise StorageError("the store is down", remedy="wait")
 
     with monkeypatch.context() as broken:
-        broken.setattr("delta_maintenance.operations.drop_feature.operation._Dropping._drop", down)
+        broken.setattr(
+            "delta_maintenance.operations.drop_feature.operation._DropFeatureRun._drop", down
+        )
         first = run(builder, "drop-feature", **given, approved=approved)
         assert (first.status, first.retryable) == ("failed", True)
     assert run(builder, "drop-feature", **given, approved=approved).status == "done"

@@ -55,7 +55,7 @@ _STATUSES: Mapping[Outcome, Status] = {
 }
 
 
-def carry_out(
+def execute(
     context: Context,
     due: AssessedOperation,
     *,

@@ -19,7 +19,7 @@ from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.environment import RunEnvironment, separate_arguments
-from delta_maintenance.policies.execute import Context, carry_out
+from delta_maintenance.policies.execute import Context, execute
 from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
 from delta_maintenance.policies.run import RunStatus
 from delta_maintenance.table.read.table import Table
@@ -162,7 +162,7 @@ def _outcome(
     started, asked = context.environment.now(), None
     try:
         asked = ask()
-        outcome = carry_out(context, asked, commits_made=0, plan_only=plan_only, approved=approved)
+        outcome = execute(context, asked, commits_made=0, plan_only=plan_only, approved=approved)
     except BusyError:
         raise
     except DeltaMaintenanceError as error:

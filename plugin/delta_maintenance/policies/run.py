@@ -22,7 +22,7 @@ from delta_maintenance.policies.environment import (
     SubmitToSpark,
     separate_arguments,
 )
-from delta_maintenance.policies.execute import Context, carry_out, plan_for_approval
+from delta_maintenance.policies.execute import Context, execute, plan_for_approval
 from delta_maintenance.policies.models import (
     AssessedOperation,
     Assessment,
@@ -186,7 +186,7 @@ class _Run:
             if needed and approved is None:
                 outcome = plan_for_approval(self.context, due, commits_made=made)
             else:
-                outcome = carry_out(
+                outcome = execute(
                     self.context,
                     due,
                     commits_made=made,

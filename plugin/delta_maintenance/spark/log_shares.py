@@ -24,7 +24,7 @@ from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.active_files import StandingFiles, standing_in_tail
+from delta_maintenance.table.read.active_files import ActiveFiles, active_in_tail
 from delta_maintenance.table.read.checkpoint_reader import CheckpointPart, read_part
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.segment import LogEntry
@@ -69,12 +69,12 @@ class ShareRow:
         notice: Notice = pickle.loads(self.payload)
         return notice
 
-    def files(self) -> StandingFiles:
+    def files(self) -> ActiveFiles:
         """The payload of other rows."""
         batch = pa.ipc.open_stream(self.payload).read_all()
         if self.kind == "add":
-            return StandingFiles(batch, empty(REMOVE_TYPES))
-        return StandingFiles(empty(ADD_TYPES), batch)
+            return ActiveFiles(batch, empty(REMOVE_TYPES))
+        return ActiveFiles(empty(ADD_TYPES), batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,15 +134,15 @@ class LogReading:
         except FileNotFoundError as error:
             yield from self._notices(gone(error), number)
 
-    def _files(self, store: Store, part: LogPart) -> Iterator[StandingFiles]:
+    def _files(self, store: Store, part: LogPart) -> Iterator[ActiveFiles]:
         keys = MapKeys(partition_columns=self.partition_columns)
         if isinstance(part, CheckpointPart):
             for batch in read_part(store, part, keys=keys, fields=self.fields):
-                yield StandingFiles(batch.adds, batch.removes)
+                yield ActiveFiles(batch.adds, batch.removes)
         else:
             # Actions that are superseded within the part are not sent.
             batches = LogTail(store, part).batches(keys=keys, fields=self.fields)
-            yield from standing_in_tail(batches, FileReplay())
+            yield from active_in_tail(batches, FileReplay())
 
     def _shares(self, batch: pa.Table, kind: str, number: int) -> Iterator[ShareRow]:
         if not batch.num_rows:

@@ -27,7 +27,7 @@ from delta_maintenance.spark.log_shares import (
     share_rows,
     shared_out,
 )
-from delta_maintenance.table.read.active_files import StandingFiles, standing_files
+from delta_maintenance.table.read.active_files import ActiveFiles, active_files
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.write.sidecar_writer import (
@@ -115,7 +115,7 @@ class ShareWriting:
                     yield self._report(written)
 
     def _written(
-        self, files: Iterable[tuple[StandingFiles, int]], spec: CheckpointSpec
+        self, files: Iterable[tuple[ActiveFiles, int]], spec: CheckpointSpec
     ) -> Iterator[ShareRow]:
         """What is passed on, and last the report."""
         if self.passed_on is not None and spec.layout != self.spec.layout:
@@ -134,7 +134,7 @@ class ShareWriting:
                         yield from self._passing(tombstones)
                         tombstones = tombstones.slice(0, 0)
                     hashes = batch.add_hashes if self.passed_on != "add" else None
-                    rolling.write(StandingFiles(adds, tombstones, hashes))
+                    rolling.write(ActiveFiles(adds, tombstones, hashes))
             written = SidecarSet(reports=rolling.publish(store), expired_tombstones=expired)
         yield self._report(written)
 
@@ -147,14 +147,12 @@ class ShareWriting:
         hashes = hash_texts(locations(paths, root=self.address.uri)) >> np.uint64(20)
         yield from shared_out(actions, hashes, self.labels, kind=self.passed_on, age=0)
 
-    def _standing(self, rows: Iterator[ShareRow]) -> Iterator[StandingFiles]:
+    def _standing(self, rows: Iterator[ShareRow]) -> Iterator[ActiveFiles]:
         replay = FileReplay()
         for row in rows:
             files = row.files()
             newer_than_checkpoint = row.age < self.checkpoint_age
-            yield standing_files(
-                files.adds, files.tombstones, replay, remember=newer_than_checkpoint
-            )
+            yield active_files(files.adds, files.tombstones, replay, remember=newer_than_checkpoint)
 
     def _failure(self, error: DeltaMaintenanceError | UnknownFieldsError) -> ShareRow:
         """The report of a share that failed. Errors that may pass are raised, for another try.

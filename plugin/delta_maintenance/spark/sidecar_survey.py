@@ -30,7 +30,7 @@ from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.spark.log_shares import TableAddress, gone
 from delta_maintenance.spark.share_writer import gravest
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.active_files import standing_in_tail
+from delta_maintenance.table.read.active_files import active_in_tail
 from delta_maintenance.table.read.checkpoint_reader import (
     Checkpoint,
     CheckpointPart,
@@ -105,7 +105,7 @@ class TailSearch:
         paths: list[pa.StringArray] = []
         keys, fields = MapKeys(partition_columns=frozenset()), {"add": _KEY, "remove": _KEY}
         batches = LogTail(store, entries).batches(keys=keys, fields=fields)
-        for batch in standing_in_tail(batches, FileReplay()):
+        for batch in active_in_tail(batches, FileReplay()):
             adds += batch.adds.num_rows
             tombstones += batch.tombstones.num_rows
             paths += [*batch.adds["path"].chunks, *batch.tombstones["path"].chunks]

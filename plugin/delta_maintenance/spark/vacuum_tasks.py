@@ -45,7 +45,7 @@ from delta_maintenance.spark.share_writer import gravest
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import STATUSES, TREE, EntryKind
 from delta_maintenance.table.commit.concurrent_commits import read_concurrent_commit
-from delta_maintenance.table.read.active_files import StandingFiles, standing_files
+from delta_maintenance.table.read.active_files import ActiveFiles, active_files
 from delta_maintenance.table.read.segment import list_log
 
 _ROWS_PER_PAYLOAD = 1 << 13
@@ -127,7 +127,7 @@ class ShareReferences:
             for files in self._standing(share):
                 audit.add(files.adds, files.tombstones)
                 if self.only_live:
-                    files = StandingFiles(files.adds, files.tombstones.slice(0, 0))
+                    files = ActiveFiles(files.adds, files.tombstones.slice(0, 0))
                 take_references(
                     references,
                     files,
@@ -160,7 +160,7 @@ class ShareReferences:
             )
             yield ShareRow(0, _REFERENCES, "references", pickle.dumps(tally))
 
-    def _standing(self, share: Iterator[ShareRow]) -> Iterator[StandingFiles]:
+    def _standing(self, share: Iterator[ShareRow]) -> Iterator[ActiveFiles]:
         replay = FileReplay()
         errors = []
         for row in share:
@@ -172,7 +172,7 @@ class ShareReferences:
                 raise gravest(errors)
             files = row.files()
             remember = row.age < self.checkpoint_age
-            yield standing_files(files.adds, files.tombstones, replay, remember=remember)
+            yield active_files(files.adds, files.tombstones, replay, remember=remember)
         if errors:
             raise gravest(errors)
 

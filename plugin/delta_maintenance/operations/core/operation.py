@@ -148,8 +148,8 @@ class PolicyPart:
     description: str
     """Of the key, for the JSON schema."""
     due: str
-    """Reference to the function that takes a `core.evaluation.Look` and returns whether, and why,
-    the operation is due; it returns None if the policy does not request the operation."""
+    """Reference to the function that takes a `core.evaluation.EvaluationContext` and returns
+    whether, and why, the operation is due; None if the policy does not request it."""
     before: str | None = None
     """Reference to a function that returns, for the value of the key, the operations that must run
     after this one, whatever the usual order."""

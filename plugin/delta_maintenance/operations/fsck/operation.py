@@ -199,7 +199,7 @@ def prepare(
         engine=engine,
         progress=execution.progress,
     )
-    carry_out = partial(
+    execute = partial(
         apply,
         table,
         surveyed.plan,
@@ -209,7 +209,7 @@ def prepare(
         progress=execution.progress,
         surveyed=surveyed,
     )
-    return Prepared(plan=surveyed.plan, apply=carry_out)
+    return Prepared(plan=surveyed.plan, apply=execute)
 
 
 def _most_files(options: FsckOptions) -> int | None:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.core.assessed import AssessedOperation
-from delta_maintenance.operations.core.evaluation import Look, given
+from delta_maintenance.operations.core.evaluation import EvaluationContext, given
 from delta_maintenance.operations.core.policy_values import Bytes, Duration
 from delta_maintenance.operations.optimize.options import OptimizeOptions, OptimizePlan
 from delta_maintenance.operations.rewriting.models import DELETED_ROWS
@@ -31,19 +31,19 @@ class OptimizeRule(RewriteRule):
     """The number of small files in a partition from which they are merged."""
 
 
-def due(look: Look) -> AssessedOperation | None:
+def due(context: EvaluationContext) -> AssessedOperation | None:
     """Due if a run would save enough files, or if a file has too many deleted rows."""
-    return due_rewrite("optimize", look, OptimizeRule, _planned, _why_not)
+    return due_rewrite("optimize", context, OptimizeRule, _planned, _why_not)
 
 
-def _planned(rule: OptimizeRule, look: Look) -> OptimizePlan:
+def _planned(rule: OptimizeRule, context: EvaluationContext) -> OptimizePlan:
     own = given(
         target_bytes=rule.target_bytes,
         min_files=rule.min_files,
         deleted_percent=rule.deleted_percent,
     )
-    options = OptimizeOptions(**rule.shared_options(look), **own)
-    return optimize.plan(look.snapshot, options, now=look.now)
+    options = OptimizeOptions(**rule.shared_options(context), **own)
+    return optimize.plan(context.snapshot, options, now=context.now)
 
 
 def _why_not(rule: OptimizeRule, plan: OptimizePlan) -> str | None:

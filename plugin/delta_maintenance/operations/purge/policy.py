@@ -8,7 +8,7 @@ from pydantic import Field
 
 from delta_maintenance.operations import purge
 from delta_maintenance.operations.core.assessed import AssessedOperation
-from delta_maintenance.operations.core.evaluation import Look, given
+from delta_maintenance.operations.core.evaluation import EvaluationContext, given
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.purge.options import PurgeOptions, PurgePlan
 from delta_maintenance.operations.rewriting.policy import RewriteRule, due_rewrite
@@ -26,15 +26,15 @@ class PurgeRule(RewriteRule):
     dropped."""
 
 
-def due(look: Look) -> AssessedOperation | None:
+def due(context: EvaluationContext) -> AssessedOperation | None:
     """Due if a live file has deleted rows or values of dropped columns."""
-    return due_rewrite("purge", look, PurgeRule, _planned, _why_not)
+    return due_rewrite("purge", context, PurgeRule, _planned, _why_not)
 
 
-def _planned(rule: PurgeRule, look: Look) -> PurgePlan:
+def _planned(rule: PurgeRule, context: EvaluationContext) -> PurgePlan:
     own = given(above_percent=rule.above_percent, dropped_columns=rule.dropped_columns)
-    options = PurgeOptions(**rule.shared_options(look), **own)
-    return purge.plan(look.snapshot, options, now=look.now)
+    options = PurgeOptions(**rule.shared_options(context), **own)
+    return purge.plan(context.snapshot, options, now=context.now)
 
 
 def _why_not(_: PurgeRule, plan: PurgePlan) -> str | None:

@@ -35,7 +35,7 @@ R = TypeVar("R", bound=RewriteResult)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteExecution:
-    """What `carry_out` needs besides the survey."""
+    """What `execute` needs besides the survey."""
 
     operation: Literal["OPTIMIZE", "REORG"]
     """The name in `commitInfo`."""
@@ -49,7 +49,7 @@ class RewriteExecution:
     sleep: Callable[[float], None] = time.sleep
 
 
-def carry_out(
+def execute(
     table: Table,
     surveyed: Survey,
     options: RewriteOptions,

@@ -24,7 +24,7 @@ from delta_maintenance.protocol.actions.file_columns import (
 from delta_maintenance.protocol.actions.paths import PathAudit
 from delta_maintenance.protocol.data_files.tags import COMPACTED_INTO, target_sizes
 from delta_maintenance.table.parallel import in_parallel
-from delta_maintenance.table.read.active_files import StandingFiles
+from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot, record_counts
 
@@ -121,7 +121,7 @@ def live_columns(snapshot: Snapshot) -> LiveColumns:
         names = snapshot.physical_partition_columns
         fields = {"add": _ADD_FIELDS, "remove": _REMOVE_FIELDS}
 
-        def offered(batch: StandingFiles, audit: PathAudit = audit) -> StandingFiles:
+        def offered(batch: ActiveFiles, audit: PathAudit = audit) -> ActiveFiles:
             audit.add(batch.adds, batch.tombstones)
             return batch
 
@@ -160,7 +160,7 @@ class _Part:
     replaced: Replaced
 
 
-def _part(batch: StandingFiles, names: Sequence[str]) -> _Part:
+def _part(batch: ActiveFiles, names: Sequence[str]) -> _Part:
     adds = batch.adds
     cardinality = pa.nulls(adds.num_rows, pa.int64())
     if "deletionVector" in adds.column_names:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from delta_maintenance.operations.core.assessed import AssessedOperation
-from delta_maintenance.operations.core.evaluation import Look, given, not_due, since
+from delta_maintenance.operations.core.evaluation import EvaluationContext, given, not_due, since
 from delta_maintenance.operations.core.policy_values import Bytes, Duration
 from delta_maintenance.operations.core.rules import Rule
 from delta_maintenance.operations.rewriting.models import RewritePlan
@@ -26,14 +26,14 @@ class RewriteRule(Rule):
     max_duration: Duration | None = None
     """After this time a run begins no further work."""
 
-    def shared_options(self, look: Look) -> dict[str, Any]:
+    def shared_options(self, context: EvaluationContext) -> dict[str, Any]:
         """The fields of `RewriteOptions` that the policy sets."""
         return given(
             where=self.where,
             quiet_for=self.quiet_for,
             max_bytes=self.max_bytes,
             max_duration=self.max_duration,
-            other_writers=look.rules.other_writers,
+            other_writers=context.rules.other_writers,
         )
 
 
@@ -43,23 +43,23 @@ Plan = TypeVar("Plan", bound=RewritePlan)
 
 def due_rewrite(
     name: str,
-    look: Look,
+    context: EvaluationContext,
     rule_type: type[AnyRule],
-    planned: Callable[[AnyRule, Look], Plan],
+    planned: Callable[[AnyRule, EvaluationContext], Plan],
     why_not: Callable[[AnyRule, Plan], str | None],
 ) -> AssessedOperation | None:
     """Whether the operation `name` is due; None if the policy does not request it.
 
     `planned` makes a plan for the latest version. `why_not` says why a run is not worth it.
     """
-    rule = look.rule(name, rule_type)
+    rule = context.rule(name, rule_type)
     if rule is None:
         return None
-    last = look.last_run(name)
-    why, due_at = since(name, None if last is None else last.at, rule.every, look.now)
+    last = context.last_run(name)
+    why, due_at = since(name, None if last is None else last.at, rule.every, context.now)
     if due_at is not None:
         return not_due(name, why, due_at)
-    plan = planned(rule, look)
+    plan = planned(rule, context)
     reason = why_not(rule, plan)
     if reason is not None:
         return not_due(name, reason)

@@ -15,7 +15,7 @@ from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core.execution import Execution, Prepared
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
 from delta_maintenance.operations.rewriting.engine import BinEngine
-from delta_maintenance.operations.rewriting.execution import RewriteExecution, carry_out
+from delta_maintenance.operations.rewriting.execution import RewriteExecution, execute
 from delta_maintenance.operations.rewriting.models import (
     RewriteOptions,
     RewritePlan,
@@ -87,7 +87,7 @@ class RewriteVerb(Generic[Options, Plan, Result]):
             progress=settings.progress,
             sleep=settings.sleep,
         )
-        return carry_out(table, surveyed, options, self.result_type, execution)
+        return execute(table, surveyed, options, self.result_type, execution)
 
     def prepare(
         self, table: Table, options: Options, *, now: datetime, execution: Execution

@@ -67,7 +67,7 @@ def decide_change(
     return change
 
 
-def done_before(
+def already_applied(
     snapshot: Snapshot, *, operation_id: str | None, since: datetime | None
 ) -> str | None:
     """One sentence if an earlier run of the task completed the change, even if it was undone since.
@@ -92,7 +92,7 @@ def require_changeable(
     )
 
 
-def carry_out(
+def execute(
     table: Table,
     plan: ChangePlan,
     decide: Callable[[Snapshot], Decision],

@@ -120,7 +120,7 @@ def apply(
                 status="nothing-to-do",
                 notes=(made.reason, *made.notes),
             )
-        return _Vacuuming(table, surveyed, begun, new_id, progress).run()
+        return _VacuumRun(table, surveyed, begun, new_id, progress).run()
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
 
@@ -150,7 +150,7 @@ def prepare(
             table=table.store,
             storage_options=execution.storage_options(execution.report),
         )
-    carry_out = partial(
+    execute = partial(
         apply,
         table,
         surveyed.plan,
@@ -159,10 +159,10 @@ def prepare(
         progress=execution.progress,
         surveyed=surveyed,
     )
-    return Prepared(plan=surveyed.plan, apply=carry_out, listing=DeadFileListing(surveyed.found))
+    return Prepared(plan=surveyed.plan, apply=execute, listing=DeadFileListing(surveyed.found))
 
 
-class _Vacuuming:
+class _VacuumRun:
     """One run over a table's dead files."""
 
     def __init__(

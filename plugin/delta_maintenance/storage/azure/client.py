@@ -30,7 +30,7 @@ class AzureFailure(RequestFailure):
     access_codes = frozenset(("ContainerNotFound", "NoCredentials"))
 
     @property
-    def refuted(self) -> bool:
+    def precondition_failed(self) -> bool:
         # The last is for signatures that allow to create and not to overwrite.
         taken = ("BlobAlreadyExists", "UnauthorizedBlobOverwrite")
         return self.status == 412 or self.code in taken
@@ -47,7 +47,7 @@ class AzureFailure(RequestFailure):
 
     @property
     def access(self) -> bool:
-        return super().access and not self.refuted
+        return super().access and not self.precondition_failed
 
 
 class AzureClient(RestClient):

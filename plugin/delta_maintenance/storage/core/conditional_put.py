@@ -73,7 +73,7 @@ class ConditionalPut(ABC):
                 publish = self.stage(key, source, size, put_id)
             except RequestFailure as failure:
                 cause = failure
-                if not cause.refuted:
+                if not cause.precondition_failed:
                     break
             else:
                 try:
@@ -83,12 +83,12 @@ class ConditionalPut(ABC):
                     cause = failure
             # A refuted condition is a doubt like no answer at all: after a lost answer the HTTP
             # client may send the request again by itself, and then meets the object of the first.
-            if cause.refuted or cause.unanswered:
+            if cause.precondition_failed or cause.unanswered:
                 outcome = self._whose(key, source, size, put_id)
                 if outcome is not None:
                     return outcome
                 doubt = cause
-            if cause.refuted or not (cause.unanswered or cause.conflict):
+            if cause.precondition_failed or not (cause.unanswered or cause.conflict):
                 # An object that was there and cannot be seen now may be a version that others have
                 # read and cleaned up: sending it again could bring it back.
                 break
@@ -173,7 +173,7 @@ class ConditionalPut(ABC):
             for _ in range(2):
                 self.put_probe(probe)
         except RequestFailure as failure:
-            if not failure.refuted:
+            if not failure.precondition_failed:
                 raise
         else:
             raise _no_conditions("it overwrites an object that must not be there")

@@ -40,7 +40,7 @@ class RequestFailure(Exception):
         return self.status == 404 and self.code not in self.access_codes
 
     @property
-    def refuted(self) -> bool:
+    def precondition_failed(self) -> bool:
         """The condition of the request does not hold."""
         return self.status == 412
 

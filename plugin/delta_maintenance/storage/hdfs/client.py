@@ -42,7 +42,7 @@ class HdfsFailure(RequestFailure):
         return self.code == "FileNotFoundException"
 
     @property
-    def refuted(self) -> bool:
+    def precondition_failed(self) -> bool:
         return self.code == "FileAlreadyExistsException"
 
     @property

@@ -20,7 +20,7 @@ from delta_maintenance.table.read.log_reader import TailBatch
 
 
 @dataclass(frozen=True, slots=True)
-class StandingFiles:
+class ActiveFiles:
     """A batch of file actions in effect in the snapshot, with the requested fields."""
 
     adds: pa.Table
@@ -30,7 +30,7 @@ class StandingFiles:
     """The hashes of the keys of the adds, if they are known (`protocol/columns/key_hash`)."""
 
 
-def standing_in_tail(batches: Iterable[TailBatch], replay: FileReplay) -> Iterator[StandingFiles]:
+def active_in_tail(batches: Iterable[TailBatch], replay: FileReplay) -> Iterator[ActiveFiles]:
     """The actions in effect of the commits and compactions of a log, which come newest first."""
     for batch in batches:
         order = np.argsort(
@@ -39,17 +39,17 @@ def standing_in_tail(batches: Iterable[TailBatch], replay: FileReplay) -> Iterat
             np.concatenate([batch.add_order * 2, batch.remove_order * 2 + 1]),
             kind="stable",
         )
-        yield standing_files(batch.adds, batch.removes, replay, order=order)
+        yield active_files(batch.adds, batch.removes, replay, order=order)
 
 
-def standing_files(
+def active_files(
     adds: pa.Table,
     removes: pa.Table,
     replay: FileReplay,
     *,
     order: np.ndarray | None = None,
     remember: bool = True,
-) -> StandingFiles:
+) -> ActiveFiles:
     """The actions in effect of a batch that is older than all batches offered to `replay` before.
 
     `order` lists the adds and then the removes from the newest to the oldest; without it, all have
@@ -66,7 +66,7 @@ def standing_files(
     stands[replay.surviving(keys, order=order, hashes=hashes, remember=remember)] = True
     add_stands, remove_stands = stands[: adds.num_rows], stands[adds.num_rows :]
     add_hashes = hashes[: adds.num_rows][add_stands]
-    return StandingFiles(_rows(adds, add_stands), _rows(removes, remove_stands), add_hashes)
+    return ActiveFiles(_rows(adds, add_stands), _rows(removes, remove_stands), add_hashes)
 
 
 def _rows(batch: pa.Table, stands: np.ndarray) -> pa.Table:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
 from delta_maintenance.protocol.features.registry import supports
-from delta_maintenance.table.read.active_files import StandingFiles
+from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot, record_counts
 
@@ -101,7 +101,7 @@ class _Sums:
     dead: list[Hashes] = field(default_factory=list)
     dead_bytes: list[_Counts] = field(default_factory=list)
 
-    def take(self, batch: StandingFiles) -> None:
+    def take(self, batch: ActiveFiles) -> None:
         self._take_adds(batch.adds)
         self._take_tombstones(batch.tombstones)
 

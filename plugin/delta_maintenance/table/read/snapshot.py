@@ -44,9 +44,9 @@ from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import (
-    StandingFiles,
-    standing_files,
-    standing_in_tail,
+    ActiveFiles,
+    active_files,
+    active_in_tail,
 )
 from delta_maintenance.table.read.checkpoint_reader import (
     Checkpoint,
@@ -263,9 +263,7 @@ class Snapshot:
             num_deleted_rows=sum(count.num_deleted_rows for count in counts),
         )
 
-    def scan(
-        self, *, fields: Mapping[str, Collection[str]] | None = None
-    ) -> Iterator[StandingFiles]:
+    def scan(self, *, fields: Mapping[str, Collection[str]] | None = None) -> Iterator[ActiveFiles]:
         """The file actions in effect as a stream of batches, each row exactly once.
 
         Without `fields`, all fields are included, also unknown ones. Raises
@@ -279,13 +277,13 @@ class Snapshot:
 
     def scan_tail(
         self, replay: FileReplay, *, fields: Mapping[str, Collection[str]] | None = None
-    ) -> Iterator[StandingFiles]:
+    ) -> Iterator[ActiveFiles]:
         """The first part of `scan`: the actions in effect of the commits since the checkpoint."""
 
-        def standing() -> Iterator[StandingFiles]:
+        def standing() -> Iterator[ActiveFiles]:
             wanted = None if fields is None else _with_keys(fields)
             batches = self._tail.batches(keys=self._map_keys(), fields=wanted)
-            yield from standing_in_tail(batches, replay)
+            yield from active_in_tail(batches, replay)
 
         return self._located(standing())
 
@@ -296,7 +294,7 @@ class Snapshot:
         fields: Mapping[str, Collection[str]] | None = None,
         only: Collection[str] | None = None,
         seen: Callable[[FileActionBatch], None] | None = None,
-    ) -> Iterator[StandingFiles]:
+    ) -> Iterator[ActiveFiles]:
         """The second part of `scan`: the actions in effect of the checkpoint, after `scan_tail`.
 
         `only` names the sidecars to read, by their paths relative to the table root. `seen` is
@@ -306,12 +304,12 @@ class Snapshot:
         if checkpoint is None:
             return iter(())
 
-        def standing() -> Iterator[StandingFiles]:
+        def standing() -> Iterator[ActiveFiles]:
             wanted = None if fields is None else _with_keys(fields)
             for part in checkpoint.file_actions(keys=self._map_keys(), fields=wanted, only=only):
                 if seen is not None:
                     seen(part)
-                yield standing_files(part.adds, part.removes, replay, remember=False)
+                yield active_files(part.adds, part.removes, replay, remember=False)
 
         return self._located(standing())
 
@@ -331,7 +329,7 @@ class Snapshot:
     def _map_keys(self) -> MapKeys:
         return MapKeys(partition_columns=frozenset(self.physical_partition_columns))
 
-    def _located(self, batches: Iterator[StandingFiles]) -> Iterator[StandingFiles]:
+    def _located(self, batches: Iterator[ActiveFiles]) -> Iterator[ActiveFiles]:
         try:
             yield from batches
         except FileNotFoundError as error:
@@ -385,7 +383,7 @@ class Snapshot:
     def _collect(
         self,
         fields: Mapping[str, Collection[str]],
-        view: Callable[[StandingFiles], pa.Table],
+        view: Callable[[ActiveFiles], pa.Table],
         none: pa.Table,
     ) -> pa.Table:
         return self._read(
@@ -401,7 +399,7 @@ def _with_keys(fields: Mapping[str, Collection[str]]) -> dict[str, Collection[st
     }
 
 
-def _count(batch: StandingFiles) -> FileCounts:
+def _count(batch: ActiveFiles) -> FileCounts:
     vectors = batch.adds["deletionVector"] if "deletionVector" in batch.adds.column_names else None
     deleted = 0
     with_vector = 0

@@ -8,7 +8,7 @@ from delta_maintenance.clock import NewId
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.read.active_files import StandingFiles
+from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.checkpoint_reader import FileActionBatch
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
@@ -78,7 +78,7 @@ class LocalSidecars:
 
 def _changed(
     snapshot: Snapshot, spec: CheckpointSpec, reuse: ReuseSurvey, rolling: RollingSidecars
-) -> Iterator[StandingFiles]:
+) -> Iterator[ActiveFiles]:
     """The actions in effect of the commits since the base, then of each sidecar to be rewritten.
 
     Before each rewritten sidecar, new sidecars that are full enough are completed, so that the
@@ -97,7 +97,7 @@ def _changed(
 
 def _read_anew(
     snapshot: Snapshot, replay: FileReplay, sidecar: ReusedSidecar
-) -> Iterator[StandingFiles]:
+) -> Iterator[ActiveFiles]:
     found = Tally()
 
     def count(batch: FileActionBatch) -> None:

@@ -27,7 +27,7 @@ from delta_maintenance.protocol.delta_log.sidecar_summary import (
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.read.active_files import StandingFiles
+from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.action_file import ActionFile
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
@@ -97,7 +97,7 @@ class SidecarEngine(Protocol):
 
 
 def roll_sidecars(
-    files: Iterable[tuple[StandingFiles, int]],
+    files: Iterable[tuple[ActiveFiles, int]],
     spec: CheckpointSpec,
     staged: Staging,
     store: Store,
@@ -144,11 +144,11 @@ class RollingSidecars:
             for rolling in (self._adds, self._tombstones):
                 rolling.abandon()
 
-    def write(self, batch: StandingFiles) -> None:
+    def write(self, batch: ActiveFiles) -> None:
         """Appends file actions, starting new sidecars as they fill up."""
         adds, tombstones = batch.adds, batch.tombstones
-        self._adds.write(StandingFiles(adds, tombstones.slice(0, 0), batch.add_hashes))
-        self._tombstones.write(StandingFiles(adds.slice(0, 0), tombstones))
+        self._adds.write(ActiveFiles(adds, tombstones.slice(0, 0), batch.add_hashes))
+        self._tombstones.write(ActiveFiles(adds.slice(0, 0), tombstones))
 
     def cut(self, *, at_least: int = 1) -> None:
         """Completes the open sidecars that have at least this number of file actions."""
@@ -189,7 +189,7 @@ class _Rolling:
         self._file: ActionFile | None = None
         self._room = 0
 
-    def write(self, batch: StandingFiles) -> None:
+    def write(self, batch: ActiveFiles) -> None:
         adds, tombstones, hashes = batch.adds, batch.tombstones, batch.add_hashes
         while adds.num_rows + tombstones.num_rows:
             if self._file is None:
@@ -259,7 +259,7 @@ def _close_and_verify(file: ActionFile, staged: Staging, name: str) -> SidecarSu
 
 def standing(
     snapshot: Snapshot, spec: CheckpointSpec, progress: Progress | None = None
-) -> Iterator[tuple[StandingFiles, int]]:
+) -> Iterator[tuple[ActiveFiles, int]]:
     """The file actions of a checkpoint, with the number of expired tombstones left out.
 
     Raises `RefusedError` at the end if the paths of the table forbid writing.
@@ -278,12 +278,12 @@ def standing(
 
 
 def kept(
-    files: Iterable[StandingFiles],
+    files: Iterable[ActiveFiles],
     *,
     root: str,
     deleted_after_ms: int | None,
     commit_times: Mapping[int, int],
-) -> Iterator[tuple[StandingFiles, int]]:
+) -> Iterator[tuple[ActiveFiles, int]]:
     """The file actions of a checkpoint among all active files of a table, or those of some paths.
 
     Each batch comes with the number of expired tombstones left out of it. Raises `RefusedError` at
@@ -296,7 +296,7 @@ def kept(
             batch.tombstones, deleted_after_ms=deleted_after_ms, commit_times=commit_times
         )
         expired = batch.tombstones.num_rows - unexpired_ones.num_rows
-        yield StandingFiles(batch.adds, unexpired_ones, batch.add_hashes), expired
+        yield ActiveFiles(batch.adds, unexpired_ones, batch.add_hashes), expired
     problem = audit.problem()
     if problem is not None:
         raise RefusedError(
