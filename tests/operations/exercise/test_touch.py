@@ -93,7 +93,7 @@ def history(table: str) -> list[tuple[str, str]]:
 
 
 def test_command_line(installed: dict[str, str], table: str) -> None:
-    assert "add an empty version to a table" in run(installed, "--help")
+    assert "add an empty version to an idle table" in run(installed, "--help")
     usage = run(installed, "touch", "--help")
     assert all(flag in usage for flag in ("--older-than I", "--note TEXT", "--engine", "--dry-run"))
     planned = json.loads(run(installed, "touch", table, "--dry-run", "--json"))
