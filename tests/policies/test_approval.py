@@ -97,7 +97,7 @@ def test_an_approval_covers_the_paths_and_not_their_number_and_size(tmp_path: Pa
     # Needed again from now on, so that it stays.
     table.commit([add("0.parquet")])
     result = run(tmp_path / "t", "vacuum", approved=plan)
-    assert result.status == "failed" and "the table has moved" in (result.problem or "")
+    assert result.status == "failed" and "the table has changed" in (result.problem or "")
     assert unneeded.exists() and other.exists()
 
 
