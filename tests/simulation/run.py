@@ -14,6 +14,7 @@ from tests.simulation.upkeep import OPERATIONS, Asked, Keeper
 from tests.simulation.world import DAY_MS, HOUR_MS, MARK, Effect, World
 from tests.simulation.writers import KINDS, Writer, new_file, write
 
+from delta_maintenance import clock
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.interleaving import Schedule, single_threaded
@@ -90,15 +91,15 @@ def play(seed: int) -> Played:
 @contextmanager
 def _on_its_own_clock(world: World) -> Iterator[None]:
     """Where an operation takes no clock of its caller, its commits take the world's, and no nap."""
-    begin, commit = Transaction.__init__.__kwdefaults__, Transaction.commit.__kwdefaults__
-    assert begin is not None and commit is not None
-    before = begin["now"], commit["sleep"]
-    begin["now"] = lambda: datetime.fromtimestamp(world.now_ms / 1000, UTC)
+    commit = Transaction.commit.__kwdefaults__
+    assert commit is not None
+    before = clock.now, commit["sleep"]
+    clock.now = lambda: datetime.fromtimestamp(world.now_ms / 1000, UTC)
     commit["sleep"] = lambda _: None
     try:
         yield
     finally:
-        begin["now"], commit["sleep"] = before
+        clock.now, commit["sleep"] = before
 
 
 def _begin(world: World, chance: random.Random, *, retention_days: int) -> None:

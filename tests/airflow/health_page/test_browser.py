@@ -118,7 +118,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     store.save(replace(unlisted, subject="pattern", problem=f"table s3://lake: {told}"))
     store.save(replace(assessment(HOSTILE, uri="s3://elsewhere/hostile"), status="blocked"))
     subprocess.run(
-        [sys.executable, "-c", PREPARE], env=environment, check=True, capture_output=True
+        [sys.executable, "-c", PREPARE],
+        env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+        capture_output=True,
     )
     with (home / "api-server.log").open("wb") as log:
         process = subprocess.Popen(
