@@ -326,7 +326,8 @@ def test_a_kill_ends_the_job(
     killer = threading.Thread(target=kill)
     killer.start()
     began = time.monotonic()
-    with pytest.raises(AirflowException, match="Error code is: -15"):
+    # Our SIGTERM and the SIGKILL of the provider's hook follow each other at once.
+    with pytest.raises(AirflowException, match="Error code is: -(15|9)\\b"):
         task.execute(task_context)
     killer.join()
     assert time.monotonic() - began < 30
