@@ -314,6 +314,8 @@ def test_a_kill_ends_the_job(
     spark_submit.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", SPARK_CONNECTION)
+    # On a busy machine a process may take seconds to end. No SIGKILL may come in the meantime.
+    monkeypatch.setattr("delta_maintenance_airflow.spark.folder._SECONDS_TO_END", 25.0)
     task = operator("/t", engine="spark")
     task.on_kill()
 
@@ -326,8 +328,7 @@ def test_a_kill_ends_the_job(
     killer = threading.Thread(target=kill)
     killer.start()
     began = time.monotonic()
-    # Our SIGTERM and the SIGKILL of the provider's hook follow each other at once.
-    with pytest.raises(AirflowException, match="Error code is: -(15|9)\\b"):
+    with pytest.raises(AirflowException, match="Error code is: -15"):
         task.execute(task_context)
     killer.join()
     assert time.monotonic() - began < 30

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.errors import CorruptTableError, OversizedFileError
 from delta_maintenance.limits import ReadLimits
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.columns.arrays import integers
@@ -139,6 +139,13 @@ def read_without_files(store: Store, entry: LogEntry) -> CommitText:
             pieces = iter(partial(file.read, _PIECE_BYTES), b"")
             limits = ReadLimits.of(store)
             return split_pieces(entry.path, pieces, longest=limits.text_bytes)
+    except OversizedFileError as error:
+        raise OversizedFileError(
+            error.problem,
+            file=entry.path,
+            version=entry.file.version,
+            remedy=ReadLimits.of(store).remedy(),
+        ) from None
     except CorruptTableError as error:
         raise error.located(version=entry.file.version) from None
 
