@@ -30,7 +30,7 @@ def test_a_task_links_to_the_health_of_its_table(
     (shown,) = operator.operator_extra_links
     assert isinstance(shown, HealthPageLink)
     expected = f"https://airflow.example{link}" if link else ""
-    assert shown.get_link(operator, ti_key=None) == expected  # type: ignore[arg-type]
+    assert shown.get_link(operator, ti_key=None) == expected
 
 
 def test_an_operator_with_an_address_links_to_the_list_of_tables_and_to_its_report(
@@ -40,7 +40,7 @@ def test_an_operator_with_an_address_links_to_the_list_of_tables_and_to_its_repo
     operator = DeltaVacuumOperator(task_id="vacuum", table_uri="s3://lake/t")
     health, report = operator.operator_extra_links[:2]
     assert isinstance(health, HealthPageLink) and isinstance(report, ReportLink)
-    link = health.get_link(operator, ti_key=None)  # type: ignore[arg-type]
+    link = health.get_link(operator, ti_key=None)
     assert link == "https://airflow.example/delta-maintenance/?q=s3%3A%2F%2Flake%2Ft"
 
 
@@ -56,4 +56,4 @@ def test_a_report_is_linked_where_one_was_written(
     airflow_db: None, monkeypatch: pytest.MonkeyPatch, told: Any, link: str
 ) -> None:
     monkeypatch.setattr("airflow.sdk.execution_time.xcom.XCom.get_value", lambda ti_key, key: told)
-    assert ReportLink().get_link(None, ti_key=None) == link  # type: ignore[arg-type]
+    assert ReportLink().get_link(None, ti_key=None) == link

@@ -133,13 +133,13 @@ def test_the_holder_renews_its_lease(
 
 def _contend(home: str, run_id: str, start: object, entered: object) -> None:
     with dg.DagsterInstance.local_temp(home) as instance:
-        start.wait()  # type: ignore[attr-defined] # a barrier, whose type is private
+        start.wait()
         try:
             with InstanceLease(instance=instance, pool=POOL, run_id=run_id)():
-                entered.put(run_id)  # type: ignore[attr-defined] # a queue, likewise
+                entered.put(run_id)
                 threading.Event().wait(1)
         except BusyError:
-            entered.put(None)  # type: ignore[attr-defined]
+            entered.put(None)
 
 
 def test_two_launches_of_a_fresh_instance_do_not_enter_together(tmp_path: Path) -> None:
