@@ -12,8 +12,8 @@ WITH_JAVA = JAVA_HOME="$$($(PY) tools/java_home.py)" && export JAVA_HOME &&
 # The same for tests: their Spark sessions are short, and start faster with some options of Java.
 WITH_TEST_JAVA = JAVA_HOME="$$($(PY) tools/quick_java.py)" && export JAVA_HOME &&
 
-# pytest in two processes; the modules that share a session run in one of them.
-PYTEST = $(PY) -m pytest -n 2 --dist loadfile
+# pytest in three processes, since many tests wait. Modules that share a session run in one of them.
+PYTEST = $(PY) -m pytest -n 3 --dist loadfile
 
 # The tests start hundreds of processes, and each would compile Airflow from its source.
 unexport PYTHONDONTWRITEBYTECODE

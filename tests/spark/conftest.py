@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from servers.endings import end_gateway
 
 HERE = Path(__file__).parent
 JAVA = os.path.join(os.environ["JAVA_HOME"], "bin/java") if "JAVA_HOME" in os.environ else "java"
@@ -61,7 +62,7 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
             builder = builder.config(name, value)
         session = builder.getOrCreate()
         yield session
-        session.stop()
+        end_gateway(session.sparkContext._gateway, stop=session.stop)
 
 
 @pytest.fixture(scope="session")

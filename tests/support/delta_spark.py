@@ -19,6 +19,7 @@ from typing import Any
 from pyspark import SparkConf
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
+from servers.endings import end_gateway
 
 DELTA_SPARK = os.environ.get("DELTA_MAINTENANCE_DELTA_SPARK", "io.delta:delta-spark_4.2_2.13:4.4.0")
 DELTA_RELEASE = DELTA_SPARK.rpartition(":")[2].rpartition(".")[0]
@@ -99,11 +100,8 @@ class DeltaSpark:
         self._delta = self.jvm.org.apache.spark.sql.delta
 
     def close(self) -> None:
-        """Stop Spark and wait for its JVM to end."""
-        self._spark.stop()
-        self._gateway.shutdown()
-        self._gateway.proc.stdin.close()
-        self._gateway.proc.wait(timeout=30)
+        """Stop Spark, and kill its JVM if it does not end."""
+        end_gateway(self._gateway, stop=self._spark.stop)
 
     @contextmanager
     def setting(self, name: str, value: str) -> Iterator[None]:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from servers.endings import end_process
+
 from delta_maintenance.storage.azure.client import AzureClient
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 
@@ -70,7 +72,7 @@ def serve_azure(command: Sequence[str]) -> Iterator[AzureServer]:
                     return
             raise RuntimeError(f"the emulator ended: {' '.join(lines)}")
         finally:
-            process.terminate()
+            end_process(process)
 
 
 _READY = "successfully listens on "
