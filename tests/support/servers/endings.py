@@ -23,7 +23,7 @@ def end_process(process: subprocess.Popen[Any], *, seconds: float = PATIENCE_SEC
 def end_gateway(
     gateway: Any, *, stop: Callable[[], object], seconds: float = PATIENCE_SECONDS
 ) -> None:
-    """Stop the Spark behind a gateway of PySpark, and kill its JVM if it has not after `seconds`."""
+    """Stop the Spark behind a gateway of PySpark, and kill its JVM if that takes over `seconds`."""
     stopping = threading.Thread(target=_stop, args=(gateway, stop), daemon=True)
     stopping.start()
     stopping.join(seconds)
