@@ -106,7 +106,7 @@ def test_each_table_that_changes_is_told_of_and_maintenance_is_not(
 def test_changes_at_one_time_share_an_event(
     lake: dict[str, TableBuilder], policy: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DeltaPolicyCommitTrigger, "gathering_seconds", 1.0)
+    monkeypatch.setattr(DeltaPolicyCommitTrigger, "gathering_seconds", 5.0)
 
     async def scenario() -> None:
         state = State()
