@@ -12,8 +12,9 @@ WITH_JAVA = JAVA_HOME="$$($(PY) tools/java_home.py)" && export JAVA_HOME &&
 # The same for tests: their Spark sessions are short, and start faster with some options of Java.
 WITH_TEST_JAVA = JAVA_HOME="$$($(PY) tools/quick_java.py)" && export JAVA_HOME &&
 
-# pytest in three processes, since many tests wait. Modules that share a session run in one of them.
-PYTEST = $(PY) -m pytest -n 3 --dist loadfile
+# pytest in more processes than the two cores of CI, since many tests wait for disks and servers.
+# Modules that share a session run in one of them.
+PYTEST = $(PY) -m pytest --dist loadfile
 
 # The tests start hundreds of processes, and each would compile Airflow from its source.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,14 +29,14 @@ demo: venv ## Neglected tables in, maintained tables out, the health page; DEMO=
 
 .PHONY: test
 test: check ## The whole test suite, after the checks
-	$(WITH_TEST_JAVA) $(PYTEST)
+	$(WITH_TEST_JAVA) $(PYTEST) -n 3
 
 .PHONY: quick
 quick: venv ## In two minutes: lint, types, and the tests that start nothing; it prints what it skips
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
-	DELTA_MAINTENANCE_PLAY=few $(PYTEST) --quick
+	DELTA_MAINTENANCE_PLAY=few $(PYTEST) -n 4 --quick
 
 .PHONY: nightly
 nightly: venv ## What make test leaves out: every case, make fuzz, the other supported versions; NIGHTLY=PART
@@ -43,7 +44,7 @@ nightly: venv ## What make test leaves out: every case, make fuzz, the other sup
 
 .PHONY: durations
 durations: venv ## The whole test suite; writes tests/durations.json, by which runs are divided
-	$(WITH_TEST_JAVA) $(PYTEST) --record-durations
+	$(WITH_TEST_JAVA) $(PYTEST) -n 3 --record-durations
 
 .PHONY: check
 check: venv ## Lint, formatting, types, import contracts, conformance document, documentation site
