@@ -118,7 +118,8 @@ class SparkVacuum:
         if errors:
             raise gravest(errors)
         tallies: list[BucketTally] = [pickle.loads(row.payload) for row in said]
-        return self._found(found, tallies, latest, snapshot)
+        digest = self._digest(found.filter("kind = 'dead'"), tasks=min(buckets, GROUPS))
+        return self._found(found, tallies, latest, snapshot, digest)
 
     def _found(
         self,
@@ -126,6 +127,7 @@ class SparkVacuum:
         tallies: Sequence[BucketTally],
         latest: Snapshot,
         snapshot: Snapshot,
+        digest: str,
     ) -> Found:
         references = [one for tally in tallies for one in tally.references]
         kept: Counter[str] = Counter()
@@ -138,7 +140,7 @@ class SparkVacuum:
             latest=latest,
             problem=next((one.problem for one in references if one.problem), None),
             tallies=_together(tallies),
-            paths_digest=self._digest(dead),
+            paths_digest=digest,
             kept=dict(kept),
             listed=sum(tally.listed for tally in tallies),
             directories=emptied(old, held),
@@ -207,11 +209,11 @@ class SparkVacuum:
         shares = rows.mapInArrow(reading.read, log_shares.SCHEMA)
         return by_label(shares, buckets).mapInArrow(task.find, log_shares.SCHEMA)
 
-    def _digest(self, dead: DataFrame) -> str:
-        """Of all paths, from one digest per group."""
+    def _digest(self, dead: DataFrame, *, tasks: int) -> str:
+        """Of all paths, from one digest per group. A task holds one group at a time."""
         with small_batches(self._spark):
             rows = (
-                by_label(dead.mapInArrow(paths_by_group, log_shares.SCHEMA), GROUPS)
+                by_label(dead.mapInArrow(paths_by_group, log_shares.SCHEMA), tasks)
                 .mapInArrow(group_digests, log_shares.SCHEMA)
                 .collect()
             )
