@@ -84,5 +84,5 @@ def worn(commits: int = 12, *, dead: int = 1) -> Folder:
 
 
 def statuses(result: RunResult) -> dict[str, str]:
-    """What became of each operation."""
+    """The status of each operation."""
     return {outcome.operation: outcome.status for outcome in result.outcomes}

@@ -28,7 +28,7 @@ class Server:
     token: str
 
     def ask(self, path: str) -> Any:
-        """What Airflow's own API answers."""
+        """The answer of Airflow's own API."""
         request = Request(
             f"{self.address}/api/v2{path}", headers={"Authorization": f"Bearer {self.token}"}
         )
@@ -50,7 +50,7 @@ def signed_in(address: str) -> str:
 def eventually(
     action: Callable[[], str], process: subprocess.Popen[bytes], log: Path, *, seconds: int = 120
 ) -> str:
-    """What an action gives once it succeeds."""
+    """The result of an action, repeated until it succeeds."""
     deadline = time.monotonic() + seconds
     while True:
         try:

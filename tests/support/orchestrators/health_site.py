@@ -44,7 +44,7 @@ class Site:
         cookie: str | None = None,
         method: str = "GET",
     ) -> httpx.Response:
-        """What a user of this role gets; without a role, somebody who is not signed in."""
+        """The response for a user of this role; without a role, for a user who is not signed in."""
         headers = {} if role is None else {"Authorization": f"Bearer {token(role)}"}
         if cookie is not None:
             headers["Cookie"] = f"_token={cookie}"

@@ -22,11 +22,11 @@ def fresh_table(folder: Path) -> TableBuilder:
 
 @dataclass
 class Somebody:
-    """Who is asked."""
+    """The user who answers a question for an approval."""
 
     answer: str = "Approve"
     shown: list[str] = field(default_factory=list)
     name: str = "somebody"
     given: dict[str, Any] = field(default_factory=dict)
-    """What the form of the question gets."""
+    """The input to the form of the question."""
     meanwhile: Callable[[], object] = lambda: None
