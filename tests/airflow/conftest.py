@@ -65,7 +65,7 @@ def run_dag(airflow_db: None) -> Callable[..., Any]:
 
 @pytest.fixture
 def task_context() -> dict[str, Any]:
-    """What a task finds in its context, as far as our operators look."""
+    """The part of a task's context that our operators read."""
     outlet_events: dict[Any, Any] = {}
 
     class Events(dict[Any, Any]):

@@ -17,7 +17,7 @@ from delta_maintenance.testing.table_builder import TableBuilder
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run of the command ended."""
+    """The end of a run of the command."""
 
     status: int
     out: str

@@ -52,7 +52,7 @@ def root_logger() -> Iterator[None]:
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    """One in memory."""
+    """An instance in memory."""
     import dagster as dg
 
     with dg.DagsterInstance.ephemeral() as temporary:
@@ -61,7 +61,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture
 def instance_with_pools() -> Iterator[dg.DagsterInstance]:
-    """One with a database in files, which knows pools."""
+    """An instance with a database in files, which supports pools."""
     import dagster as dg
 
     with tempfile.TemporaryDirectory() as home, dg.DagsterInstance.local_temp(home) as temporary:

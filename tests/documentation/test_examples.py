@@ -20,7 +20,7 @@ STARTS = sorted(f"docs/start/{path.name}" for path in ROOT.glob("docs/start/*.md
 PAGES = ("README.md", *STARTS)
 
 # Commands that need the network or a running orchestrator. Other tests cover their effects, in
-# tests/airflow/test_policy_dags.py, tests/dagster and tests/packaging/test_wheel.py.
+# tests/airflow/policy_dags, tests/dagster and tests/packaging/test_wheel.py.
 ELSEWHERE = ("pip", "make", "airflow", "dg", "dagster", "cp", "export")
 
 

@@ -1,60 +1,27 @@
-"""Running what is due: the order, the limits, what ends it, and that nothing is due afterwards."""
+"""A run of the operations that are due: their order, plans, limits and failures."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from policy_tables import Ticking, asked, run_on
+from policy_tables import EVERYTHING, STATS, Ticking, asked, run_on, statuses, worn
 from suite.play import examples
 from vacuum_tables import NOW, Folder, days_ago
 
-from delta_maintenance.errors import BusyError, CommitConflictError, StorageError
+from delta_maintenance.errors import CommitConflictError, StorageError
 from delta_maintenance.operations import checkpoint, clean_log, vacuum
 from delta_maintenance.operations.checkpoint import operation as checkpoint_code
 from delta_maintenance.policies import run as run_module
-from delta_maintenance.policies.approval import Approvals, ApprovedPlan
 from delta_maintenance.policies.assess import assess
-from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.models import AssessedOperation, RunResult
+from delta_maintenance.policies.models import RunResult
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.testing.actions import add, features, metadata, remove
-
-STATS = '{"numRecords":1}'
-EVERYTHING: dict[str, Any] = {
-    "protocol": {"features": ["deletionVectors"], "properties": {"delta.checkpointPolicy": "v2"}},
-    "row_tracking": True,
-    "fsck": True,
-    "checkpoint": {"max_commits": 3},
-    "compact_log": {"commits_per_file": 2},
-    "clean_log": True,
-    "vacuum": True,
-}
-
-
-def worn(commits: int = 12, *, dead: int = 1) -> Folder:
-    """A table with old history, a checkpoint and dead files, all of it there."""
-    table = Folder()
-    for number in range(commits):
-        table.log(add(f"{number}.parquet", stats=STATS))
-        table.file(f"{number}.parquet")
-    for number in range(dead):
-        table.log(remove(f"{number}.parquet", deletionTimestamp=days_ago(40)))
-    table.checkpoint(3)
-    return table
-
-
-def statuses(result: RunResult) -> dict[str, str]:
-    """What became of each operation."""
-    return {outcome.operation: outcome.status for outcome in result.outcomes}
-
+from delta_maintenance.testing.actions import add, remove
 
 # The order, and what is due afterwards
 
@@ -252,80 +219,6 @@ def test_no_operation_begins_after_the_longest_duration() -> None:
     assert (result.status, result.exit_status) == ("stopped", 3)
 
 
-# Approval and hours
-
-
-def test_what_needs_an_approval_waits_and_the_others_run() -> None:
-    table = worn()
-    policy_table = asked(checkpoint={"max_commits": 1}, vacuum=True, approval=["vacuum"])
-    result = run_on(table, policy_table)
-    assert statuses(result) == {"checkpoint": "done", "vacuum": "needs-approval"}
-    assert (result.status, result.exit_status) == ("done", 0)
-    assert "0.parquet" in table.files()
-    approved = run_on(
-        table, policy_table, approvals=Approvals(operations=["vacuum"]), last_runs=result.last_runs
-    )
-    assert statuses(approved)["vacuum"] == "done" and "0.parquet" not in table.files()
-
-
-def test_a_plan_is_shown_and_what_was_approved_runs_as_it_was_shown() -> None:
-    table, policy_table = worn(), asked(vacuum=True, approval=["vacuum"])
-    (shown,) = run_on(table, policy_table).outcomes
-    assert shown.status == "needs-approval" and shown.result is not None
-    assert shown.result["files"] == 1
-    plan = ApprovedPlan.of("vacuum", shown.result, planned_at=shown.started_at)
-    other = replace(plan, comes_to="something else")
-    refused = run_on(table, policy_table, approvals=Approvals(plans=[other]))
-    assert (refused.status, refused.exit_status) == ("failed", 3)
-    assert "the table has changed" in (refused.problem or "") and "0.parquet" in table.files()
-    done = run_on(table, policy_table, approvals=Approvals(plans=[plan]))
-    assert statuses(done) == {"vacuum": "done"} and "0.parquet" not in table.files()
-
-
-def test_a_plan_that_changes_nothing_asks_nobody() -> None:
-    policy_table = asked(vacuum=True, approval=["vacuum"])
-    result = run_on(worn(dead=0), policy_table)
-    assert statuses(result) == {"vacuum": "nothing-to-do"} and result.status == "done"
-    assert [run.operation for run in result.last_runs] == ["vacuum"]
-
-
-def test_a_plan_beyond_a_limit_is_not_asked_about() -> None:
-    rules = {"vacuum": True, "approval": ["vacuum"], "limits": {"max_deleted_files": 0}}
-    assert statuses(run_on(worn(), asked(**rules))) == {"vacuum": "stopped"}
-
-
-def test_what_was_asked_already_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "plan_for_approval", lambda *_, **__: pytest.fail("planned"))
-    policy_table = asked(vacuum=True, approval=["vacuum"])
-    result = run_on(worn(), policy_table, approvals=Approvals(asked=["vacuum"]))
-    assert statuses(result) == {"vacuum": "needs-approval"} and result.waits_for_approval
-
-
-def test_what_waits_for_an_approval_is_told_once() -> None:
-    rules = {"protocol": {"features": ["deletionVectors"]}, "row_tracking": True}
-    result = run_on(worn(), asked(**rules, approval=["upgrade-protocol"]))
-    assert [(o.operation, o.status) for o in result.outcomes] == [
-        ("upgrade-protocol", "needs-approval"),
-        ("backfill-row-ids", "done"),
-    ]
-
-
-def test_where_nothing_may_run_the_run_is_blocked_and_no_failure() -> None:
-    alone = run_on(worn(), asked(vacuum=True, approval=["vacuum"]))
-    assert (alone.status, alone.exit_status) == ("blocked", 0)
-    shut = run_on(worn(), asked(vacuum=True, hours={"windows": ["01:00-02:00"]}))
-    assert (shut.status, shut.exit_status, shut.outcomes) == ("blocked", 0, ())
-
-
-def test_the_hours_may_end_within_a_run() -> None:
-    clock = Ticking(timedelta(seconds=20))
-    rules = {"checkpoint": {"max_commits": 1}, "fsck": True}
-    hours = {"windows": ["12:00-12:01"]}
-    result = run_on(worn(), asked(**rules, hours=hours), now=clock)
-    assert statuses(result) == {"fsck": "done"}
-    assert result.after is not None and result.after.status == "blocked"
-
-
 # What fails
 
 
@@ -387,76 +280,6 @@ def test_what_is_deleted_half_way_is_incomplete(monkeypatch: pytest.MonkeyPatch)
     assert statuses(again) == {"vacuum": "done"}, "what was not finished is due at once"
 
 
-# Spark
-
-
-def test_what_is_for_spark_is_submitted_with_its_options() -> None:
-    submitted: list[tuple[PolicyTable, AssessedOperation]] = []
-
-    def submit(table: PolicyTable, operation: AssessedOperation) -> Mapping[str, Any]:
-        submitted.append((table, operation))
-        return {"table": table.uri, "version": 13, "status": "vacuumed", "end_version": 13}
-
-    policy_table = asked(vacuum=True, engine={"prefer": "spark"})
-    result = run_on(worn(), policy_table, submit=submit)
-    assert [(t, o.operation, o.options.engine) for t, o in submitted] == [
-        (policy_table, "vacuum", "spark")
-    ]
-    (outcome,) = result.outcomes
-    assert (outcome.engine, outcome.status, outcome.commits) == ("spark", "done", 1)
-
-
-def test_what_only_its_plan_sends_to_spark_is_submitted_too() -> None:
-    asked_for: list[Any] = []
-
-    def submit(table: PolicyTable, operation: AssessedOperation) -> Mapping[str, Any]:
-        asked_for.append(operation.options.engine)
-        return {"table": table.uri, "version": 15, "status": "enabled", "num_commits": 3}
-
-    table = Folder(first=[features(writer_only=("rowTracking", "domainMetadata")), metadata()])
-    table.log(add("without-statistics.parquet"))
-    rules = {"row_tracking": True, "engine": {"spark_files": 1}}
-    result = run_on(table, asked(**rules), submit=submit)
-    assert asked_for[:1] == ["spark"] and result.outcomes[0].engine == "spark"
-
-
-@pytest.mark.parametrize(
-    ("limits", "jobs", "status"),
-    [
-        ({}, [False], "done"),
-        ({"max_deleted_files": 10}, [True, False], "done"),
-        ({"max_deleted_files": 9}, [True], "stopped"),
-        ({"max_deleted_bytes": 999}, [True], "stopped"),
-        ({"max_deleted_share": 0.1}, [True, False], "done"),
-    ],
-)
-def test_what_spark_would_delete_is_held_against_limits_before(
-    limits: dict[str, Any], jobs: list[bool], status: str
-) -> None:
-    planned: list[bool] = []
-    worn_table = worn()
-    plan = vacuum.plan(worn_table.open().snapshot(), now=NOW).to_json()
-
-    def submit(
-        table: PolicyTable, operation: AssessedOperation, *, plan_only: bool = False
-    ) -> Mapping[str, Any]:
-        planned.append(plan_only)
-        if plan_only:
-            return {**plan, "files": 10, "bytes": 1000}
-        return {"table": table.uri, "version": 13, "status": "vacuumed", "end_version": 13}
-
-    policy_table = asked(vacuum=True, engine={"prefer": "spark"}, limits=limits)
-    result = run_on(worn_table, policy_table, submit=submit)
-    assert planned == jobs
-    assert result.outcomes[0].status == status and result.outcomes[0].engine == "spark"
-
-
-def test_without_anybody_to_submit_to_what_is_for_spark_fails_with_the_remedy() -> None:
-    result = run_on(worn(), asked(vacuum=True, engine={"prefer": "spark"}))
-    assert (result.status, result.exit_status) == ("failed", 2)
-    assert "orchestrator" in (result.problem or "")
-
-
 def test_a_run_ends_even_where_an_operation_never_stops_being_due(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -469,58 +292,3 @@ def test_a_run_ends_even_where_an_operation_never_stops_being_due(
     assert len(run_on(worn(), asked(fsck=True)).outcomes) == 1, "the table has not changed"
     result = run_on(worn(), asked(fsck=True, vacuum=True))
     assert [outcome.operation for outcome in result.outcomes] == ["fsck", "vacuum", "fsck"]
-
-
-# The lease
-
-
-class CountedLease:
-    """A lease that counts how often it was taken, and says whether it is held."""
-
-    def __init__(self, *, busy: bool = False) -> None:
-        self.busy = busy
-        self.taken = 0
-        self.held = False
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        if self.busy:
-            raise BusyError("somebody is at work on it")
-        self.taken += 1
-        self.held = True
-        yield
-        self.held = False
-
-
-def test_the_lease_is_taken_once_before_the_first_change_and_ends_with_the_run() -> None:
-    lease = CountedLease()
-    result = run_on(worn(), asked(**EVERYTHING), lease=lease)
-    assert result.status == "done"
-    assert lease.taken == 1 and not lease.held
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"plan_only": True},
-        {"approvals": Approvals()},
-    ],
-)
-def test_a_run_that_changes_nothing_takes_no_lease(options: dict[str, Any]) -> None:
-    lease = CountedLease(busy=True)
-    rules = {"checkpoint": {"max_commits": 3}, "approval": ["checkpoint"]}
-    result = run_on(worn(), asked(**rules), lease=lease, **options)
-    assert result.status in ("planned", "blocked")
-
-
-def test_a_table_on_which_nothing_is_due_takes_no_lease() -> None:
-    result = run_on(worn(), asked(checkpoint={"max_commits": 500}), lease=CountedLease(busy=True))
-    assert result.status == "nothing-due"
-
-
-def test_another_process_at_work_is_raised_and_nothing_is_changed() -> None:
-    table = worn()
-    before = {each.path for each in table.store.list_from("")}
-    with pytest.raises(BusyError):
-        run_on(table, asked(checkpoint={"max_commits": 3}), lease=CountedLease(busy=True))
-    assert {each.path for each in table.store.list_from("")} == before

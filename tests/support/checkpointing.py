@@ -59,7 +59,7 @@ class State:
 
 
 def state_of(snapshot: Snapshot) -> State:
-    """What the library makes of a version; statistics and typed values beside them left out."""
+    """A version as the library sees it, without statistics and the typed values beside them."""
     state = State(
         protocol=without_nulls(snapshot.protocol.to_json()),
         metadata=without_nulls(snapshot.metadata.to_json()),

@@ -40,7 +40,7 @@ class Bench:
         return path
 
     def view(self, path: Path, version: int | None = None) -> View:
-        """What Delta Spark makes of one of these tables, the latest version by default."""
+        """A version of one of these tables as Delta Spark sees it, by default the latest."""
         if path not in self._views:
             self._views[path] = [
                 spark_view(number, actions) for number, actions in self.spark.replay(path)
@@ -48,7 +48,7 @@ class Bench:
         return self._views[path][-1 if version is None else version]
 
     def fresh_view(self, path: Path) -> View:
-        """What Delta Spark makes of the latest version of any table now."""
+        """The latest version of any table as Delta Spark sees it now."""
         snapshot = self.spark.snapshot(path)
         return spark_view(snapshot.version(), self.spark.actions(snapshot))
 

@@ -15,7 +15,7 @@ Build = Callable[[DeltaSpark, Path], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How to make one table, and what to ask of it."""
+    """The SQL that makes a table, and the queries on it."""
 
     name: str
     build: Build
@@ -31,7 +31,7 @@ class Recipe:
     row_ids: bool = False
     """Whether `_metadata.row_id` can be selected."""
     more: str = "SELECT * FROM {table} LIMIT 1"
-    """What to insert to go on writing; `{table}` stands for the table."""
+    """The rows of a further insert; `{table}` stands for the table."""
 
 
 RECIPES: dict[str, Recipe] = {}

@@ -17,7 +17,7 @@ View = dict[str, Any]
 
 
 def our_view(snapshot: Snapshot) -> View:
-    """What our own reader makes of a version."""
+    """A version as our own reader sees it."""
     protocol, metadata = snapshot.protocol, snapshot.metadata
     return {
         "version": snapshot.version,
@@ -52,7 +52,7 @@ def our_view(snapshot: Snapshot) -> View:
 
 
 def spark_view(version: int, actions: Iterable[dict[str, Any]]) -> View:
-    """What Delta Spark makes of a version, from the actions of its reconciled state."""
+    """A version as Delta Spark sees it, from the actions of its reconciled state."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for action in actions:
         for kind, fields in action.items():
@@ -100,7 +100,7 @@ def spark_view(version: int, actions: Iterable[dict[str, Any]]) -> View:
 
 
 def deltalake_view(table: Path, version: int | None = None) -> list[dict[str, Any]]:
-    """What deltalake makes of the live files of a version, statistics included."""
+    """The live files of a version as deltalake sees them, with their statistics."""
     adds = pa.table(DeltaTable(str(table), version=version).get_add_actions(flatten=False))
     rows: list[dict[str, Any]] = [_comparable(row) for row in adds.to_pylist()]
     return sorted(rows, key=lambda row: row["path"])

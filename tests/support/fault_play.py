@@ -62,13 +62,13 @@ def telling_faults(trace: Sequence[Step]) -> Iterator[tuple[int, Fault]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome(Generic[Result]):
-    """What is left after one fault."""
+    """The table after one fault."""
 
     step: Step
     fault: Fault
     store: MemoryStore
     result: Result | None
-    """Of the operation, unless it failed."""
+    """The result of the operation, unless it failed."""
     is_new: bool
     """Whether no fault before left the same files, apart from the random ids in them.
 

@@ -13,11 +13,11 @@ from delta_maintenance_airflow import operators
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One operator, and how its task ends on a worn table."""
+    """An operator, and the result of its task on a worn table."""
 
     operator: type[operators.DeltaCheckpointOperator]
     module: str
-    """Of `delta_maintenance.operations`."""
+    """The module of the operation in `delta_maintenance.operations`."""
     done: str
     """The status of the first run."""
     noop: str = "nothing-to-do"

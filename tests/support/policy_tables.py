@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from vacuum_tables import NOW, Folder
+from vacuum_tables import NOW, Folder, days_ago
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.policies.assess import Assessment, assess
@@ -15,6 +15,18 @@ from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.models import AssessedOperation, RunResult
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.testing.actions import add, remove
+
+STATS = '{"numRecords":1}'
+EVERYTHING: dict[str, Any] = {
+    "protocol": {"features": ["deletionVectors"], "properties": {"delta.checkpointPolicy": "v2"}},
+    "row_tracking": True,
+    "fsck": True,
+    "checkpoint": {"max_commits": 3},
+    "compact_log": {"commits_per_file": 2},
+    "clean_log": True,
+    "vacuum": True,
+}
 
 
 def asked(**rules: Any) -> PolicyTable:
@@ -57,3 +69,20 @@ class Ticking:
     def __call__(self) -> datetime:
         self.at += self.step
         return self.at
+
+
+def worn(commits: int = 12, *, dead: int = 1) -> Folder:
+    """A table with old history, a checkpoint and dead files, all of it there."""
+    table = Folder()
+    for number in range(commits):
+        table.log(add(f"{number}.parquet", stats=STATS))
+        table.file(f"{number}.parquet")
+    for number in range(dead):
+        table.log(remove(f"{number}.parquet", deletionTimestamp=days_ago(40)))
+    table.checkpoint(3)
+    return table
+
+
+def statuses(result: RunResult) -> dict[str, str]:
+    """The status of each operation."""
+    return {outcome.operation: outcome.status for outcome in result.outcomes}

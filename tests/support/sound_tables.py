@@ -27,7 +27,7 @@ from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 
 ROWS = 10
-"""Of every data file."""
+"""The number of rows in every data file."""
 CONFIGURATION = {
     "delta.enableInCommitTimestamps": "true",
     "delta.enableRowTracking": "true",

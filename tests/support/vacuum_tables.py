@@ -36,7 +36,7 @@ def days_ago(days: float, now: datetime = NOW) -> int:
 
 
 class Folder(TableBuilder):
-    """A table whose files are made by hand too. Everything is forty days old unless said."""
+    """A table whose files are made by hand too. Files are forty days old by default."""
 
     def __init__(
         self,
@@ -80,12 +80,12 @@ class Folder(TableBuilder):
         return {path for path in found if not path.startswith("_delta_log/")}
 
     def survey(self, **options: Any) -> Survey:
-        """What would go now."""
+        """The files that a vacuum would delete now."""
         snapshot = self.open().snapshot()
         return vacuum.survey(snapshot, VacuumOptions(**options), now=self.now)
 
     def going(self, **options: Any) -> set[str]:
-        """The paths that would go now. Live files need not be there."""
+        """The paths that a vacuum would delete now. Live files may be missing."""
         return paths_of(self.survey(**{"ignore_missing_files": True, **options}))
 
     def vacuum(self, surveyed: Survey | None = None, **options: Any) -> VacuumResult:
@@ -97,7 +97,7 @@ class Folder(TableBuilder):
 
 
 def paths_of(surveyed: Survey) -> set[str]:
-    """The exact list, in which no path stands twice."""
+    """The exact list of paths, without duplicates."""
     paths: list[str] = surveyed.found.files()["path"].to_pylist()
     assert len(paths) == len(set(paths))
     return set(paths)

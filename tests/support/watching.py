@@ -1,4 +1,4 @@
-"""What tests of watchers share: a table that counts requests, commits, and running triggers."""
+"""Tables that count requests, commits, and running triggers, for tests of watchers."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def worn_table(path: Path) -> Folder:
 
 
 def fingerprint(path: Path) -> str:
-    """Of every file below a path, with its name and its time."""
+    """A digest of the paths, modification times and contents of all files below a path."""
     digest = hashlib.sha256()
     for folder, folders, names in os.walk(path):
         folders.sort()

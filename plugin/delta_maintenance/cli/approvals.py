@@ -28,14 +28,13 @@ def add_approvals(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         choices=[record.name for record in policy_operations()],
-        help="run this operation too where the policy asks for an approval, whatever it would do; "
-        "repeatable",
+        help="approve this operation, whatever its plan; repeatable",
     )
     parser.add_argument(
         "--approve-from",
         metavar="FILE",
-        help="run the plans in this file too where the policy asks for an approval, each only if "
-        "it would still do the same: what --json printed, without those that are not approved",
+        help="approve the plans in this file, each for as long as a new plan is the same: the "
+        "output of --json, without the plans that are not approved",
     )
 
 

@@ -114,7 +114,7 @@ def _parser(words: Sequence[str]) -> ArgumentParser:
     """The parser of this command line: with the verb it starts with, or else with all verbs."""
     parser = ArgumentParser(
         prog="delta-maintenance",
-        description="Look into Delta Lake tables and keep them healthy.",
+        description="Inspect and maintain Delta Lake tables.",
         epilog=_EXIT_STATUSES,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")

@@ -44,8 +44,8 @@ def add_policy_verb(
     parser.add_argument(
         "--state",
         metavar="URI",
-        help="a folder of its own, in any store, where the assessments and the last runs are kept "
-        "from one call to the next; without it a vacuum or an fsck that left no commit counts as "
+        help="a folder in any store, used for nothing else, that keeps the assessments and the "
+        "last runs between calls; without it, a vacuum or an fsck that made no commit counts as "
         "never run",
     )
     add_storage_options(parser)

@@ -13,23 +13,21 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.request import Request, urlopen
 
 import pytest
 from assessed_tables import assessment, fill, health, run_result
+from orchestrators.health_server import Server, eventually, framed, picture, signed_in, visitor
 from servers.browser import open_browser
 
 from delta_maintenance.policies.assessments import AssessmentStore
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Frame, Page
+    from playwright.sync_api import Browser
 
 HOSTILE = '<img src=x onerror="document.title=1"></script><script>document.title=1</script>'
 DAGS = Path(__file__).resolve().parents[3] / "dags"
@@ -56,23 +54,6 @@ PARAMETERS = {
     "anything": {},
     "hidden": {"const": "constant"},
 }
-
-
-@dataclass
-class Server:
-    """A running API server with a lake of assessments, and somebody who may sign in."""
-
-    address: str
-    store: AssessmentStore
-    token: str
-
-    def ask(self, path: str) -> Any:
-        """What Airflow's own API answers."""
-        request = Request(
-            f"{self.address}/api/v2{path}", headers={"Authorization": f"Bearer {self.token}"}
-        )
-        with urlopen(request) as response:
-            return json.load(response)
 
 
 @pytest.fixture(scope="module")
@@ -148,86 +129,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def browser() -> Iterator[Browser]:
     with open_browser() as opened:
         yield opened
-
-
-def signed_in(address: str) -> str:
-    request = Request(
-        f"{address}/auth/token",
-        data=json.dumps({"username": "somebody", "password": "secret"}).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    with urlopen(request) as response:
-        token: str = json.load(response)["access_token"]
-    return token
-
-
-def eventually(
-    action: Callable[[], str], process: subprocess.Popen[bytes], log: Path, *, seconds: int = 120
-) -> str:
-    """What an action gives once it succeeds."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return action()
-        except OSError:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"Airflow did not start: {log.read_text()[-3000:]}") from None
-            time.sleep(0.5)
-
-
-@contextmanager
-def visitor(
-    browser: Browser, server: Server, *, theme: str = "light", refused: int | None = None
-) -> Iterator[Page]:
-    """A page of somebody who is signed in; fails for whatever the browser complains about.
-
-    `refused` is the one status with which an answer has to end.
-    """
-    complaints: list[str] = []
-    width, height = 1600, 950
-    context = browser.new_context(
-        viewport={"width": width, "height": height},
-        color_scheme="dark" if theme == "dark" else "light",
-    )
-    context.add_cookies([{"name": "_token", "value": server.token, "url": server.address}])
-    page = context.new_page()
-    page.set_default_timeout(60_000)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on(
-        "console",
-        lambda message: (
-            complaints.append(message.text)
-            if message.type == "error" or "Content Security Policy" in message.text
-            else None
-        ),
-    )
-    page.on(
-        "request",
-        lambda request: (
-            None
-            if request.url.startswith((server.address, "data:", "blob:"))
-            else complaints.append(f"asked for {request.url}")
-        ),
-    )
-    yield page
-    context.close()
-    expected = [text for text in complaints if f"status of {refused}" in text]
-    assert complaints == expected
-    assert (refused is not None) == bool(expected)
-
-
-def framed(page: Page) -> Frame:
-    """Our page within Airflow's."""
-    page.wait_for_selector("iframe")
-    frame = page.frame_locator("iframe").locator("h1").element_handle().owner_frame()
-    assert frame is not None
-    return frame
-
-
-def picture(page: Page, name: str, **options: Any) -> None:
-    folder = os.environ.get("DELTA_MAINTENANCE_SCREENSHOTS")
-    if folder:
-        page.screenshot(path=f"{folder}/{name}.png", **options)
 
 
 def test_airflows_own_pages_lead_to_it(server: Server, browser: Browser) -> None:

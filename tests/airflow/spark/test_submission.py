@@ -1,26 +1,22 @@
-"""A Spark job and its task: what is shown, what a kill ends, and what a second try finds.
+"""A Spark job and its task: the task's log, the end after a kill, and the finds of a second try.
 
 `spark-submit` is played by a script; the provider's own hook and operator start it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import json
 import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_spark import DONE, RESULT, FakeSpark, connect, is_alive, reports, wait_for
+from orchestrators.spark_tasks import operator
 
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -28,103 +24,14 @@ from delta_maintenance_airflow.compat import AirflowException, AirflowFailExcept
 from delta_maintenance_airflow.links import SparkUILink
 from delta_maintenance_airflow.operators import (
     DeltaAddConstraintOperator,
-    DeltaCheckpointOperator,
     DeltaLogCompactionOperator,
     DeltaVacuumOperator,
 )
 from delta_maintenance_airflow.spark.output import JobOutput
-from delta_maintenance_airflow.spark.submission import SparkSubmission
 
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
 # The provider leaves the pipe from spark-submit to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-
-RESULT = {
-    "table": "s3://lake/events",
-    "version": 9,
-    "status": "written",
-    "kind": "v2-json",
-    "engine": "spark",
-}
-DONE = {"status": "done", "result": RESULT}
-SUBMIT = """\
-#!{python}
-import json, os, subprocess, sys, time
-words = sys.argv[1:]
-with open({seen!r}, "a") as file:
-    stdin = os.path.realpath("/proc/self/fd/0")
-    print(json.dumps({{"words": words, "pid": os.getpid(), "stdin": stdin}}), file=file)
-{acts}
-"""
-
-
-class FakeSpark:
-    """The `spark-submit` on the worker's path: notes how it was started, and plays a job."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "bin" / "spark-submit"
-        self._file.parent.mkdir()
-        self._seen = folder / "seen"
-
-    def acts(self, *lines: str) -> None:
-        text = SUBMIT.format(python=sys.executable, seen=str(self._seen), acts="\n".join(lines))
-        self._file.write_text(text)
-        self._file.chmod(0o755)
-
-    @property
-    def path(self) -> str:
-        return f"{self._file.parent}{os.pathsep}{os.environ['PATH']}"
-
-    @property
-    def starts(self) -> list[dict[str, Any]]:
-        if not self._seen.exists():
-            return []
-        return [json.loads(line) for line in self._seen.read_text().splitlines()]
-
-
-def reports(report: object) -> str:
-    """A line of the script: the report that it leaves, whole or not at all."""
-    return (
-        "path = words[words.index('--report') + 1]\n"
-        f"open(path + '.new', 'w').write({json.dumps(report)!r})\n"
-        "os.rename(path + '.new', path)"
-    )
-
-
-@pytest.fixture
-def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSpark]:
-    (tmp_path / "tmp").mkdir()
-    fake = FakeSpark(tmp_path)
-    monkeypatch.setenv("PATH", fake.path)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    connect(monkeypatch, host="local[1]")
-    yield fake
-    gc.collect()
-
-
-def connect(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
-    connection = {"conn_type": "spark", **fields}
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
-
-
-def operator(kind: Any = DeltaCheckpointOperator, **arguments: Any) -> Any:
-    arguments = {"table_uri": "s3://lake/events", "engine": "spark", **arguments}
-    return kind(task_id="task", **arguments)
-
-
-def wait_for(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 300
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def is_alive(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        # A dead child that nobody has waited for is no life.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 # What is shown
@@ -300,8 +207,6 @@ def test_a_kill_ends_the_driver_that_spark_submit_has_started(
     wait_for(lambda: not is_alive(int((tmp_path / "driver").read_text())))
 
 
-# What a second try finds
-
 TASK = """\
 import sys
 sys.path[:0] = {path!r}
@@ -334,6 +239,9 @@ def works(tmp_path: Path, *lines: str) -> tuple[str, ...]:
         f"open({str(tmp_path / 'working')!r}, 'w').close()",
         *lines,
     )
+
+
+# What a second try finds
 
 
 def test_a_driver_that_outlives_its_task_is_waited_for_and_believed(
@@ -465,265 +373,3 @@ def test_a_folder_of_somebody_else_is_not_used(
     with pytest.raises(AirflowFailException, match="not private"):
         operator().execute(task_context)
     assert spark.starts == []
-
-
-# Drivers on a cluster
-
-
-class ResourceManager(BaseHTTPRequestHandler):
-    """Of YARN: answers about an application, and takes orders to end it."""
-
-    answers: list[tuple[str, str]]
-    requests: list[str]
-
-    def do_GET(self) -> None:
-        self.requests.append(f"GET {self.path}")
-        state, final = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        self._answer({"app": {"state": state, "finalStatus": final, "diagnostics": ""}})
-
-    def do_PUT(self) -> None:
-        self.requests.append(f"PUT {self.path}")
-        self._answer({"state": "KILLED"})
-
-    def _answer(self, body: object) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: Any) -> None: ...
-
-
-class States(dict[str, Any]):
-    """The state store of a task."""
-
-    def set(self, key: str, value: Any, **_: Any) -> None:
-        self[key] = value
-
-    def delete(self, key: str) -> None:
-        self.pop(key, None)
-
-
-@pytest.fixture
-def yarn(monkeypatch: pytest.MonkeyPatch, spark: FakeSpark) -> Iterator[type[ResourceManager]]:
-    handler = type("Handler", (ResourceManager,), {"answers": [], "requests": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        address = f"http://127.0.0.1:{server.server_port}"
-        extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": address}
-        connect(monkeypatch, host="yarn", extra=extra)
-        yield handler
-        server.shutdown()
-        thread.join()
-
-
-SUBMITTED = (
-    "print('INFO Client: Submitted application application_1_0001', flush=True)",
-    "print('\\t tracking URL: http://manager:8088/proxy/application_1_0001/', flush=True)",
-)
-
-
-def context_with(states: States, context: dict[str, Any]) -> dict[str, Any]:
-    context["ti"].stats_tags = {}
-    return {**context, "task_state_store": states}
-
-
-def test_an_application_on_yarn_is_followed_and_then_forgotten(
-    spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
-) -> None:
-    (tmp_path / "reports").mkdir()
-    yarn.answers[:] = [("FINISHED", "SUCCEEDED")]
-    spark.acts(*SUBMITTED, reports(DONE))
-    states = States()
-    task = operator(report_folder=str(tmp_path / "reports"))
-    assert task.execute(context_with(states, task_context))["status"] == "written"
-    words = spark.starts[0]["words"]
-    assert "spark.yarn.submit.waitAppCompletion=false" in words
-    assert "--spec" in words and not words[words.index("--spec") + 1].startswith("@")
-    assert states == {}
-    task_context["ti"].xcom_push.assert_called_once_with(
-        key="delta_spark_ui", value="http://manager:8088/proxy/application_1_0001/"
-    )
-    # Cleared, it runs again.
-    task_context["ti"].max_tries += 1
-    task.execute(context_with(states, task_context))
-    assert len(spark.starts) == 2
-
-
-def test_an_application_that_outlives_its_task_is_taken_up_again(
-    spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
-) -> None:
-    folder = tmp_path / "reports"
-    folder.mkdir()
-    states = States()
-    task = operator(report_folder=str(folder))
-
-    class Killed(BaseException):
-        """What SIGKILL does, as far as this process lets itself be killed."""
-
-    class Dying(States):
-        def set(self, key: str, value: Any, **_: Any) -> None:
-            states[key] = value
-            raise Killed
-
-    spark.acts(*SUBMITTED)
-    with pytest.MonkeyPatch.context() as patch:
-        # Dead, it ends nothing.
-        patch.setattr(SparkSubmission, "kill", lambda _: None)
-        with pytest.raises(Killed):
-            task.execute(context_with(Dying(), task_context))
-    assert list(states.values()) == ["application_1_0001"]
-    [words] = [start["words"] for start in spark.starts]
-    yarn.answers[:] = [("RUNNING", "UNDEFINED"), ("FINISHED", "SUCCEEDED")]
-    first_answer = yarn.do_GET
-
-    def finish(self: ResourceManager) -> None:
-        if len(self.requests) == 1:
-            Path(words[words.index("--report") + 1]).write_text(json.dumps(DONE))
-        first_answer(self)
-
-    yarn.do_GET = finish  # type: ignore[method-assign]
-    outcome = task.execute(context_with(states, task_context))
-    assert outcome["status"] == "written"
-    assert (len(spark.starts), states) == (1, {})
-
-
-def test_a_cleared_task_does_not_take_up_the_application_of_before(
-    spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
-) -> None:
-    (tmp_path / "reports").mkdir()
-    states = States()
-    task = operator(report_folder=str(tmp_path / "reports"))
-    yarn.answers[:] = [("FINISHED", "FAILED")]
-    spark.acts(*SUBMITTED)
-    with pytest.raises(AirflowException):
-        task.execute(context_with(states, task_context))
-    # What became of the first one is not even asked.
-    yarn.requests.clear()
-    yarn.answers[:] = [("FINISHED", "SUCCEEDED")]
-    spark.acts(*SUBMITTED, reports(DONE))
-    task_context["ti"].max_tries += 1
-    assert task.execute(context_with(states, task_context))["status"] == "written"
-    assert (len(spark.starts), len(yarn.requests)) == (2, 1)
-
-
-def test_a_failed_application_is_submitted_again(
-    spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
-) -> None:
-    (tmp_path / "reports").mkdir()
-    states = States()
-    task = operator(report_folder=str(tmp_path / "reports"))
-    yarn.answers[:] = [("FINISHED", "FAILED")]
-    spark.acts(*SUBMITTED)
-    with pytest.raises(AirflowException, match="application_1_0001"):
-        task.execute(context_with(states, task_context))
-    assert list(states.values()) == ["application_1_0001"]
-    yarn.answers[:] = [("FINISHED", "FAILED"), ("FINISHED", "SUCCEEDED")]
-    spark.acts(*SUBMITTED, reports(DONE))
-    assert task.execute(context_with(states, task_context))["status"] == "written"
-    assert (len(spark.starts), states) == (2, {})
-
-
-def test_a_kill_ends_the_application_on_yarn(
-    spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], tmp_path: Path
-) -> None:
-    (tmp_path / "reports").mkdir()
-    task = operator(report_folder=str(tmp_path / "reports"))
-    spark.acts(*SUBMITTED)
-    yarn.answers[:] = [("FINISHED", "KILLED")]
-    answer = yarn.do_GET
-
-    def kill_then_answer(self: ResourceManager) -> None:
-        task.on_kill()
-        answer(self)
-
-    yarn.do_GET = kill_then_answer  # type: ignore[method-assign]
-    with pytest.raises(AirflowException):
-        task.execute(context_with(States(), task_context))
-    assert any(line.startswith("PUT") and "application_1_0001" in line for line in yarn.requests)
-
-
-def test_without_task_states_an_application_on_yarn_is_waited_for(
-    spark: FakeSpark,
-    yarn: type[ResourceManager],
-    task_context: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As before Airflow 3.3."""
-    monkeypatch.setattr("delta_maintenance_airflow.spark.provider.HAS_TASK_STATE", False)
-    (tmp_path / "reports").mkdir()
-    spark.acts(*SUBMITTED, reports(DONE))
-    task = operator(report_folder=str(tmp_path / "reports"))
-    assert task.execute(task_context)["status"] == "written"
-    assert "spark.yarn.submit.waitAppCompletion=false" not in spark.starts[0]["words"]
-    assert yarn.requests == []
-
-
-# Spark Connect
-
-
-class FakeSession:
-    """A session on a server; its jobs go on until they are interrupted."""
-
-    def __init__(self) -> None:
-        self.interrupted = threading.Event()
-
-    def interruptAll(self) -> list[str]:
-        self.interrupted.set()
-        return []
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
-    connection = {"conn_type": "spark_connect", "host": "sc://spark", "port": 15002}
-    connection |= {"password": "the-token"}
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
-    session = FakeSession()
-
-    @contextlib.contextmanager
-    def connected(address: str) -> Iterator[FakeSession]:
-        assert address == "sc://spark:15002/;token=the-token"
-        yield session
-
-    monkeypatch.setattr("delta_maintenance.spark.connect.connected", connected)
-    return session
-
-
-def test_a_connection_to_a_server_runs_the_job_in_the_task(
-    server: FakeSession, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(spec: Any, session: FakeSession) -> dict[str, Any]:
-        assert (spec.operation, session) == ("checkpoint", server)
-        return RESULT
-
-    monkeypatch.setattr("delta_maintenance.spark.job.run", run)
-    assert operator().execute(task_context)["status"] == "written"
-    for more in ({"spark_conf": {"spark.task.cpus": 1}}, {"spark_code": {"python": "x"}}):
-        with pytest.raises(AirflowFailException, match="leave spark_conf"):
-            operator().__class__(task_id="t", table_uri="s3://l/e", engine="spark", **more).execute(
-                task_context
-            )
-
-
-def test_a_kill_interrupts_the_server_and_its_error_may_be_retried(
-    server: FakeSession, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(spec: Any, session: FakeSession) -> dict[str, Any]:
-        session.interrupted.wait(60)
-        raise RuntimeError("[OPERATION_CANCELED] it was ended\n\tat java.lang.Thread.run")
-
-    monkeypatch.setattr("delta_maintenance.spark.job.run", run)
-    task = operator()
-    killer = threading.Timer(0.2, task.on_kill)
-    killer.start()
-    with pytest.raises(Exception, match="RuntimeError: .OPERATION_CANCELED. it was") as caught:
-        task.execute(task_context)
-    killer.join()
-    assert server.interrupted.is_set()
-    assert not isinstance(caught.value, AirflowFailException)
-    # Over, it ends nothing.
-    task.on_kill()

@@ -1,118 +1,32 @@
-"""What an incremental checkpoint takes over and writes anew, and when it is written in full."""
+"""Contents of an incremental checkpoint, and conditions under which it is written in full."""
 
 from __future__ import annotations
 
 import json
-from datetime import timedelta
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
-from checkpointing import (
-    KEEP_TOMBSTONES,
-    LOG,
-    NOW,
-    SIDECARS,
-    as_checkpointed,
-    only,
-    state_of,
-    write,
+from checkpointing import KEEP_TOMBSTONES, NOW, SIDECARS, write
+from verbs.incremental_checkpoints import (
+    V2,
+    based,
+    begun,
+    incremental,
+    newest,
+    planned,
+    require_sound,
+    sidecars_of,
 )
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import checkpoint
-from delta_maintenance.operations.checkpoint import (
-    CheckpointOptions,
-    CheckpointPlan,
-    CheckpointResult,
-)
-from delta_maintenance.protocol.delta_log.checkpoint_tags import SCHEMA_TAG, SUMS_TAG, stated_sums
-from delta_maintenance.protocol.delta_log.sidecar_summary import (
-    SUMMARY_TAG,
-    SidecarSummary,
-    _check,
-    stated_summary,
-)
+from delta_maintenance.operations.checkpoint import CheckpointOptions
+from delta_maintenance.protocol.delta_log.checkpoint_tags import SCHEMA_TAG, stated_sums
+from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary
 from delta_maintenance.protocol.delta_log.tally import Tally
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.read.segment import hinted_version
-from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import (
-    Action,
-    add,
-    deletion_vector,
-    features,
-    metadata,
-    remove,
-    sidecar,
-    txn,
-)
+from delta_maintenance.testing.actions import add, deletion_vector, metadata, remove, txn
 from delta_maintenance.testing.counting_store import CountingStore
-from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
-
-DAY_MS = 86_400_000
-V2 = {"delta.checkpointPolicy": "v2"}
-
-
-def begun(
-    *more: Action,
-    files: int = 40,
-    store: Store | None = None,
-    properties: dict[str, str] | None = None,
-) -> TableBuilder:
-    """A table of some files under the policy `v2`, without a checkpoint."""
-    table = TableBuilder(store)
-    configuration = {**V2, **(KEEP_TOMBSTONES if properties is None else properties)}
-    supported = features("v2Checkpoint", "deletionVectors")
-    adds = [add(f"f{number:03d}") for number in range(files)]
-    table.commit([supported, metadata(configuration=configuration), *adds, *more])
-    return table
-
-
-def based(*more: Action, **options: Any) -> TableBuilder:
-    """The same with a checkpoint of ours of version 0, of ten file actions a sidecar."""
-    table = begun(*more, **options)
-    assert write(table.open(), per_sidecar=10).incremental is False
-    return table
-
-
-def planned(table: TableBuilder, **options: Any) -> CheckpointPlan:
-    chosen = CheckpointOptions(actions_per_sidecar=10, **options)
-    return checkpoint.plan(table.open().snapshot(), chosen, now=NOW)
-
-
-def incremental(table: TableBuilder, **options: Any) -> CheckpointResult:
-    """An incremental checkpoint, which holds what the commits come to."""
-    result = write(table.open(), per_sidecar=10, incremental="always", **options)
-    require_sound(table, result)
-    assert result.incremental, result.notes
-    return result
-
-
-def require_sound(table: TableBuilder, result: CheckpointResult) -> None:
-    assert result.status == "written" and result.path is not None
-    alone = only(table.store, result.path, result.version).snapshot()
-    expected = TableBuilder()
-    for version in range(result.version + 1):
-        expected.commit(table.commits[version])
-    # What others have written into a sidecar stays, and they may say there that data changed.
-    found = as_checkpointed(state_of(alone))
-    assert found == as_checkpointed(state_of(expected.open().snapshot()))
-    assert hinted_version(table.store) == result.version
-
-
-def sidecars_of(table: TableBuilder) -> tuple[Any, ...]:
-    opened = table.open().snapshot().checkpoint
-    assert opened is not None
-    return opened.sidecars
-
-
-def paths_in(table: TableBuilder, name: str) -> list[str]:
-    opened = table.open().snapshot().checkpoint
-    assert opened is not None
-    keys: Any = table.open().snapshot()._map_keys()
-    batches = opened.file_actions(keys=keys, only={f"{SIDECARS}/{name}"})
-    return [p for batch in batches for p in (*batch.adds["path"], *batch.removes["path"])]
+from delta_maintenance.testing.table_builder import TableBuilder
 
 
 @pytest.mark.conformance("CKPT-03", "CKPT-24")
@@ -290,10 +204,6 @@ def test_another_form_of_statistics_takes_a_full_checkpoint() -> None:
     assert "stats_parsed" not in tags[SCHEMA_TAG]
 
 
-def newest(table: TableBuilder) -> str:
-    return sorted(name for name in table.names() if ".checkpoint." in name)[-1]
-
-
 @pytest.mark.conformance("CKPT-12")
 def test_a_schema_that_changes_the_structs_takes_a_full_checkpoint() -> None:
     structs = {**KEEP_TOMBSTONES, "delta.checkpoint.writeStatsAsStruct": "true"}
@@ -313,270 +223,3 @@ def test_unknown_fields_of_either_side_are_kept() -> None:
     incremental(table)
     table.commit([remove("f001")])
     incremental(table)
-
-
-def expiring(*more: Action) -> TableBuilder:
-    """Tombstones expire after a day; those of the base are two days old, or one minute."""
-    retention = {"delta.deletedFileRetentionDuration": "interval 1 days"}
-    return based(*more, properties=retention)
-
-
-AT = NOW + timedelta(hours=1)
-LATE = EPOCH_MS + DAY_MS + 30 * MINUTE_MS
-EARLY = EPOCH_MS
-
-
-@pytest.mark.conformance("REC-04")
-def test_a_sidecar_of_expired_tombstones_goes_unread() -> None:
-    store = CountingStore()
-    table = begun(
-        *(remove(f"r{number}", deletionTimestamp=LATE) for number in range(10)),
-        store=store,
-        properties={"delta.deletedFileRetentionDuration": "interval 1 days"},
-    )
-    write(table.open(), per_sidecar=10, now=NOW)
-    table.commit([add("new")])
-    later = NOW + timedelta(days=2)
-    result = write(table.open(), per_sidecar=10, incremental="always", now=later)
-    assert result.incremental and (result.expired_tombstones, result.num_tombstones) == (10, 0)
-    assert result.expired_tombstones_kept == 0
-    assert result.sidecars_taken_over == 4
-
-
-@pytest.mark.conformance("REC-04")
-@pytest.mark.parametrize(("expired", "kept"), [(2, 2), (6, 0)])
-def test_some_expired_tombstones_stay_and_many_go(expired: int, kept: int) -> None:
-    table = begun(
-        *(
-            remove(f"r{number}", deletionTimestamp=EARLY if number < expired else LATE)
-            for number in range(10)
-        ),
-        properties={"delta.deletedFileRetentionDuration": "interval 1 days"},
-    )
-    write(table.open(), per_sidecar=10, now=NOW - timedelta(days=1))
-    table.commit([add("new")])
-    result = write(table.open(), per_sidecar=10, incremental="always", now=AT)
-    assert result.incremental
-    assert result.expired_tombstones_kept == kept
-    assert result.expired_tombstones == expired - kept
-    assert result.num_tombstones == 10 - expired + kept
-
-
-def test_the_sidecars_of_others_are_searched_by_their_paths() -> None:
-    table = begun(remove("gone"))
-    names = table.v2_checkpoint(sidecars=4)
-    table.commit([remove("f004"), add("new")])
-    result = incremental(table)
-    assert result.sidecars_taken_over == 3
-    taken = [each for each in sidecars_of(table) if f"_sidecars/{each.path}" in names]
-    summaries = [stated_summary(each) for each in taken]
-    # They get their sums, and have no filter that could spare the search the next time.
-    assert all(summary is not None and summary.filter is None for summary in summaries)
-    table.commit([remove("f005")])
-    assert incremental(table).sidecars_taken_over >= 3
-
-
-def test_sidecars_of_others_that_lack_statistics_are_not_taken_over() -> None:
-    table = begun()
-
-    def without_stats(columns: Any) -> Any:
-        rows = columns["add"].to_pylist()
-        for row in rows:
-            if row is not None:
-                del row["stats"]
-        import pyarrow as pa
-
-        kept = [f for f in columns.schema.field("add").type if f.name != "stats"]
-        return columns.set_column(0, "add", pa.array(rows, pa.struct(kept)))
-
-    table.v2_checkpoint(sidecars=2, reshape=without_stats)
-    table.commit([add("new")])
-    assert "have no stats " in planned(table).reason
-
-
-@pytest.mark.conformance("CKPT-30")
-def test_a_damaged_filter_costs_a_search_and_no_file() -> None:
-    table = based()
-    for each in sidecars_of(table):
-        place = json.loads(each.tags[SUMMARY_TAG])["filter"]
-        table.garbage(f"_sidecars/{each.path}", at=place[0], size=place[1])
-    table.commit([remove("f005"), add("new")])
-    assert incremental(table).sidecars_taken_over == 3
-
-
-def rewritten_tags(table: TableBuilder, change: Any) -> None:
-    """The manifest of the base, with other tags."""
-    name = newest(table)
-    lines = [json.loads(line) for line in table.read(name).splitlines()]
-    for line in lines:
-        if "sidecar" in line:
-            said = json.loads(line["sidecar"]["tags"][SUMMARY_TAG])
-            del said["check"]
-            change(said)
-            said["check"] = _check(line["sidecar"]["path"], said)
-            line["sidecar"]["tags"][SUMMARY_TAG] = json.dumps(said)
-    table.write(name, "".join(json.dumps(line) + "\n" for line in lines).encode())
-
-
-@pytest.mark.conformance("CKPT-30")
-@pytest.mark.parametrize("field", ["adds", "tombstones", "bytes"])
-def test_sums_that_do_not_add_up_take_a_full_checkpoint(field: str) -> None:
-    table = based()
-    rewritten_tags(table, lambda said: said.update({field: said[field] + 1}))
-    table.commit([add("new")])
-    plan = planned(table)
-    assert not plan.incremental and "do not add up" in plan.reason
-    require_sound(table, write(table.open(), per_sidecar=10))
-
-
-@pytest.mark.conformance("CKPT-30")
-def test_the_tags_of_another_sidecar_are_not_believed() -> None:
-    table = based()
-    first, second = sidecars_of(table)[:2]
-    changed = {first.path: second.tags[SUMMARY_TAG], second.path: first.tags[SUMMARY_TAG]}
-    name = newest(table)
-    lines = [json.loads(line) for line in table.read(name).splitlines()]
-    for line in lines:
-        if line.get("sidecar", {}).get("path") in changed:
-            line["sidecar"]["tags"][SUMMARY_TAG] = changed[line["sidecar"]["path"]]
-    table.write(name, "".join(json.dumps(line) + "\n" for line in lines).encode())
-    table.commit([remove("f005"), remove("f015"), add("new")])
-    assert incremental(table).sidecars_taken_over == 2
-
-
-@pytest.mark.conformance("CKPT-30")
-def test_a_sidecar_that_holds_something_else_takes_a_full_checkpoint() -> None:
-    table = based()
-    # The sums of all are right, those of each are not.
-    signs = iter((1, -1, 0, 0))
-    rewritten_tags(table, lambda said: said.update(bytes=said["bytes"] + next(signs)))
-    table.commit([remove("f005"), remove("f015"), add("new")])
-    result = write(table.open(), per_sidecar=10, incremental="always")
-    assert not result.incremental
-    assert "differ from its tags" in result.notes[-1]
-    require_sound(table, result)
-
-
-@pytest.mark.conformance("CRC-03")
-def test_a_version_checksum_that_disagrees_takes_a_full_checkpoint() -> None:
-    table = based()
-    table.commit([remove("f005"), add("new")])
-    table.checksum(1, {"numFiles": 41, "tableSizeBytes": 40})
-    result = write(table.open(), per_sidecar=10)
-    assert not result.incremental and "the version checksum has 41 of 40" in result.notes[-1]
-    require_sound(table, result)
-    table.commit([remove("f006")])
-    table.checksum(2, {"numFiles": 39, "tableSizeBytes": 39})
-    assert incremental(table)
-
-
-class Vanishing(CountingStore):
-    """Loses a file when another one appears."""
-
-    victim: str = ""
-    when: str = ""
-
-    def create(self, path: str) -> Any:
-        outer = super().create(path)
-        store = self
-
-        class Watched:
-            def __enter__(self) -> BinaryIO:
-                return outer.__enter__()
-
-            def __exit__(self, *failure: Any) -> Any:
-                result = outer.__exit__(*failure)
-                if store.victim and store.when in path:
-                    store.delete(store.victim)
-                    store.victim = ""
-                return result
-
-        return Watched()
-
-
-@pytest.mark.conformance("CLEAN-08", "CLEAN-10", "CKPT-25")
-@pytest.mark.parametrize("when", ["/_sidecars/", ".checkpoint."])
-def test_a_sidecar_that_a_clean_up_takes_meanwhile_is_written_anew(when: str) -> None:
-    """The clean-up read its checkpoints before ours was there, and deletes what ours refers to."""
-    store = Vanishing()
-    table = based(store=store)
-    table.commit([remove("f005"), add("new")])
-    snapshot = table.open().snapshot()
-    options = CheckpointOptions(actions_per_sidecar=10)
-    plan = checkpoint.plan(snapshot, options, now=NOW)
-    assert plan.incremental
-    opened = snapshot.checkpoint
-    assert opened is not None
-    # One that is taken over: nothing in it was named.
-    store.victim, store.when = opened.sidecar_paths[2], when
-    result = checkpoint.apply(table.open(), plan, snapshot=snapshot)
-    assert not store.victim, "it went in the middle of things"
-    assert not result.incremental and "is gone" in " ".join(result.notes)
-    require_sound(table, result)
-    # What had become visible has been taken back.
-    manifests = [
-        name for name in table.names() if ".checkpoint." in name and name.startswith("0" * 19 + "1")
-    ]
-    assert manifests == [str(result.path).removeprefix(f"{LOG}/")]
-
-
-@pytest.mark.conformance("CKPT-24")
-def test_a_sidecar_of_another_size_is_not_taken_over() -> None:
-    table = based()
-    opened = table.open().snapshot().checkpoint
-    assert opened is not None
-    victim = opened.sidecar_paths[2]
-    table.store.put(victim, table.store.read(victim) + b"more")
-    table.commit([remove("f005"), add("new")])
-    result = write(table.open(), per_sidecar=10)
-    assert not result.incremental and "another size" in result.notes[-1]
-
-
-@pytest.mark.conformance("FILE-02")
-@pytest.mark.parametrize(
-    ("root", "second"),
-    [
-        ("memory://twice/vector", add("f005", dv=deletion_vector())),
-        ("memory://twice/absolute", add("memory://twice/absolute/f005")),
-    ],
-)
-def test_a_file_that_stands_twice_is_found_across_the_base(root: str, second: Action) -> None:
-    others = [add("x", dv=deletion_vector("other")), add("memory://elsewhere/y")]
-    table = based(*others, store=MemoryStore(root))
-    table.commit([second])
-    for how in ("always", "never"):
-        with pytest.raises(RefusedError, match=r"two (spellings|deletion vectors)"):
-            write(table.open(), per_sidecar=10, incremental=how)
-
-
-def test_tags_of_somebody_else_stay() -> None:
-    table = begun()
-    [name, *names] = table.v2_checkpoint(sidecars=2)
-    lines = [json.loads(line) for line in table.read(name).splitlines()]
-    for line in lines:
-        if "sidecar" in line:
-            line["sidecar"]["tags"] = {"theirs": "x"}
-    table.write(name, "".join(json.dumps(line) + "\n" for line in lines).encode())
-    table.commit([add("new")])
-    incremental(table)
-    tags = [each.tags for each in sidecars_of(table)]
-    assert len([each for each in tags if each.get("theirs") == "x"]) == 2
-    assert all(SUMMARY_TAG in each for each in tags)
-
-
-def test_a_sidecar_named_twice_gives_nothing() -> None:
-    table = begun(files=2)
-    [name, *names] = table.v2_checkpoint(sidecars=1)
-    size = len(table.read(names[0]))
-    twice = sidecar(names[0].rpartition("/")[2], size)
-    table.write(name, table.read(name) + json.dumps(twice).encode() + b"\n")
-    table.commit([add("new")])
-    assert "names a sidecar twice" in planned(table).reason
-
-
-def test_a_plan_for_incremental_is_followed_by_whoever_applies_it() -> None:
-    table = based()
-    table.commit([remove("f005"), add("new")])
-    plan = CheckpointPlan.from_json(planned(table).to_json())
-    result = checkpoint.apply(Table(table.store), plan)
-    assert result.incremental and SUMS_TAG in table.read(newest(table)).decode()

@@ -1,26 +1,35 @@
-"""Every pair of a commit in progress and a concurrent commit, with the expected outcome."""
+"""Conflicts over row IDs, domains, metadata, features and files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
-import pyarrow as pa
 import pytest
-
-from delta_maintenance.protocol.actions.model import (
-    CommitInfo,
-    DomainMetadata,
-    Metadata,
-    Protocol,
-    Txn,
+from logs.concurrent_commits import (
+    FEATURES,
+    METADATA,
+    OPERATIONS,
+    PROTOCOL,
+    WINNERS,
+    adds,
+    append,
+    attempt,
+    backfill,
+    changed,
+    empty,
+    optimize,
+    paths,
+    properties,
+    removes,
+    with_features,
+    won,
 )
+
+from delta_maintenance.protocol.actions.model import CommitInfo, DomainMetadata, Metadata, Txn
 from delta_maintenance.protocol.commit.build import Provenance, build
 from delta_maintenance.protocol.commit.conflicts import (
     BACKFILL,
     UNBACKFILL,
-    Attempt,
     ConcurrentCommit,
     Conflict,
     IsolationLevel,
@@ -28,257 +37,15 @@ from delta_maintenance.protocol.commit.conflicts import (
     Rule,
     check,
 )
-from delta_maintenance.protocol.commit.staged import (
-    ReadSet,
-    StagedActions,
-    removes_of,
-    staged_adds,
-    staged_removes,
-)
+from delta_maintenance.protocol.commit.staged import ReadSet, StagedActions
 from delta_maintenance.protocol.row_tracking.domain import DOMAIN, render_domain_configuration
 from delta_maintenance.testing import actions as log
 
-ROOT = "memory://conflicts/t"
-FEATURES = (
-    "appendOnly",
-    "columnMapping",
-    "deletionVectors",
-    "domainMetadata",
-    "inCommitTimestamp",
-    "rowTracking",
-    "v2Checkpoint",
-)
-PROTOCOL = Protocol(
-    min_reader_version=3,
-    min_writer_version=7,
-    reader_features=("columnMapping", "deletionVectors", "v2Checkpoint"),
-    writer_features=FEATURES,
-)
-METADATA = Metadata(id="m", schema_string=log.SCHEMA_STRING, configuration={"a": "1"})
 ENABLING = {
     "delta.enableRowTracking": "true",
     "delta.rowTracking.materializedRowIdColumnName": "_id",
     "delta.rowTracking.materializedRowCommitVersionColumnName": "_version",
 }
-
-
-def adds(*paths: str, dv: str | None = None, **fields: Any) -> pa.Table:
-    vector = log.deletion_vector(dv, storage_type="i") if dv is not None else None
-    standard: dict[str, Any] = {"dataChange": False, "stats": '{"numRecords":10}'}
-    return staged_adds([log.add(p, dv=vector, **(standard | fields))["add"] for p in paths])
-
-
-def removes(*paths: str, **fields: Any) -> pa.Table:
-    return staged_removes([log.remove(p, **fields)["remove"] for p in paths])
-
-
-def attempt(operation: str = "TEST", reads: ReadSet | None = None, **staged: Any) -> Attempt:
-    actions = StagedActions(**staged)
-    return Attempt(
-        root=ROOT,
-        operation=operation,
-        base_version=4,
-        protocol=PROTOCOL,
-        metadata=METADATA,
-        high_water_mark=99,
-        previous_ms=1_000,
-        actions=actions,
-        reads=reads or ReadSet(),
-        isolation=IsolationLevel.needed_by(actions),
-    )
-
-
-def won(
-    operation: str = "WRITE", tags: Mapping[str, str] | None = None, **held: Any
-) -> ConcurrentCommit:
-    values = {"operation": operation} | ({"tags": tags} if tags else {})
-    info = CommitInfo(values=values)
-    return ConcurrentCommit(version=5, modified_ms=2_000, commit_info=info, **held)
-
-
-def changed(configuration: Mapping[str, str] | None = None, **fields: Any) -> Metadata:
-    return replace(
-        METADATA, configuration={**METADATA.configuration, **(configuration or {})}, **fields
-    )
-
-
-def with_features(*names: str) -> Protocol:
-    return replace(PROTOCOL, writer_features=names, reader_features=())
-
-
-def paths(batch: pa.Table) -> list[str]:
-    return list(batch["path"].to_pylist())
-
-
-def optimize() -> Attempt:
-    live = adds("a", "b")
-    return attempt(
-        "OPTIMIZE",
-        ReadSet(files=live),
-        adds=adds("new"),
-        removes=removes_of(live, data_change=False),
-    )
-
-
-def backfill() -> Attempt:
-    return attempt(BACKFILL, ReadSet(files=adds("a", "b")), adds=adds("a", "b"))
-
-
-def recompute() -> Attempt:
-    return attempt("COMPUTE STATS", ReadSet(files=adds("a", "b")), adds=adds("a", "b"))
-
-
-def empty() -> Attempt:
-    return attempt("VACUUM START")
-
-
-def properties() -> Attempt:
-    return attempt("SET TBLPROPERTIES", metadata=changed({"delta.appendOnly": "true"}))
-
-
-def upgrade() -> Attempt:
-    more = replace(PROTOCOL, writer_features=(*FEATURES, "clustering"))
-    return attempt("UPGRADE PROTOCOL", protocol=more)
-
-
-def repair() -> Attempt:
-    live = adds("a")
-    return attempt("FSCK", ReadSet(files=live), removes=removes_of(live, data_change=True))
-
-
-def append() -> Attempt:
-    return attempt("WRITE", adds=adds("new", dataChange=True))
-
-
-def delete_all() -> Attempt:
-    return attempt("DELETE", ReadSet(whole_table=True), removes=removes("a"))
-
-
-OPERATIONS: Mapping[str, Callable[[], Attempt]] = {
-    "optimize": optimize,
-    "backfill": backfill,
-    "recompute": recompute,
-    "empty": empty,
-    "properties": properties,
-    "upgrade": upgrade,
-    "repair": repair,
-    "append": append,
-    "delete_all": delete_all,
-}
-
-WINNERS: Mapping[str, Callable[[], ConcurrentCommit]] = {
-    "append": lambda: won(adds=adds("x", dataChange=True)),
-    "remove same": lambda: won("DELETE", removes=removes("a")),
-    "new vector": lambda: won("DELETE", removes=removes("a"), adds=adds("a", dv="0rr91")),
-    "re-add same": lambda: won("OTHER STATS", adds=adds("a")),
-    "remove other": lambda: won("DELETE", removes=removes("z")),
-    "allowed metadata": lambda: won(metadata=changed({"delta.enableDeletionVectors": "true"})),
-    "other metadata": lambda: won(metadata=changed({"b": "2"})),
-    "same metadata": lambda: won(metadata=METADATA),
-    "feature added": lambda: won(
-        protocol=replace(PROTOCOL, writer_features=(*FEATURES, "vacuumProtocolCheck"))
-    ),
-    "demanding feature added": lambda: won(
-        protocol=replace(PROTOCOL, writer_features=(*FEATURES, "checkConstraints"))
-    ),
-    "feature dropped": lambda: won(protocol=with_features(*FEATURES[:-1])),
-    "same protocol": lambda: won(protocol=PROTOCOL),
-    "backfill": lambda: won(BACKFILL, adds=adds("a", baseRowId=7, defaultRowCommitVersion=5)),
-    "domain": lambda: won(domains={"d": DomainMetadata(domain="d", configuration="")}),
-    "nothing": lambda: won("VACUUM END"),
-}
-
-OK = "ok"
-_ALWAYS = {"same metadata": OK, "same protocol": OK, "domain": OK, "nothing": OK}
-_STATE = {
-    "allowed metadata": OK,
-    "other metadata": Rule.METADATA,
-    "feature added": OK,
-    "demanding feature added": Rule.PROTOCOL,
-    "feature dropped": Rule.PROTOCOL,
-} | _ALWAYS
-_NO_FILES = {
-    name: OK
-    for name in ("append", "remove same", "new vector", "re-add same", "remove other", "backfill")
-}
-_CHANGES_STATE = _NO_FILES | dict.fromkeys(
-    ("feature added", "demanding feature added", "feature dropped"), Rule.PROTOCOL
-)
-CELLS: Mapping[str, Mapping[str, object]] = {
-    "optimize": _STATE
-    | {
-        "append": OK,
-        "remove same": Rule.DELETE,
-        "new vector": Rule.DELETION_VECTOR,
-        "re-add same": OK,
-        "remove other": OK,
-        "backfill": OK,
-    },
-    "backfill": _STATE | dict.fromkeys(_NO_FILES, OK),
-    "recompute": _STATE | dict.fromkeys(_NO_FILES, OK),
-    "empty": _STATE | _NO_FILES,
-    "properties": _ALWAYS
-    | _CHANGES_STATE
-    | {"allowed metadata": Rule.METADATA, "other metadata": Rule.METADATA},
-    "upgrade": _ALWAYS | _CHANGES_STATE | {"allowed metadata": OK, "other metadata": Rule.METADATA},
-    "repair": _STATE
-    | {
-        "append": Rule.APPEND,
-        "remove same": Rule.DELETE,
-        "new vector": Rule.APPEND,
-        "re-add same": Rule.APPEND,
-        "remove other": OK,
-        "backfill": OK,
-    },
-    "append": _STATE | _NO_FILES,
-    "delete_all": _STATE
-    | {
-        "append": Rule.APPEND,
-        "remove same": Rule.DELETE,
-        "new vector": Rule.APPEND,
-        "re-add same": Rule.APPEND,
-        "remove other": Rule.DELETE,
-        "backfill": OK,
-    },
-}
-
-
-@pytest.mark.conformance("TXN-04", "TXN-05", "TXN-06", "TXN-07")
-@pytest.mark.parametrize(
-    ("mine", "winner"), [(mine, winner) for mine in OPERATIONS for winner in WINNERS]
-)
-def test_cell_of_the_conflict_table(mine: str, winner: str) -> None:
-    result = check(OPERATIONS[mine](), WINNERS[winner]())
-    expected = CELLS[mine][winner]
-    if expected is OK:
-        assert isinstance(result, Rebased), result
-        assert result.attempt.base_version == 5
-    else:
-        assert isinstance(result, Conflict), result
-        assert result.rule is expected
-        assert result.version == 5
-        assert "version 5" in result.explanation
-        assert result.remedy
-
-
-@pytest.mark.conformance("TXN-06", "RT-14")
-@pytest.mark.parametrize("mine", ["backfill", "recompute"])
-@pytest.mark.parametrize("winner", ["remove same", "new vector", "re-add same"])
-def test_re_adds_of_touched_files_are_dropped(mine: str, winner: str) -> None:
-    result = check(OPERATIONS[mine](), WINNERS[winner]())
-    assert isinstance(result, Rebased)
-    assert paths(result.attempt.actions.adds) == ["b"]
-    assert result.dropped_files == 1
-    assert result.attempt.reads.files is not None
-    assert paths(result.attempt.reads.files) == ["b"]
-
-
-@pytest.mark.conformance("TXN-06", "FILE-03")
-def test_touched_files_are_compared_by_location() -> None:
-    ours = attempt(BACKFILL, ReadSet(files=adds("p%20q", "b")), adds=adds("p%20q", "b"))
-    result = check(ours, won("DELETE", removes=removes(f"{ROOT}/p%20q")))
-    assert isinstance(result, Rebased)
-    assert paths(result.attempt.actions.adds) == ["b"]
 
 
 @pytest.mark.conformance("RT-14", "RT-07")

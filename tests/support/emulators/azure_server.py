@@ -29,7 +29,7 @@ class AzureServer:
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """What `open_store` needs to reach the server."""
+        """The options with which `open_store` reaches the server."""
         return {
             "account_name": ACCOUNT,
             "account_key": ACCOUNT_KEY,

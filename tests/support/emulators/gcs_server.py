@@ -25,7 +25,7 @@ class GCSServer:
     requests: list[str] = field(default_factory=list)
     """One line per request so far, `METHOD TARGET`; clear it to count anew."""
     tokens: list[str] = field(default_factory=list)
-    """What each request so far had to show."""
+    """The credentials of each request so far."""
     token: str = "token"
     honours_conditions: bool = True
     location_type: str = "region"
@@ -41,7 +41,7 @@ class GCSServer:
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """What `open_store` needs to reach the server."""
+        """The options with which `open_store` reaches the server."""
         return {"endpoint_url": self.url}
 
     def make_bucket(self, name: str) -> None:

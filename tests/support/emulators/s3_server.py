@@ -28,7 +28,7 @@ class S3Server:
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """What `open_store` needs to reach the server."""
+        """The options with which `open_store` reaches the server."""
         return {
             "AWS_ACCESS_KEY_ID": "testing-key",
             "AWS_SECRET_ACCESS_KEY": "testing-secret",

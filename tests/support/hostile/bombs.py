@@ -30,13 +30,13 @@ def shared_prefixes(actions: Sequence[Action], size: int, *, rows: int = 1000) -
 
 
 def inflating_page(actions: Sequence[Action], size: int, *, rows: int = 1000) -> bytes:
-    """One page of one character over and over."""
+    """A page that repeats a single character."""
     adds = _adds(rows, {"stats": pa.array(["x" * (size // rows)] * rows)})
     return _written(actions, adds, use_dictionary=False, data_page_size=size)
 
 
 def crowded_row(actions: Sequence[Action], size: int) -> bytes:
-    """One file with a map of millions of entries, all of one dictionary."""
+    """A file with a map of millions of entries, all from one dictionary."""
     entries = size // 64
     values = pa.MapArray.from_arrays(
         [0, entries], pa.repeat(pa.scalar("k" * 32), entries), pa.repeat(pa.scalar("v"), entries)

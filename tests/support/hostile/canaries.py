@@ -45,7 +45,7 @@ OPTIONS: dict[str, tuple[str, Callable[[str], dict[str, str]]]] = {
 
 
 def echo(request: Request) -> Reply:
-    """What a badly made proxy answers: the request. Google gets its token first."""
+    """The answer of a faulty proxy: the request itself. Google gets its token first."""
     if (request.method, request.target) == ("POST", "/"):
         token = {"access_token": SECRET, "expires_in": 3600, "token_type": "Bearer"}
         headers = {"Content-Type": "application/json"}

@@ -1,4 +1,4 @@
-"""What a process does that is killed in the middle of a rewrite."""
+"""The work of a process that is killed in the middle of a rewrite."""
 
 from __future__ import annotations
 

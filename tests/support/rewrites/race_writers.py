@@ -178,7 +178,7 @@ ROLES = {
 }
 
 _IMPORTS = {"appender": "deltalake", "copying-deleter": "deltalake"}
-"""What takes long to import; the others import this library."""
+"""The imports that take long; the other writers import this library."""
 
 if __name__ == "__main__":
     role, path, folder, which, seconds = sys.argv[1:]

@@ -32,7 +32,7 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "health",
-        summary="show how a table is doing: its log, its files, its protocol",
+        summary="show the maintenance needs of a table: its log, files and protocol",
         description=(
             "Show the need for maintenance: the length of the log, the sizes of files, the bytes "
             "that a\nvacuum could reclaim, the requirements of the protocol, and the maintenance "

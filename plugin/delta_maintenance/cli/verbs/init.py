@@ -76,17 +76,20 @@ def add_parser(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "init",
         help="write a policy, or the files that connect it to Airflow or Dagster",
-        description="Write the files to begin with, with comments, into a folder: a policy; for "
-        "Airflow a policy\nand a file for the Dags folder; for Dagster a component. Files that "
-        "exist are left alone.",
+        description="Write commented files for a first setup into a folder: a policy; for "
+        "Airflow a policy\nand a file for the Dags folder; for Dagster a component. Existing "
+        "files are not changed.",
     )
-    parser.add_argument("kind", choices=["policy", "airflow", "dagster"], help="what to begin with")
+    parser.add_argument("kind", choices=["policy", "airflow", "dagster"], help="the kind of setup")
     parser.add_argument(
-        "--folder", metavar="FOLDER", default=".", help="where the files go; here by default"
+        "--folder",
+        metavar="FOLDER",
+        default=".",
+        help="the folder for the files, by default the current one",
     )
     parser.add_argument("--json", action="store_true", help="print the files as one JSON document")
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="say more on stderr, tracebacks included"
+        "-v", "--verbose", action="store_true", help="print more on stderr, including tracebacks"
     )
     parser.set_defaults(run=run, table=None)
 

@@ -21,10 +21,9 @@ _PLATFORMS = (
 )
 
 _SPEC = """\
-Print the request that asks a platform for a Spark job; nothing is sent, and the table is not
-opened. It is for the client or the operator that you have for the platform, and holds no
-credentials: the job runs under an identity of the platform's. What only the platform asks for is
-given with --set:
+Print the request for a Spark job on a platform. Nothing is sent, and the table is not opened. Your
+client or operator for the platform sends the request, which contains no credentials: the job runs
+under an identity of the platform. --set takes the settings of single platforms:
   livy              name, proxy_user, queue
   emr-serverless    application_id, execution_role_arn, client_token, log_uri,
                     execution_timeout_minutes
@@ -33,11 +32,11 @@ given with --set:
   dataproc          runtime_version, service_account, subnetwork_uri
   dataproc-cluster  project_id, cluster_name
   kubernetes        namespace, spark_version, service_account, name, time_to_live_seconds
-The specification that the other platforms share is documented in docs/spark.md."""
+docs/spark.md documents the specification of a job for other platforms."""
 
 _STAGE = """\
-Put the two files that a job consists of, job.py and this library as a ZIP file, into a folder that
-a cluster reaches, and print their addresses: what spark-spec and spark-submit are given."""
+Write the two files of a job, job.py and this library as a ZIP file, to a folder that a cluster can
+read, and print their addresses for spark-spec and spark-submit."""
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -46,7 +45,7 @@ def add_parser(verbs: Verbs) -> None:
     stage = add_verb(
         verbs,
         "spark-stage",
-        summary="put the files of a Spark job where a cluster reaches them",
+        summary="write the files of a Spark job to a folder that a cluster can read",
         description=_STAGE,
         json_help="print the addresses as one JSON document",
         metavar="FOLDER",
@@ -59,7 +58,7 @@ def _add_spec(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "spark-spec",
-        summary="print a Spark job as the request of a platform",
+        summary="print the request for a Spark job on a platform",
         description=_SPEC,
         json_help="print JSON for Kubernetes too, which is YAML otherwise",
         operations=[record.name for record in spark_operations()],
@@ -78,13 +77,13 @@ def _add_spec(verbs: Verbs) -> None:
         action="append",
         default=[],
         type=key_value,
-        help="a setting that only this platform has; repeatable",
+        help="a setting of this platform; repeatable",
     )
     parser.add_argument(
-        "--application", metavar="URI", required=True, help="where job.py is: see spark-stage"
+        "--application", metavar="URI", required=True, help="the address of job.py: see spark-stage"
     )
     parser.add_argument(
-        "--report", metavar="URI", required=True, help="where the job shall answer, a new JSON file"
+        "--report", metavar="URI", required=True, help="a new JSON file for the job's answer"
     )
     parser.add_argument(
         "--options",
@@ -96,7 +95,7 @@ def _add_spec(verbs: Verbs) -> None:
     parser.add_argument(
         "--plan-only", action="store_true", help="answer with the Plan, and change nothing"
     )
-    code = parser.add_argument_group("how the code travels")
+    code = parser.add_argument_group("code of the job")
     code.add_argument("--py-files", metavar="URI", action="append", default=[], help="repeatable")
     code.add_argument(
         "--archives",

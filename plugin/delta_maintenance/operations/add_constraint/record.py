@@ -21,7 +21,7 @@ from delta_maintenance.operations.table_change.facts import (
 RECORD = OperationRecord(
     name="add-constraint",
     title="Add a CHECK constraint",
-    summary="add a CHECK constraint, after all rows were found to satisfy it",
+    summary="check that all rows satisfy a CHECK constraint, and add it",
     description=(
         "Add a CHECK constraint. A Spark job checks every row first. If a row violates the\n"
         "constraint, nothing is committed, and the files with the most violations are listed.\n"

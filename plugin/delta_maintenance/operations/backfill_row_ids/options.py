@@ -37,14 +37,14 @@ class BackfillRowIdsOptions(Record):
     """The first start of the task: with an `operation_id`, older commits are not searched."""
     checkpoint: Annotated[
         bool,
-        Flag(help="write no checkpoint behind the batches; the next reader replays them all"),
+        Flag(help="write no checkpoint after the batches; the next reader replays all of them"),
     ] = True
-    """Whether to write a checkpoint behind the batches, so that the table opens as fast as
+    """Whether to write a checkpoint after the batches, so that the table opens as fast as
     before: they repeat every file."""
     convert_draft: Annotated[
-        bool, Flag(help="convert a table of a draft of row tracking of 2023 to today's")
+        bool, Flag(help="convert a table from the 2023 draft of row tracking to the final format")
     ] = False
-    """Whether a table of a draft of row tracking is converted to today's."""
+    """Whether to convert a table from the 2023 draft of row tracking to the final format."""
     lift_suspension: Annotated[
         bool,
         Flag(

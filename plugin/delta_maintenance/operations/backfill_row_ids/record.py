@@ -20,7 +20,7 @@ from delta_maintenance.operations.core.outcome import Outcome
 RECORD = OperationRecord(
     name="backfill-row-ids",
     title="Enable row tracking, with IDs for all rows",
-    summary="give row IDs to every file, and enable row tracking",
+    summary="assign row IDs to all files, and enable row tracking",
     description=(
         "Add support for row tracking to the table, commit its files again with row IDs, in "
         "batches,\nand enable row tracking when every live file has them. Other writers may "

@@ -58,16 +58,17 @@ class CleanLogOptions(Record):
             ),
         ),
     ] = None
-    """By default the table's `delta.logRetentionDuration`; shorter takes both flags."""
+    """By default the table's `delta.logRetentionDuration`; a shorter time requires both flags."""
     allow_short_retention: Annotated[
         bool,
-        Flag(help="history that the table's own retention, or the last day, covers may go"),
+        Flag(help="allow deleting history that the table's own retention, or the last day, covers"),
     ] = False
-    """First flag: history that the table's own retention, or the last day, covers may go."""
+    """First flag: allows deleting history that the table's retention, or the last day, covers."""
     no_other_writers: Annotated[
-        bool, Flag(help="nobody writes to the table or reads its history meanwhile")
+        bool,
+        Flag(help="confirm that no client writes to the table or reads its history during the run"),
     ] = False
-    """Second flag: nobody writes to the table or reads its history meanwhile."""
+    """Second flag: no client writes to the table or reads its history during the run."""
     as_of: Instant | None = None
     """The instant at which ages are measured: files whose retention ended later are kept. For a
     plan that was approved some time ago."""

@@ -19,7 +19,7 @@ from delta_maintenance.operations.core.outcome import Outcome
 RECORD = OperationRecord(
     name="compact-log",
     title="Compact the log",
-    summary="put the commits after a checkpoint into fewer files",
+    summary="combine the commits after a checkpoint into fewer files",
     description=(
         "Write log compactions, which readers may read in place of the commits they cover. Adds "
         "no\nversion and deletes nothing. Each compaction is read back and compared before "

@@ -80,7 +80,8 @@ OperationId = Annotated[
     str | None,
     Flag(
         metavar="ID",
-        help="the name of this task in the history; run again under it, it ends as done",
+        help="the name of this task in the history; a task that is run again under the same name "
+        "finds its earlier commits",
     ),
 ]
 """Names a task in the history, so that a retry of the task finds its earlier commits."""

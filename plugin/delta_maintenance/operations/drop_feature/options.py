@@ -47,8 +47,8 @@ class DropFeatureOptions(Record):
     truncate_history: Annotated[
         bool,
         Flag(
-            help="clean versions that used the feature away, instead of protecting them by "
-            "checkpointProtection. That takes a second run, once they are older than the table's "
+            help="delete the versions that used the feature, instead of protecting them with "
+            "checkpointProtection. This takes a second run, once they are older than the table's "
             "delta.dropFeatureTruncateHistory.retentionDuration, by default a day"
         ),
     ] = False

@@ -20,7 +20,7 @@ from delta_maintenance.operations.drop_feature.options import (
 RECORD = OperationRecord(
     name="drop-feature",
     title="Drop a table feature",
-    summary="take a table feature out, so that more clients may use the table",
+    summary="remove a table feature, so that more clients can use the table",
     description=(
         "Disable a table feature, remove its traces from the table, verify in the log that none "
         "is\nleft, and drop the feature from the protocol. Older versions are kept and protected "

@@ -16,8 +16,8 @@ RECORD = rewrite_record(
     summary="merge small data files, and rewrite files with many deleted rows",
     description="Merge small data files of each partition and rewrite files with many deleted "
     "rows, without\nchanging any row: new files are read back and compared before each commit. "
-    "Other writers may\ncommit at the same time. The old files stay until a vacuum. Prints what "
-    "was done, with --dry-run\nwhat would be, and why.",
+    "Other writers may\ncommit at the same time. The old files stay until a vacuum. Prints the "
+    "result; --dry-run\nprints the plan and its reasons.",
     options=OptimizeOptions,
     plan=OptimizePlan,
     result=OptimizeResult,

@@ -9,11 +9,11 @@ from delta_maintenance.operations.rewriting.record import rewrite_record
 RECORD = rewrite_record(
     "purge",
     title="Purge deleted rows from data files",
-    summary="rewrite data files without deleted rows and dropped columns",
+    summary="rewrite data files without their deleted rows and dropped columns",
     description="Rewrite each data file that holds deleted rows, or values of dropped columns, "
     "without them. No\nlive row changes: new files are read back and compared before each commit. "
-    "Older versions keep\nthe old files until a vacuum. Prints what was done, with --dry-run what "
-    "would be, and why.",
+    "Older versions keep\nthe old files until a vacuum. Prints the result; --dry-run prints the "
+    "plan and its reasons.",
     options=PurgeOptions,
     plan=PurgePlan,
     result=PurgeResult,

@@ -26,12 +26,12 @@ class RewriteOptions(Record):
             "\"day >= '2026-01-01' AND country IN ('DE', 'FR')\"",
         ),
     ] = None
-    """A condition on partition columns; other partitions are left alone."""
+    """A condition on partition columns; other partitions are skipped."""
     quiet_for: Annotated[
         timedelta | None,
-        Flag(help="leave partitions alone that were written to within this time, such as '1 hour'"),
+        Flag(help="skip partitions that were written to within this time, such as '1 hour'"),
     ] = None
-    """Partitions that were written to within this time are left alone."""
+    """Partitions that were written to within this time are skipped."""
     max_bytes: Annotated[
         Annotated[int, AtLeast(0)] | None, Flag(help="the most bytes of data files that are read")
     ] = None
@@ -48,8 +48,8 @@ class RewriteOptions(Record):
     proof: Annotated[
         Literal["rows", "counts"],
         Flag(
-            help="what is compared before a commit: rows, the default, compares a digest of every "
-            "value of every row; counts compares numbers of rows only"
+            help="the comparison before a commit: rows, the default, compares a digest of every "
+            "value of every row; counts compares only numbers of rows"
         ),
     ] = "rows"
     """`rows` compares a digest of every value of every row before a commit, `counts` only numbers
@@ -60,7 +60,7 @@ class RewriteOptions(Record):
     ] = None
     """Bins that are rewritten at the same time; by default one for each processor, at most 8."""
     other_writers: flags.OtherWritersField = None
-    """Who else commits to the table; required for tables on S3."""
+    """The other writers of the table; required for tables on S3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from delta_maintenance.operations.upgrade_protocol.options import (
 RECORD = OperationRecord(
     name="upgrade-protocol",
     title="Upgrade the protocol",
-    summary="let the table support more table features",
+    summary="add table features to the protocol of a table",
     description=(
         "Add table features and the features that they require to the protocol of a table, in "
         "one\ncommit. All supported features stay supported, including implied ones, and no "

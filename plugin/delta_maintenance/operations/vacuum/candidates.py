@@ -42,7 +42,7 @@ class Search:
     modified_before_ms: int
     """Files of this instant or later may belong to a commit under way."""
     foreign_files: bool
-    """Whether files go too whose names are not those of Delta's files."""
+    """Whether to delete also files whose names are not those of Delta's files."""
 
 
 @dataclass(frozen=True, slots=True)

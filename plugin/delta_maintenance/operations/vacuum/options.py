@@ -37,21 +37,26 @@ class VacuumOptions(Record):
         timedelta | None,
         Flag(
             metavar="I",
-            help="for how long removed files stay, such as '30 days'; by default the table's "
-            "delta.deletedFileRetentionDuration, but a week at least. Shorter takes both flags "
-            "below",
+            help="how long removed files are kept, such as '30 days'; by default the table's "
+            "delta.deletedFileRetentionDuration, but at least a week. A shorter time requires "
+            "both flags below",
         ),
     ] = None
-    """For how long removed files stay; by default the table's `delta.deletedFileRetentionDuration`,
-    but a week at least. Shorter takes both flags."""
+    """How long removed files are kept; by default the table's `delta.deletedFileRetentionDuration`,
+    but at least a week. A shorter time requires both flags."""
     allow_short_retention: Annotated[
-        bool, Flag(help="files that the table's own retention, or the last week, covers may go")
+        bool,
+        Flag(help="allow deleting files that the table's own retention, or the last week, covers"),
     ] = False
-    """First flag: files that the table's retention, or the last week, covers may go."""
+    """First flag: allows deleting files that the table's retention, or the last week, covers."""
     no_other_writers: Annotated[
-        bool, Flag(help="nobody writes to the table or reads older versions of it meanwhile")
+        bool,
+        Flag(
+            help="confirm that no client writes to the table or reads older versions of it during "
+            "the run"
+        ),
     ] = False
-    """Second flag: no client writes to the table or reads older versions of it in the meantime."""
+    """Second flag: no client writes to the table or reads older versions of it during the run."""
     as_of: Instant | None = None
     """The instant at which ages are measured: files whose retention ended later are kept. For a
     plan that was approved some time ago."""
@@ -67,31 +72,33 @@ class VacuumOptions(Record):
         str | None,
         Flag(
             metavar="URI",
-            help="for that mode: a Parquet file, a folder of them or a Delta table, with the "
-            "columns path, length, isDir and modificationTime",
+            help="with --mode inventory: a Parquet file, a folder of Parquet files or a Delta "
+            "table, with the columns path, length, isDir and modificationTime",
         ),
     ] = None
-    """For that mode: a Parquet file, a folder of them or a Delta table, with the columns `path`,
-    `length`, `isDir` and `modificationTime`."""
+    """For the mode `inventory`: a Parquet file, a folder of Parquet files or a Delta table, with
+    the columns `path`, `length`, `isDir` and `modificationTime`."""
     foreign_files: Annotated[
         bool,
-        Flag(help="files go too whose names are not those of Delta's files, such as a readme"),
+        Flag(help="also delete files whose names are not those of Delta's files, such as a readme"),
     ] = False
-    """Whether files go too whose names are not those of Delta's files."""
+    """Whether to delete also files whose names are not those of Delta's files."""
     allow_large_delete: Annotated[
-        bool, Flag(help="more than 1,000 files may go that are more than half of all")
+        bool,
+        Flag(help="allow deleting more than 1,000 files that are more than half of all files"),
     ] = False
-    """Whether more than 1,000 files may go that are more than half of all files, or bytes."""
+    """Whether to allow deleting more than 1,000 files that are more than half of all files, or
+    bytes."""
     ignore_missing_files: Annotated[
-        bool, Flag(help="go on where files of the table are not there")
+        bool, Flag(help="continue if files of the table are missing")
     ] = False
-    """Whether to go on where files of the table are not there."""
+    """Whether to continue if files of the table are missing."""
     log_commits: Annotated[
         bool | None,
-        Flag(help="commit VACUUM START and VACUUM END; by default everywhere but on S3"),
+        Flag(help="commit VACUUM START and VACUUM END; by default on all stores but S3"),
     ] = None
-    """Whether VACUUM START and VACUUM END are committed. By default as Delta Spark has it:
-    everywhere but on S3."""
+    """Whether VACUUM START and VACUUM END are committed. By default on all stores but S3,
+    as in Delta Spark."""
     other_writers: Annotated[
         OtherWriters | None,
         Flag(help="the other writers of a table on S3, required with --log-commits"),

@@ -1,4 +1,4 @@
-"""Statistics: row counts, the type in checkpoints, and single values in both forms."""
+"""Single values of statistics in both forms, and their losses."""
 
 from __future__ import annotations
 
@@ -10,23 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from logs.typed_statistics import INSTANT, LOCAL, struct
 
-from delta_maintenance.protocol.schema.types import parse_schema
 from delta_maintenance.protocol.statistics.stats import (
     align_statistics,
-    num_records,
     parse_statistics,
     render_statistics,
-    statistics_arrow_type,
-    unconvertible_columns,
 )
-
-INSTANT = pa.timestamp("us", "UTC")
-LOCAL = pa.timestamp("us")
-
-
-def struct(**members: pa.DataType) -> pa.StructType:
-    return pa.struct(list(members.items()))
 
 
 def minimum(kind: pa.DataType) -> pa.StructType:
@@ -48,162 +38,6 @@ def rendered_minimum(column: pa.Array, kind: pa.StructType | None = None) -> Any
 
 def moment(microsecond: int) -> datetime:
     return datetime(1970, 1, 1, microsecond=microsecond, tzinfo=UTC)
-
-
-def delta_schema(*fields: dict[str, Any]) -> Any:
-    return parse_schema(json.dumps({"type": "struct", "fields": list(fields)}))
-
-
-def column(name: str, kind: Any, **metadata: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
-
-
-class TestNumRecords:
-    @pytest.mark.conformance("STAT-01", "FILE-13")
-    def test_invalid_text_has_no_count(self) -> None:
-        counts = {
-            '{"numRecords":5}': 5,
-            '{"minValues":{"numRecords":7},"numRecords":3}': 3,
-            '{"minValues":{"numRecords":7}}': None,
-            '{"tags":"{\\"numRecords\\":9}"}': None,
-            '{"numRecords":9223372036854775807}': 2**63 - 1,
-            '{"numRecords":9223372036854775808}': None,
-            '{"numRecords":1e2}': 100,
-            '{"numRecords":1.5}': None,
-            '{"numRecords":1e999999999}': None,
-            '{"numRecords":1e99999999999999999999}': None,
-            '{"numRecords":NaN}': None,
-            '{"numRecords":-1}': None,
-            '{"numRecords":"5"}': None,
-            '{"numRecords":true}': None,
-            '{"numRecords":null}': None,
-            '{"numRecords":{}}': None,
-            '{"numRecords":1,"numRecords":2}': 2,
-            ' \n{"numRecords" :\n 6\r\n}\t': 6,
-            '{"numRecords":8,"x":"} {"}': 8,
-            '{"\\u006eumRecords":4}': 4,
-            '{"numRecords":1}{"numRecords":2}': None,
-            '{"numRecords":1}\n{"numRecords":2}': None,
-            '{"numRecords":1} null {"numRecords":2}': None,
-            '{"numRecords":1},{"numRecords":2}': None,
-            '{"numRecords":1},': None,
-            '{"numRecords":1,}': None,
-            '{"numRecords":' + "1" * 5000 + "}": None,
-            "{}": None,
-            "{": None,
-            "": None,
-            "null": None,
-            "5": None,
-            '"numRecords"': None,
-            "[]": None,
-            "[" * 100_000: None,
-            '{"a":' * 100_000 + "1" + "}" * 100_000: None,
-        }
-        assert num_records(pa.array(list(counts))).to_pylist() == list(counts.values())
-        for text, count in counts.items():
-            assert num_records(pa.array([text, None])).to_pylist() == [count, None], text[:60]
-
-    def test_bad_rows_do_not_affect_good_ones(self) -> None:
-        texts = [f'{{"numRecords":{row}}}' for row in range(10_000)]
-        wanted: list[int | None] = list(range(10_000))
-        for row in (0, 77, 4_999, 5_000, 9_999):
-            texts[row], wanted[row] = ("{}{}", "", "{", "\n", '{"numRecords":"x"}')[row % 5], None
-        assert num_records(pa.array(texts)).to_pylist() == wanted
-
-    @pytest.mark.parametrize(
-        "stats",
-        [
-            pa.chunked_array([['{"numRecords":1}'], [], [None, '{"numRecords":2}']], pa.string()),
-            pa.array(['{"numRecords":1}', None, '{"numRecords":2}'], pa.large_string()),
-            pa.array(['{"numRecords":1}', None, '{"numRecords":2}']).dictionary_encode(),
-            pa.array(["", '{"numRecords":1}', None, '{"numRecords":2}', ""]).slice(1, 3),
-        ],
-        ids=["chunked", "large", "dictionary", "sliced"],
-    )
-    def test_every_layout_of_a_text_column_is_read(self, stats: Any) -> None:
-        assert num_records(stats).to_pylist() == [1, None, 2]
-
-    @pytest.mark.parametrize(
-        "stats", [pa.array([], pa.string()), pa.nulls(3), pa.nulls(3, pa.string())], ids=str
-    )
-    def test_a_column_without_statistics_has_no_counts(self, stats: pa.Array) -> None:
-        found = num_records(stats)
-        assert (found.type, found.null_count) == (pa.int64(), len(stats))
-
-    def test_text_that_is_not_utf_8_has_no_statistics(self) -> None:
-        broken = pa.array([b'{"numRecords":1,"x":"\xff"}', b'{"numRecords":2}']).view(pa.string())
-        assert num_records(broken).to_pylist() == [None, 2]
-
-
-class TestType:
-    @pytest.mark.conformance("STAT-04", "CKPT-14")
-    def test_bounds_and_null_counts_mirror_the_schema_without_partition_columns(self) -> None:
-        nested = {
-            "type": "struct",
-            "fields": [column("x", "decimal(38,5)"), column("flag", "boolean")],
-        }
-        unbounded = {"type": "struct", "fields": [column("raw", "binary")]}
-        listed = {"type": "array", "elementType": "long", "containsNull": True}
-        schema = delta_schema(
-            column("Day", "date"),
-            column("n", "byte"),
-            column("at", "timestamp"),
-            column("local", "timestamp_ntz"),
-            column("s", nested),
-            column("u", unbounded),
-            column("l", listed),
-            column("v", "variant"),
-            column("nothing", "void"),
-            column("empty", {"type": "struct", "fields": []}),
-        )
-        bounds = struct(n=pa.int8(), at=INSTANT, local=LOCAL, s=struct(x=pa.decimal128(38, 5)))
-        counts = struct(
-            n=pa.int64(),
-            at=pa.int64(),
-            local=pa.int64(),
-            s=struct(x=pa.int64(), flag=pa.int64()),
-            u=struct(raw=pa.int64()),
-            l=pa.int64(),
-            v=pa.int64(),
-            nothing=pa.int64(),
-        )
-        assert statistics_arrow_type(
-            schema, partition_columns=["day"], mode="none", tight_bounds=True
-        ) == struct(
-            numRecords=pa.int64(),
-            minValues=bounds,
-            maxValues=bounds,
-            nullCount=counts,
-            tightBounds=pa.bool_(),
-        )
-
-    def test_parts_without_columns_are_omitted(self) -> None:
-        only_lists = delta_schema(column("v", "binary"), column("p", "long"))
-        assert statistics_arrow_type(
-            only_lists, partition_columns=["p"], mode="none", tight_bounds=False
-        ) == struct(numRecords=pa.int64(), nullCount=struct(v=pa.int64()))
-
-    @pytest.mark.conformance("CKPT-13")
-    def test_mapped_columns_go_by_their_physical_names_at_every_level(self) -> None:
-        key = "delta.columnMapping.physicalName"
-        inner = {"type": "struct", "fields": [column("x", "long", **{key: "col-2"})]}
-        schema = delta_schema(
-            column("p", "string", **{key: "col-0"}), column("s", inner, **{key: "col-1"})
-        )
-        leaf = pa.struct([("col-1", pa.struct([("col-2", pa.int64())]))])
-        assert statistics_arrow_type(
-            schema, partition_columns=["p"], mode="name", tight_bounds=False
-        ) == struct(numRecords=pa.int64(), minValues=leaf, maxValues=leaf, nullCount=leaf)
-
-    @pytest.mark.conformance("STAT-06")
-    def test_variants_and_unknown_types_are_unconvertible(self) -> None:
-        inner = {"type": "struct", "fields": [column("g", "geometry(OGC:CRS84)")]}
-        listed = {"type": "array", "elementType": "variant", "containsNull": True}
-        schema = delta_schema(
-            column("v", "variant"), column("s", inner), column("l", listed), column("n", "long")
-        )
-        found = unconvertible_columns(schema, partition_columns=[], mode="none")
-        assert found == (("v",), ("s", "g"))
 
 
 VALUES: list[tuple[str, pa.DataType, Any]] = [

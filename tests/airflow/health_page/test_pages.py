@@ -1,0 +1,355 @@
+"""Contents of the health page."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from assessed_tables import NOW, assessment, health, run_result
+from orchestrators.health_site import POLICY, Elements, Site
+
+from delta_maintenance.errors import StorageError
+from delta_maintenance.operations.vacuum import VacuumOptions, VacuumPlan
+from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies.pending import PutOff
+from delta_maintenance.testing.table_builder import TableBuilder
+
+# Of Airflow's own imports, which come with the first of these tests.
+pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
+
+
+def test_an_empty_page_says_what_to_do(site: Site) -> None:
+    site.policy.write_text("version: 1\n")
+    text = site.get("/").text
+    assert "No table was assessed yet" in text
+    assert "delta_maintenance" in text
+    assert site.store.uri in text
+
+
+def test_a_table_without_assessment_is_shown_as_such(site: Site) -> None:
+    site.store.save(assessment())
+    text = site.get("/").text
+    assert "No run has assessed it yet" in text
+    assert "never assessed" in text
+    page = site.get("/table?name=never")
+    assert page.status_code == 200
+    assert "no run has assessed it yet" in page.text
+    assert site.get("/run?name=never").status_code == 200
+
+
+def test_a_table_that_left_the_policy_is_marked(site: Site) -> None:
+    site.store.save(assessment("left", uri="s3://elsewhere/left"))
+    site.store.save(assessment("found", uri="s3://lake/bronze/found"))
+    text = site.get("/").text
+    assert "found" in text and "name=left" not in text, "it leaves the list"
+    assert "left the policy" in text
+    kept = site.get("/?left=1").text
+    assert kept.count("not in the policy") == 1 and "name=left" in kept
+    assert "name=found" not in kept
+    assert site.get("/table?name=left").status_code == 200
+    site.policy.unlink()
+    text = site.get("/").text
+    assert "not in the policy" not in text and "name=left" in text
+
+
+def test_owner_and_tags_come_from_the_policy(site: Site) -> None:
+    site.store.save(assessment())
+    site.store.save(assessment("found", uri="s3://lake/bronze/found"))
+    text = site.get("/").text
+    for tag in ("sales", "gold", "platform"):
+        assert f'<span class="tag">{tag}</span>' in text
+
+
+def test_a_changed_policy_is_read_again(site: Site) -> None:
+    site.get("/")
+    site.policy.write_text(POLICY.replace("name: never", "name: brand-new"))
+    assert "brand-new" in site.get("/").text
+
+
+@pytest.mark.parametrize("content", ["version: 2\n", "tables: [", None])
+def test_a_policy_that_cannot_be_read_hides_no_assessed_table(
+    site: Site, content: str | None
+) -> None:
+    site.store.save(assessment())
+    site.policy.unlink()
+    if content is not None:
+        site.policy.write_text(content)
+    response = site.get("/")
+    assert response.status_code == 200
+    assert "orders" in response.text
+    assert "The policy cannot be read here" in response.text
+
+
+def test_a_damaged_entry_is_shown_with_its_problem(site: Site) -> None:
+    site.store.save(assessment())
+    (file,) = Path(site.store.uri).iterdir()
+    file.write_text("no JSON")
+    text = site.get("/").text
+    assert "unreadable" in text
+    assert "it is not JSON; delete it" in text
+    page = site.get("/table?name=orders")
+    assert page.status_code == 200
+    assert "it is not JSON; delete it" in page.text
+
+
+def test_a_store_that_is_down_is_an_answer_and_recovers(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.store.save(assessment())
+
+    def down(store: AssessmentStore) -> Any:
+        raise StorageError("the store does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AssessmentStore, "load_all", down)
+        response = site.get("/")
+        assert response.status_code == 503
+        assert "the store does not answer" in response.text
+    assert site.get("/").status_code == 200
+
+
+def test_a_folder_that_cannot_be_opened_is_opened_again_at_the_next_visit(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from delta_maintenance_airflow import settings
+    from delta_maintenance_airflow.health_page.app import configured_app
+
+    site.page._app = configured_app()
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS", "s3://lake/assessments")
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS_CONN_ID", "no_such_connection")
+    response = site.get("/")
+    assert response.status_code == 503
+    assert "no_such_connection" in response.text
+    monkeypatch.delenv("AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS_CONN_ID")
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS", site.store.uri)
+    settings.assessment_store().save(assessment("put-right"))
+    assert "put-right" in site.get("/").text
+
+
+def test_a_table_that_failed_shows_why_and_what_was_known(site: Site) -> None:
+    site.store.save(assessment())
+    site.store.save(
+        assessment(status="failed", problem="version 212 is missing", health=None, operations=())
+    )
+    assert "version 212 is missing" in site.get("/").text
+    text = site.get("/table?name=orders").text
+    assert "version 212 is missing" in text
+    assert "What follows is from the last good assessment" in text
+    assert f"{health().version:,}" in text
+
+
+def test_the_first_screen_says_that_all_is_well(site: Site) -> None:
+    calm = tuple(replace(each, status="not-due") for each in assessment().operations)
+    well = assessment(status="nothing-due", operations=calm)
+    for name in ("orders", "never"):
+        before = replace(well, name=name, health=health(bytes_to_open=5 << 20))
+        after = replace(well, name=name, health=health(bytes_to_open=1 << 20))
+        outcome = replace(run_result().outcomes[0], result={"bytes": 3 << 30})
+        run = run_result(
+            outcomes=(outcome,), before=before, after=after, started_at=NOW - timedelta(days=1)
+        )
+        site.store.save(after, run)
+        site.store.save(after, replace(run, started_at=NOW - timedelta(days=8)))
+    text = words(site.get("/").text)
+    assert "No problems No table failed, and nothing waits for an approval." in text
+    assert "Runs in 7 days 2 Reclaimed 6 GiB Log that readers no longer open 8 MiB" in text
+
+
+def test_the_first_screen_says_what_needs_somebody_worst_first(site: Site) -> None:
+    waiting = replace(assessment().operations[0], operation="vacuum", needs_approval=True)
+    site.store.save(assessment("never", operations=(waiting,), status="due"))
+    gone = assessment("orders", status="failed", problem="it is gone", health=None, operations=())
+    site.store.save(gone, link="/dags/d/runs/first")
+    site.store.save(replace(gone, assessed_at=NOW), link="/dags/d/runs/r/tasks/assess/mapped/3")
+    pattern = replace(gone, name="s3://lake/bronze/**", uri="s3://lake/bronze/**")
+    site.store.save(replace(pattern, subject="pattern", problem="the store turns us away"))
+    page = site.get("/").text
+    text = words(page)
+    assert "Needs attention s3://lake/bronze/** cannot be listed, since" in text
+    assert "the store turns us away" in text
+    assert "1 table failed: orders (" in text
+    assert "1 table waits for you: never (vacuum)" in text
+    assert "vacuum: waits for you" in text
+    rows = page[page.index("<tbody>") :]
+    assert rows.index("s3://lake/bronze/**</span>") < rows.index('name=orders"')
+    assert '/dags/d/runs/r/tasks/assess/mapped/3" data-leave>task' in page
+    assert "operation=fsck" in page
+    one = site.get("/table?name=orders").text
+    assert '/dags/d/runs/r/tasks/assess/mapped/3" data-leave>The task that failed' in one
+    assert "Examine the table with fsck" in one
+
+
+def test_a_pattern_that_left_the_policy_is_not_held_against_it(site: Site) -> None:
+    pattern = assessment(
+        "s3://other/**", status="failed", problem="gone", health=None, operations=()
+    )
+    site.store.save(replace(pattern, subject="pattern"))
+    site.store.save(assessment())
+    assert "s3://other" not in site.get("/").text
+    assert "s3://other" in site.get("/?left=1").text
+
+
+def test_a_dag_that_does_not_run_is_told_of(site: Site) -> None:
+    site.store.save(assessment(assessed_at=NOW - timedelta(hours=2)))
+    assert "Is the Dag" not in site.get("/").text
+    site.store.save(assessment(assessed_at=NOW - timedelta(hours=4)))
+    assert "Is the Dag" in site.get("/").text
+
+
+def test_a_run_that_failed_makes_its_table_fail_until_nothing_is_due(site: Site) -> None:
+    failed = run_result(status="failed", problem="a file could not be written", exit_status=1)
+    site.store.save(assessment(), failed, link="/dags/d/runs/r/tasks/run/mapped/7")
+    page = site.get("/").text
+    assert "a file could not be written" in page
+    assert '/dags/d/runs/r/tasks/run/mapped/7" data-leave>task' in page
+    calm = tuple(replace(each, status="not-due") for each in assessment().operations)
+    site.store.save(assessment(status="nothing-due", operations=calm))
+    assert "a file could not be written" not in site.get("/").text
+
+
+def test_the_history_of_a_table_has_its_last_runs(site: Site) -> None:
+    for hours in range(3):
+        at = NOW - timedelta(hours=hours)
+        site.store.save(assessment(), run_result(started_at=at), link=f"/dags/d/runs/r{hours}")
+    page = site.get("/table?name=orders").text
+    for hours in range(3):
+        assert f"/dags/d/runs/r{hours}" in page
+    assert "History" in page
+
+
+def test_an_approval_that_is_missing_has_one_name_everywhere(site: Site) -> None:
+    waiting = replace(assessment().operations[0], operation="vacuum", needs_approval=True)
+    outcome = replace(run_result().outcomes[0], operation="vacuum", status="needs-approval")
+    before = assessment(operations=(waiting,))
+    run = run_result(status="blocked", outcomes=(outcome,), before=before)
+    site.store.save(assessment(operations=(waiting,)), run)
+    for path in ("/", "/table?name=orders"):
+        chips = re.findall(r'class="chip ([\w-]+)"', site.get(path).text)
+        assert "needs-approval" in chips and not {"blocked", "due"} & set(chips), path
+
+
+def test_plans_that_wait_are_listed_with_the_question_that_is_open(site: Site) -> None:
+    waiting = replace(assessment().operations[0], operation="vacuum", needs_approval=True)
+    asked = assessment("orders", operations=(waiting,), status="due")
+    plan = {**_PLAN, "table": asked.uri}
+    outcome = replace(
+        run_result().outcomes[0], operation="vacuum", status="needs-approval", result=plan
+    )
+    site.store.save(asked, run_result(status="blocked", outcomes=(outcome,)))
+    page = site.get("/").text
+    assert "will be asked about by the next run" in page
+    site.store.link_pending("orders", ["vacuum"], "/dags/d/runs/r/tasks/approve")
+    page = site.get("/").text
+    assert '/dags/d/runs/r/tasks/approve/required_actions" data-leave>Answer' in page
+    assert "12 files, 3 GiB 40%" in words(page)
+    site.store.link_pending("orders", ["vacuum"], "https://example.com/")
+    assert "https://example.com" not in site.get("/").text
+    snoozed = PutOff(operation="vacuum", answer="snoozed", until=NOW + timedelta(days=1), at=NOW)
+    site.store.put_off("orders", snoozed)
+    assert "Waits for approval" not in site.get("/").text
+
+
+_PLAN = VacuumPlan(
+    table="",
+    version=3,
+    planned_at=NOW,
+    options=VacuumOptions(),
+    engine="local",
+    retention=timedelta(days=7),
+    delete_before=NOW,
+    files=12,
+    bytes=3 << 30,
+    groups=(),
+    kept=(),
+    listed=40,
+    live_files=18,
+    directories=0,
+    sample_directories=(),
+    large=None,
+    logs_commits=False,
+    reason="listed",
+).to_json()
+
+
+def test_an_unknown_table_is_not_found(site: Site) -> None:
+    assert site.get("/table?name=nope").status_code == 404
+    assert site.get("/run?name=nope").status_code == 404
+    assert site.get("/table").status_code == 422
+
+
+def test_a_table_page_says_what_a_person_looks_for(site: Site) -> None:
+    site.store.save(assessment(), run_result())
+    text = Elements.of(site.get("/table?name=orders").text).text
+    known = health()
+    for expected in (
+        f"{known.version:,}",
+        f"{known.commits_since_checkpoint} commits",
+        known.checkpoint_kind,
+        f"{known.num_files:,}",
+        f"{known.tombstones:,}",
+        "121 commits since the checkpoint of version 1000 are more than 100",
+        "in 4 days",
+        "waits for you",
+        "wrote the checkpoint of version 1121",
+        "delta.checkpointPolicy",
+        "VACUUM END",
+        *known.features,
+    ):
+        assert expected in text, expected
+
+
+def test_what_an_assessment_finds_is_what_the_page_shows(
+    site: Site, neglected_table: TableBuilder, tmp_path: Path
+) -> None:
+    from delta_maintenance import open_table
+    from delta_maintenance.policies.assess import assess_table
+    from delta_maintenance.policies.definition.policy import load_policy
+
+    uri = neglected_table.store.root
+    site.policy.write_text(
+        "version: 1\n"
+        "defaults: {checkpoint: {max_commits: 5}, vacuum: true, other_writers: none}\n"
+        f"tables: [{{name: neglected, uri: {uri}}}, {{name: gone, uri: {tmp_path}/gone}}]\n"
+    )
+    for table in load_policy(site.policy).named_tables:
+        site.store.save(assess_table(open_table(table.uri), table, now=NOW))
+    text = Elements.of(site.get("/table?name=neglected").text).text
+    assert "10 commits" in text
+    assert "v2Checkpoint" in text
+    assert "9 – version" not in text
+    assert Elements.of(site.get("/table?name=neglected").text).text.count("As a table") == 3
+    rows = site.get("/").text
+    assert "operation=checkpoint" in rows
+    gone = site.get("/table?name=gone").text
+    assert "failed" in gone and f"{tmp_path}/gone" in gone
+
+
+def test_the_form_is_filled_in_for_one_table_and_operation(site: Site) -> None:
+    site.store.save(assessment())
+    (form,) = [
+        attributes
+        for tag, attributes in Elements.of(
+            site.get("/run?name=orders&operation=vacuum").text
+        ).started
+        if tag == "form"
+    ]
+    assert form["data-api"] == "/api/v2/dags/delta_manual"
+    assert form["data-values"] == ('{"table_uri": "s3://lake/sales/orders", "operation": "vacuum"}')
+    assert "drop-everything" not in site.get("/run?name=orders&operation=drop-everything").text
+    drop = site.get("/run?name=orders&operation=drop-feature").text
+    assert "&#34;operation&#34;: &#34;drop-feature&#34;" in drop
+    assert "deletes nothing before the plan is approved" in drop
+
+
+def test_ages_are_told_from_the_moment_of_the_visit(site: Site) -> None:
+    site.store.save(assessment(assessed_at=NOW - timedelta(days=3)))
+    assert "3 days ago" in site.get("/table?name=orders").text
+
+
+def words(page: str) -> str:
+    """The text of a page, with single blanks."""
+    return " ".join(Elements.of(page).text.split())

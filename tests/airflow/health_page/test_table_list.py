@@ -1,0 +1,107 @@
+"""The list of tables: filters, order and pages; and the plugin in Airflow."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html import unescape
+
+import pytest
+from assessed_tables import fill
+from orchestrators.health_site import Site
+
+from delta_maintenance_airflow.health_page.known_tables import PolicyFile
+from delta_maintenance_airflow.plugin import URL_PREFIX, DeltaMaintenancePlugin
+
+# Of Airflow's own imports, which come with the first of these tests.
+pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
+
+
+@pytest.fixture
+def lake(site: Site) -> Callable[[str], list[str]]:
+    """The names that a query shows, in order, of two dozen tables."""
+    site.policy.write_text("version: 1\ntables: [{pattern: 's3://lake/**'}]\n")
+    fill(site.store, 24)
+
+    def names(query: str) -> list[str]:
+        text = site.get(f"/?{query}").text
+        return [unescape(name) for name in re.findall(r'<a class="name"[^>]*>(.*?)</a>', text)]
+
+    return names
+
+
+def test_rows_can_be_filtered(lake: Callable[[str], list[str]]) -> None:
+    assert len(lake("")) == 24
+    assert set(lake("q=ORDERS")) == {"bronze/orders_0000", "silver/orders_0016", "gold/orders_0008"}
+    assert lake("q=gold+orders") == ["gold/orders_0008"]
+    assert lake("q=no-such-table") == []
+    assert all(int(name[-4:]) % 9 == 3 for name in lake("status=failed"))
+    assert all(int(name[-4:]) % 9 == 5 for name in lake("operation=vacuum"))
+    assert lake("status=no-such-status") == []
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["version", "commits", "log-bytes", "files", "small-files", "tombstones", "reclaimable"],
+)
+def test_rows_can_be_sorted_with_what_is_unknown_last(
+    lake: Callable[[str], list[str]], site: Site, column: str
+) -> None:
+    from delta_maintenance_airflow.health_page.rows import COLUMNS, put_together
+
+    rows = {row.name: row for row in put_together(site.store.load_all(), PolicyFile(None).tables())}
+    up, down = lake(f"sort={column}"), lake(f"sort={column}&order=desc")
+    for names, sign in ((up, 1), (down, -1)):
+        values = [COLUMNS[column](rows[name]) for name in names]
+        known = [value * sign for value in values if value is not None]
+        assert known == sorted(known)
+        assert None in values
+        assert all(value is None for value in values[len(known) :])
+
+
+@pytest.mark.parametrize(
+    "column", ["name", "status", "checkpoint-kind", "checkpoint-at", "protocol", "maintained"]
+)
+def test_every_other_column_sorts_too(lake: Callable[[str], list[str]], column: str) -> None:
+    assert sorted(lake(f"sort={column}")) == sorted(lake(f"sort={column}&order=desc"))
+    assert lake(f"sort={column}") != lake(f"sort={column}&order=desc")
+    assert len(lake("sort=no-such-column")) == 24
+
+
+def test_many_tables_come_in_pages(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    from delta_maintenance_airflow.health_page import rows
+
+    monkeypatch.setattr(rows, "PAGE_SIZE", 10)
+    site.policy.write_text("version: 1\ntables: [{pattern: 's3://lake/**'}]\n")
+    fill(site.store, 24)
+    seen: list[str] = []
+    for page in (1, 2, 3):
+        text = site.get(f"/?sort=name&page={page}").text
+        assert f"Page {page} of 3" in text
+        seen += re.findall(r'<a class="name"[^>]*>(.*?)</a>', text)
+    assert len(seen) == len(set(seen)) == 24
+    assert "Page 3 of 3" in site.get("/?page=99").text
+    assert site.get("/?page=0").status_code == 422
+
+
+def test_airflow_finds_the_plugin_by_its_entry_point() -> None:
+    from importlib.metadata import entry_points
+
+    (entry,) = [each for each in entry_points(group="airflow.plugins") if "delta" in each.name]
+    assert entry.load() is DeltaMaintenancePlugin
+    (view,) = DeltaMaintenancePlugin.external_views
+    assert view["href"] == f"{URL_PREFIX[1:]}/"
+
+
+def test_loading_the_plugin_loads_no_web_framework_and_no_library() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import json, sys, airflow.plugins_manager; before = set(sys.modules)\n"
+        "import delta_maintenance_airflow.plugin\n"
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(run.stdout.splitlines()[-1]) == ["delta_maintenance_airflow.plugin"]

@@ -1,0 +1,72 @@
+"""A policy with tables, and runs of its Dags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from airflow.providers.standard.operators.hitl import HITLOperator
+from orchestrators.policy_dags import DAGS, Somebody
+from suite.airflow_versions import DagBag
+
+from delta_maintenance import clock
+
+
+@pytest.fixture
+def policy(
+    airflow_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Path]:
+    """Writes the policy that Airflow's configuration names."""
+
+    def write(*tables: dict[str, Any], **defaults: Any) -> Path:
+        path = tmp_path / "policy.yaml"
+        document = {"version": 1, "defaults": defaults, "tables": list(tables)}
+        path.write_text(yaml.safe_dump(document))
+        monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__POLICY", str(path))
+        monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS", str(tmp_path / "kept"))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def run(run_dag: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """Runs a Dag; gives by task and map index what each has told, with its state."""
+
+    def run(dag_id: str, **options: Any) -> dict[str, Any]:
+        # Read anew each time: within one process a task stays rendered.
+        bag = DagBag(dag_folder=str(DAGS / "delta_maintenance_dags.py"))
+        assert not bag.import_errors
+        done = run_dag(bag.dags[dag_id], **options)
+        found = {"state": str(done.state)}
+        for ti in done.get_task_instances():
+            name = ti.task_id if ti.map_index < 0 else f"{ti.task_id}[{ti.map_index}]"
+            told = ti.xcom_pull(ti.task_id, map_indexes=ti.map_index)
+            found[name] = SimpleNamespace(state=str(ti.state), told=told)
+        return found
+
+    return run
+
+
+@pytest.fixture
+def somebody(monkeypatch: pytest.MonkeyPatch) -> Somebody:
+    """Answers at once: a Dag that a test runs waits for nobody."""
+    somebody = Somebody()
+
+    def answer(self: HITLOperator, context: Any) -> dict[str, Any]:
+        somebody.shown.append(f"{self.subject}\n{self.body}")
+        somebody.meanwhile()
+        event = {
+            "chosen_options": [somebody.answer],
+            "params_input": somebody.given,
+            "responded_at": clock.now(),
+            "responded_by_user": {"id": somebody.name, "name": somebody.name},
+        }
+        return self.execute_complete(context, event)
+
+    monkeypatch.setattr(HITLOperator, "execute", answer)
+    return somebody

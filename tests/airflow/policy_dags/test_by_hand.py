@@ -1,0 +1,217 @@
+"""The Dag for single operations that a user starts with its form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from orchestrators.policy_dags import DAGS, Somebody, fresh_table
+from suite.airflow_versions import DagBag
+from worn_tables import FEATURE, fingerprint, worn_table
+
+from delta_maintenance import clock, open_table
+from delta_maintenance.operations import add_constraint
+from delta_maintenance.operations.core import registry
+from delta_maintenance.testing.actions import add, features, metadata
+from delta_maintenance.testing.table_builder import TableBuilder
+from delta_maintenance_airflow.compat import AirflowFailException
+from delta_maintenance_airflow.operators.by_hand import DeltaManualOperator
+from delta_maintenance_airflow.spark.submission import SparkSubmission
+
+pytestmark = [
+    pytest.mark.airflow,
+    # Airflow's own business: one library it uses tells another one about a third.
+    pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`"),
+]
+
+
+def by_hand(run: Callable[..., Any], **params: Any) -> dict[str, Any]:
+    return run("delta_manual", run_conf=params)
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The options of submitted jobs, done by an engine that finds one row of nine below zero."""
+    submitted: list[dict[str, Any]] = []
+
+    def run(
+        self: SparkSubmission, verb: str, table_uri: str, given: dict[str, Any], **_: Any
+    ) -> dict[str, Any]:
+        assert verb == "add-constraint"
+        submitted.append(given)
+        table = open_table(table_uri)
+        options = add_constraint.AddConstraintOptions.from_json(given)
+        plan = add_constraint.plan(table.snapshot(), options, now=clock.now())
+        violations = int("> 0" in options.expression)
+        found = add_constraint.CheckedRows(
+            files=1, rows=9, violations=violations, violating_files=violations
+        )
+        return add_constraint.apply(table, plan, engine=lambda *_, **__: found).to_json()
+
+    monkeypatch.setattr(SparkSubmission, "run", run)
+    return submitted
+
+
+def test_by_hand_what_deletes_nothing_needs_no_approval(
+    policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    table = worn_table(tmp_path / "t")
+    policy({"name": "mine", "uri": str(tmp_path / "t")})
+    found = by_hand(run, operation="checkpoint", tables=["mine"], options={"kind": "classic"})
+    assert found["state"] == "success"
+    assert found["one_table.plan[0]"].told["needs_approval"] is False
+    assert found["one_table.run[0]"].told["operations"] == ["checkpoint: done"]
+    assert table.open().snapshot().checkpoint is not None
+
+
+def test_by_hand_a_plan_may_be_all(
+    policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    worn_table(tmp_path / "t")
+    policy({"name": "t", "uri": str(tmp_path / "t")})
+    before = fingerprint(tmp_path / "t")
+    found = by_hand(run, operation="vacuum", table_uri=str(tmp_path / "t"), plan_only=True)
+    assert found["state"] == "success"
+    plan = found["one_table.plan[0]"].told
+    assert plan["needs_approval"] is True and "`1 file (1 byte)`" in plan["plan_text"]
+    assert found["one_table.run[0]"].state == "skipped"
+    assert fingerprint(tmp_path / "t") == before
+
+
+def test_by_hand_a_feature_goes_once_somebody_agrees(
+    policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
+) -> None:
+    table = worn_table(tmp_path / "t")
+    policy({"name": "t", "uri": str(tmp_path / "t")})
+    given = {"operation": "drop-feature", "table_uri": str(tmp_path / "t")}
+    found = by_hand(run, **given, options={"feature": FEATURE})
+    assert found["state"] == "success"
+    assert found["one_table.plan[0]"].told["needs_approval"] is True
+    (shown,) = somebody.shown
+    assert shown.startswith(f"drop-feature of {tmp_path}/t\ndrop-feature: requested manually\n")
+    assert "the protocol becomes" in shown
+    assert found["one_table.run[0]"].told["operations"] == ["drop-feature: done"]
+    assert FEATURE not in (table.open().snapshot().protocol.reader_features or ())
+
+
+def test_by_hand_no_feature_goes_where_somebody_says_no(
+    policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
+) -> None:
+    worn_table(tmp_path / "t")
+    policy({"name": "t", "uri": str(tmp_path / "t")})
+    somebody.answer = "Reject"
+    before = fingerprint(tmp_path / "t")
+    given = {"operation": "drop-feature", "table_uri": str(tmp_path / "t")}
+    found = by_hand(run, **given, options={"feature": FEATURE})
+    assert len(somebody.shown) == 1 and found["one_table.run[0]"].state == "skipped"
+    assert fingerprint(tmp_path / "t") == before
+
+
+def test_by_hand_history_that_is_too_young_ends_the_run_well(
+    policy: Callable[..., Path], run: Callable[..., Any], somebody: Somebody, tmp_path: Path
+) -> None:
+    table = TableBuilder(tmp_path / "t")
+    table.commit([features("v2Checkpoint"), metadata()])
+    table.commit([add("a.parquet")])
+    table.v2_checkpoint(sidecars=1)
+    policy({"name": "t", "uri": str(tmp_path / "t")})
+    options = {"feature": "v2Checkpoint", "truncate_history": True}
+    found = by_hand(run, operation="drop-feature", table_uri=str(tmp_path / "t"), options=options)
+    assert found["state"] == "success" and len(somebody.shown) == 1
+    told = found["one_table.run[0]"].told
+    assert told["status"] == "incomplete"
+    assert "v2Checkpoint is switched off, but not dropped yet; run again at" in told["problem"]
+
+
+def test_by_hand_a_constraint_is_looked_at_by_spark_and_approved(
+    policy: Callable[..., Path],
+    run: Callable[..., Any],
+    somebody: Somebody,
+    jobs: list[dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    table = fresh_table(tmp_path / "t")
+    policy({"uri": str(tmp_path / "t"), "other_writers": "spark"})
+    given = {"operation": "add-constraint", "table_uri": str(tmp_path / "t")}
+    violated = by_hand(run, **given, options={"name": "positive", "expression": "id > 0"})
+    assert violated["state"] == "failed" and len(somebody.shown) == 1
+    told = violated["one_table.run[0]"].told
+    assert told["status"] == "failed" and "1 of 9 rows" in told["problem"]
+    assert table.open().latest_version() == 1
+
+    options = {"name": "not_negative", "expression": "id >= 0"}
+    found = by_hand(run, **given, options=options)
+    assert found["state"] == "success" and len(somebody.shown) == 2
+    assert ": (not set) → id >= 0" in somebody.shown[1]
+    assert found["one_table.run[0]"].told["operations"] == ["add-constraint: done"]
+    stated = {name: value for name, value in jobs[-1].items() if value is not None}
+    assert stated == {**options, "other_writers": "spark"}
+    # The protocol is what it is to be by now.
+    more = by_hand(run, **given, options={"name": "more", "expression": "id >= -1"})
+    assert more["one_table.plan[0]"].told["needs_approval"] is False and len(somebody.shown) == 2
+    configuration = table.open().snapshot().metadata.configuration
+    assert {name for name in configuration if name.startswith("delta.constraints.")} == {
+        "delta.constraints.not_negative",
+        "delta.constraints.more",
+    }
+
+
+@pytest.mark.parametrize("operation", ["drop-feature", "add-constraint"])
+def test_by_hand_what_lacks_an_option_fails_at_once_and_says_which(
+    operation: str, policy: Callable[..., Path], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    fresh_table(tmp_path / "t")
+    policy({"name": "t", "uri": str(tmp_path / "t")})
+    found = by_hand(run, operation=operation, table_uri=str(tmp_path / "t"))
+    assert found["state"] == "failed"
+    plan = found["one_table.plan[0]"]
+    assert (plan.state, found["one_table.run[0]"].state) == ("failed", "upstream_failed")
+    assert f"{operation} lacks the option" in plan.told["problem"]
+    assert "give options such as" in plan.told["problem"]
+
+
+def test_the_form_has_every_operation_that_there_is_by_hand(airflow_db: None) -> None:
+    bag = DagBag(dag_folder=str(DAGS / "delta_maintenance_dags.py"))
+    schema = bag.dags["delta_manual"].params.get_param("operation").schema
+    assert set(schema["enum"]) == set(registry.names()) == set(schema["values_display"])
+
+
+def test_without_a_table_the_form_is_refused(
+    policy: Callable[..., Path], run: Callable[..., Any]
+) -> None:
+    policy()
+    assert by_hand(run, operation="vacuum")["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"table_uri": "/etc"}, "/etc is not a table of the policy"),
+        ({"table_uri": "{lake}/../other"}, "is not a table of the policy"),
+        ({"options": {"allow_short_retention": True, "retention": "PT1H"}}, "shorten a retention"),
+        ({"options": {"no_other_writers": True}}, "may not shorten a retention"),
+        ({"options": {"inventory": "/etc/passwd"}}, "an inventory is outside"),
+    ],
+)
+def test_by_hand_addresses_and_short_retentions_take_a_right_of_their_own(
+    given: dict[str, Any],
+    said: str,
+    policy: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy({"pattern": f"{tmp_path}/lake/**"})
+
+    def asked(**arguments: Any) -> DeltaManualOperator:
+        uri = given.get("table_uri", "{lake}/t").format(lake=tmp_path / "lake")
+        options, operation = given.get("options"), "vacuum"
+        return DeltaManualOperator(
+            task_id="plan", operation=operation, table={"uri": uri}, options=options, **arguments
+        )
+
+    with pytest.raises(AirflowFailException, match=said):
+        asked().policy_work()
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ANY_ADDRESS", "True")
+    assert asked(short_retention=True).policy_work().policy.patterns

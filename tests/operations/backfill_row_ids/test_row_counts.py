@@ -1,0 +1,81 @@
+"""Row counts from footers, where the statistics lack them."""
+
+from __future__ import annotations
+
+import pytest
+from row_ids import check, delete
+from verbs.backfills import (
+    SUPPORTED,
+    apply,
+    backfill,
+    built,
+    counting,
+    of,
+    operations,
+    plan_of,
+    stats,
+)
+
+from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.testing import actions as log
+
+
+@pytest.mark.conformance("RT-12", "DV-14")
+def test_rows_come_from_footers_where_statistics_do_not_tell() -> None:
+    table = built(
+        log.add("none"),
+        log.add("told", stats=stats(3)),
+        log.add("partly", stats='{"minValues":{"id":1.50}}'),
+        log.add("broken", stats="{"),
+        log.add("vector", dv=log.deletion_vector(cardinality=2)),
+        protocol=log.features("deletionVectors"),
+    )
+    plan = plan_of(table)
+    assert (plan.files_to_count, plan.rows_to_backfill) == (4, 3)
+    rows = {"none": 5, "partly": 7, "broken": 11, "vector": 13}
+    result = apply(table, plan, engine=counting(rows))
+    assert (result.status, result.high_water_mark) == ("enabled", 5 + 3 + 7 + 11 + 13 - 1)
+    again = {add["path"]: add["stats"] for version, add in of(table, "add") if version}
+    assert again == {
+        "none": '{"numRecords":5}',
+        "told": stats(3),
+        "partly": '{"numRecords":7,"minValues":{"id":1.50}}',
+        "broken": '{"numRecords":11}',
+        "vector": '{"numRecords":13}',
+    }
+    check(table.store)
+
+
+def test_the_protocol_stays_where_a_file_cannot_be_counted() -> None:
+    table = built(*(log.add(f"f{n}", **({} if n == 2 else {"stats": stats(1)})) for n in range(6)))
+    with pytest.raises(RefusedError, match="the rows of 1 files cannot be counted.*f2: gone"):
+        apply(table, plan_of(table), engine=counting({}))
+    assert table.open().latest_version() == 0
+    delete(table.store, "f2")
+    assert backfill(table).status == "enabled"
+
+
+def test_files_that_cannot_be_counted_leave_row_tracking_supported_and_the_rest_done() -> None:
+    table = built(
+        *(log.add(f"f{n}", **({} if n == 2 else {"stats": stats(1)})) for n in range(6)),
+        protocol=SUPPORTED,
+    )
+    result = apply(table, plan_of(table), engine=counting({}))
+    assert (result.status, result.files_backfilled) == ("incomplete", 5)
+    assert result.problem == "the rows of 1 files cannot be counted"
+    assert result.uncounted == ("f2: gone",)
+    assert "SET TBLPROPERTIES" not in operations(table)
+    check(table.store, enabled=False)
+    delete(table.store, "f2")
+    assert backfill(table).status == "enabled"
+    check(table.store)
+
+
+def test_a_plan_for_spark_is_not_carried_out_by_threads() -> None:
+    table = built(log.add("none"))
+    plan = plan_of(table, auto_spark_files=1)
+    assert plan.engine == "spark" and "too many for one process" in plan.reason
+    assert plan_of(table, engine="local").engine == "local"
+    assert plan_of(built(), engine="spark").engine == "local"
+    with pytest.raises(InvalidRequestError, match="Spark"):
+        apply(table, plan)

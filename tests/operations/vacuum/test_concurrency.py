@@ -1,0 +1,138 @@
+"""Commits and clean-ups of other processes during a vacuum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from vacuum_tables import NOW, Folder, named_memory, operations, paths_of
+
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import CommitConflictError, RefusedError, UnsupportedFeatureError
+from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.vacuum import engine as vacuum_engine
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.testing.actions import add, features, metadata
+
+
+@pytest.mark.conformance("VAC-17")
+def test_a_commit_between_listing_and_reading_the_log_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Folder()
+    table.file("back.parquet", "dead.parquet")
+    snapshot = table.open().snapshot()
+    list_folder = vacuum_engine.list_folder
+
+    def listing(*arguments: Any) -> pa.Table:
+        entries = list_folder(*arguments)
+        table.log(add("back.parquet"), days=0)
+        return entries
+
+    monkeypatch.setattr(vacuum_engine, "list_folder", listing)
+    planned = vacuum.survey(snapshot, now=NOW)
+    assert paths_of(planned) == {"dead.parquet"} and planned.plan.version == 1
+
+
+@pytest.mark.conformance("VAC-17")
+@pytest.mark.parametrize(
+    "path", ["back.parquet", "%62ack.parquet", "memory://others/t/back.parquet", "BACK.parquet"]
+)
+def test_a_commit_between_plan_and_deletion_wins(path: str) -> None:
+    table = Folder(named_memory("memory://others/t"))
+    table.file("back.parquet", "dead.parquet")
+    planned = table.survey()
+    table.log(add(path), days=0)
+    result = table.vacuum(planned)
+    assert (result.deleted, result.spared, result.status) == (1, 1, "vacuumed")
+    assert table.files() == {"back.parquet"}
+
+
+@pytest.mark.conformance("VAC-17")
+def test_the_log_is_read_before_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Folder()
+    table.log(*(add(f"live-{n}.parquet") for n in range(3)))
+    table.file(*(f"dead-{number:05}.parquet" for number in range(9000)))
+    planned = table.survey(ignore_missing_files=True, allow_large_delete=True)
+    steps: list[int] = []
+
+    def progress(_: str, done: int, __: int | None) -> None:
+        steps.append(done)
+        if len(steps) == 1:
+            table.log(add("dead-08999.parquet"), add("dead-04000.parquet"), days=0)
+
+    assert isinstance(table.store, MemoryStore)
+    table.store.now_ms = lambda: epoch_millis(NOW)
+    result = vacuum.apply(table.open(), planned.plan, now=NOW, surveyed=planned, progress=progress)
+    assert (result.deleted, result.spared, result.lost) == (8998, 2, ())
+    assert table.files() == {"dead-08999.parquet", "dead-04000.parquet"} and len(steps) == 4
+
+
+def test_files_that_come_back_after_their_deletion_are_told() -> None:
+    table = Folder()
+    table.file("dead.parquet")
+    planned = table.survey()
+
+    def progress(*_: Any) -> None:
+        table.log(add("dead.parquet"), days=0)
+
+    assert isinstance(table.store, MemoryStore)
+    table.store.now_ms = lambda: epoch_millis(NOW)
+    result = vacuum.apply(table.open(), planned.plan, now=NOW, surveyed=planned, progress=progress)
+    assert result.status == "partly" and result.lost == ("dead.parquet",)
+
+
+@pytest.mark.conformance("VAC-01", "VAC-17")
+@pytest.mark.parametrize(
+    "change",
+    [
+        metadata(configuration={"delta.deletedFileRetentionDuration": "interval 99 days"}),
+        metadata(partitioned_by=["part"]),
+        features(writer_only=["fooBar"]),
+    ],
+)
+def test_a_change_of_the_rules_on_the_way_stops_the_run(change: Any) -> None:
+    table = Folder()
+    table.file("dead.parquet")
+    planned = table.survey(log_commits=False)
+    table.log(change, days=0)
+    with pytest.raises((RefusedError, UnsupportedFeatureError)):
+        table.vacuum(planned)
+    assert table.files() == {"dead.parquet"}
+
+
+def test_a_change_half_way_is_told_with_what_was_done() -> None:
+    table = Folder()
+    table.log(*(add(f"live-{n}.parquet") for n in range(3)))
+    table.file(*(f"dead-{number:05}.parquet" for number in range(4001)))
+    planned = table.survey(ignore_missing_files=True, allow_large_delete=True)
+
+    def progress(*_: Any) -> None:
+        table.log(metadata(partitioned_by=["part"]), days=0)
+
+    assert isinstance(table.store, MemoryStore)
+    table.store.now_ms = lambda: epoch_millis(NOW)
+    result = vacuum.apply(table.open(), planned.plan, now=NOW, surveyed=planned, progress=progress)
+    assert (result.status, result.deleted) == ("partly", 4000)
+    assert result.stopped is not None and "has just changed" in result.stopped
+    _, end = operations(table)[-1]
+    assert end["operation"] == "VACUUM END" and end["operationParameters"] == {"status": "FAILED"}
+
+
+def test_two_runs_at_once_do_no_harm() -> None:
+    table = Folder()
+    table.log(add("live.parquet"))
+    table.file("live.parquet", "a.parquet", "b.parquet")
+    one, other = table.survey(), table.survey()
+    assert table.vacuum(one).deleted == 2
+    assert table.vacuum(other).deleted == 2, "gone is gone, whoever did it"
+    assert table.files() == {"live.parquet"}
+
+
+def test_a_start_that_cannot_be_committed_deletes_nothing() -> None:
+    table = Folder()
+    table.file("dead.parquet")
+    planned = table.survey()
+    table.log(features(writer_only=["typeWidening"]), days=0)
+    with pytest.raises((CommitConflictError, RefusedError, UnsupportedFeatureError)):
+        table.vacuum(planned)
+    assert table.files() == {"dead.parquet"}

@@ -1,0 +1,86 @@
+"""Directories and links of a table on a local disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from vacuum_tables import Folder, days_ago, paths_of
+
+from delta_maintenance.operations import vacuum
+from delta_maintenance.operations.vacuum import VacuumResult
+from delta_maintenance.testing.actions import add
+from delta_maintenance.testing.table_builder import LOG
+
+CLOCK_CHECK = "delta_maintenance.operations.vacuum.operation.require_same_clock"
+
+
+@pytest.mark.conformance("VAC-10", "VAC-12")
+def test_links_are_neither_followed_nor_deleted(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "theirs.parquet").write_bytes(b"x")
+    table = Folder(tmp_path / "t")
+    table.file("p=1/dead.parquet", "q/dead.parquet")
+    root = tmp_path / "t"
+    (root / "linked").symlink_to(outside)
+    (root / "p=1" / "link.parquet").symlink_to(outside / "theirs.parquet")
+    (root / "q" / "inward").symlink_to(root / "p=1")
+    planned = table.survey()
+    assert paths_of(planned) == {"p=1/dead.parquet", "q/dead.parquet"}
+    assert ("links and other things that are no files", 3) in [
+        (group.why, group.count) for group in planned.plan.kept
+    ]
+    for directory in ("p=1", "q"):
+        table.touch(directory, days_ago(40))
+    assert table.survey().found.directories == (), "a link in it keeps a directory"
+    assert _apply(table, planned).deleted == 2
+    assert (outside / "theirs.parquet").exists() and (root / "q" / "inward").is_symlink()
+
+
+@pytest.mark.conformance("VAC-15")
+def test_old_directories_go_bottom_up_where_nothing_is_in_them(tmp_path: Path) -> None:
+    table = Folder(tmp_path)
+    table.file("a/b/c/dead.parquet", "d/dead.parquet", "d/e/live.parquet", "_tmp/x/dead.parquet")
+    table.log(add("d/e/live.parquet"))
+    (tmp_path / "empty" / "nested").mkdir(parents=True)
+    (tmp_path / "fresh").mkdir()
+    table.file("writing/now.parquet", days=0)
+    for path in ("a/b/c", "a/b", "a", "d", "d/e", "empty/nested", "empty", "writing", "_tmp"):
+        table.touch(path, days_ago(40))
+    planned = table.survey()
+    assert set(planned.found.directories) == {"a", "a/b", "a/b/c", "empty", "empty/nested"}
+    # Somebody is quicker: what is no longer empty stays, with all above it.
+    table.file("a/late.parquet", days=0)
+    result = _apply(table, planned)
+    assert result.directories == 4
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_dir()}
+    assert left == {"a", "d", "d/e", "writing", "fresh", "_tmp", "_tmp/x", LOG}
+
+
+@pytest.mark.conformance("VAC-15")
+def test_a_directory_that_has_just_changed_stays(tmp_path: Path) -> None:
+    table = Folder(tmp_path)
+    table.file("p=1/dead.parquet")
+    planned = table.survey()
+    assert planned.found.directories == () and _apply(table, planned).deleted == 1
+    assert (tmp_path / "p=1").is_dir()
+
+
+def _apply(table: Folder, planned: vacuum.Survey) -> VacuumResult:
+    """On a disk, whose clock is the real one: only the clock of the check is set."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CLOCK_CHECK, lambda *_, **__: None)
+        return vacuum.apply(table.open(), planned.plan, now=table.now, surveyed=planned)
+
+
+@pytest.mark.conformance("VAC-17")
+def test_a_file_that_has_changed_since_it_was_listed_stays(tmp_path: Path) -> None:
+    table = Folder(tmp_path)
+    table.file("a.parquet", "b.parquet", "c.parquet")
+    planned = table.survey()
+    table.file("a.parquet", data=b"of another size")
+    table.file("b.parquet", days=39)
+    result = _apply(table, planned)
+    assert table.files() == {"a.parquet", "b.parquet"} and result.status == "partly"
+    assert all("has changed" in failure for failure in result.failures)

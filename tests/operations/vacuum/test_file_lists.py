@@ -1,0 +1,171 @@
+"""File lists from other sources than a listing: the mode `lite` and inventories; and the report."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from vacuum_tables import Folder, paths_of
+from verbs.vacuum_cases import VECTOR, Stubborn, removed
+
+from delta_maintenance.errors import InvalidRequestError, RefusedError, StorageError
+from delta_maintenance.operations.vacuum.report import write_report
+from delta_maintenance.testing.actions import (
+    add,
+    cdc,
+    commit_info,
+    deletion_vector,
+    features,
+    metadata,
+    protocol,
+)
+from delta_maintenance.testing.table_builder import LOG, TableBuilder
+
+# By the log alone
+
+
+@pytest.mark.conformance("VAC-18")
+def test_the_mode_lite_names_each_file_once_and_goes_on_where_it_ended() -> None:
+    """deltalake 1.6.6 leaves deletion vectors, and names a path twice (D10)."""
+    first = [features("deletionVectors"), metadata()]
+    table = Folder(first=first)
+    table.log(
+        add("a.parquet"), add("b.parquet", dv=deletion_vector()), cdc("_change_data/c.parquet")
+    )
+    table.log(removed("a.parquet", 35), days=35)
+    table.log(add("a.parquet"), days=34)
+    table.log(removed("a.parquet", 30), removed("b.parquet", 30, dv=deletion_vector()), days=30)
+    last = table.log(add("e.parquet"), days=25)
+    table.log(removed("e.parquet", 2), days=2)
+    table.file("a.parquet", "b.parquet", VECTOR, "_change_data/c.parquet", "e.parquet", "x.parquet")
+    planned = table.survey(mode="lite")
+    assert paths_of(planned) == {"a.parquet", "b.parquet", VECTOR, "_change_data/c.parquet"}
+    assert (planned.plan.first_commit, planned.plan.last_commit) == (0, last)
+    assert any("never were in the table" in note for note in planned.plan.notes)
+    assert table.vacuum(planned).deleted == 4
+    info = json.loads(table.read("_last_vacuum_info"))
+    assert info == {"latestCommitVersionOutsideOfRetentionWindow": last}
+    again = table.survey(mode="lite")
+    assert again.plan.last_commit is None and "no commit" in again.plan.reason
+    table.now += timedelta(days=6)
+    later = table.survey(mode="lite")
+    assert paths_of(later) == {"e.parquet"} and later.plan.first_commit == last + 1
+    assert table.files() == {"e.parquet", "x.parquet"}
+
+
+@pytest.mark.conformance("VAC-18")
+def test_the_mode_lite_needs_every_commit_since_the_last_one() -> None:
+    table = Folder()
+    table.log(add("a.parquet"))
+    table.log(removed("a.parquet", 30), days=30)
+    table.log(commit_info(), days=20)
+    table.checkpoint()
+    table.drop(*(f"{version:020}.json" for version in (0, 1)))
+    table.file("a.parquet")
+    for info in (None, b"{}", b"garbage", b'{"latestCommitVersionOutsideOfRetentionWindow":0}'):
+        if info is not None:
+            table.write("_last_vacuum_info", info)
+        with pytest.raises(RefusedError, match="before version 2 are gone"):
+            table.survey(mode="lite")
+    table.write("_last_vacuum_info", b'{"latestCommitVersionOutsideOfRetentionWindow":1}')
+    assert table.going(mode="lite") == {"a.parquet"}
+
+
+@pytest.mark.conformance("VAC-18")
+def test_the_mode_lite_does_not_record_what_it_could_not_delete() -> None:
+    table = Folder(Stubborn())
+    table.log(add("stuck.parquet"), add("a.parquet"))
+    table.log(removed("stuck.parquet", 30), removed("a.parquet", 30), days=30)
+    table.file("stuck.parquet", "a.parquet")
+    assert table.vacuum(mode="lite").status == "partly"
+    assert "_last_vacuum_info" not in table.names()
+
+
+def test_paths_of_the_log_never_lead_out_of_the_table(tmp_path: Path) -> None:
+    """Delta Spark's VACUUM LITE joins them to the root as they are."""
+    victim = tmp_path / "victim.parquet"
+    victim.write_bytes(b"x")
+    table = Folder(tmp_path / "t")
+    hostile = ["../victim.parquet", "%2e%2e/victim.parquet", "a/../../victim.parquet"]
+    hostile += [f"file:{victim}", "_delta_log/0.json", f"{LOG}/{0:020}.json", "~/x", "a\\b", "%00"]
+    table.log(*(add(path) for path in hostile))
+    table.log(*(removed(path, 30) for path in hostile), days=30)
+    planned = table.survey(mode="lite", ignore_missing_files=True)
+    assert paths_of(planned) == set() and victim.exists()
+
+
+def inventory(rows: list[tuple[str, int, bool, int]]) -> pa.Table:
+    path, length, is_dir, modified = zip(*rows, strict=True)
+    columns = {"path": path, "length": length, "isDir": is_dir, "modificationTime": modified}
+    return pa.table(columns)
+
+
+# By an inventory
+
+
+@pytest.mark.parametrize("form", ["file", "folder", "delta"])
+def test_an_inventory_says_what_may_be_there_and_the_store_what_is(
+    tmp_path: Path, form: str
+) -> None:
+    table = Folder(tmp_path / "t")
+    table.log(add("live.parquet"))
+    table.file("live.parquet", "p=1/dead one.parquet", "q/dead.parquet", "unlisted.parquet")
+    table.file("young.parquet", days=1)
+    root = tmp_path / "t"
+    rows = [
+        ("live.parquet", 1, False, 1),
+        (f"{root}/p=1/dead one.parquet", 1, False, 1),
+        (f"file:{root}/q/dead.parquet", 1, False, 1),
+        (f"{root}/p=1", 0, True, 1),
+        ("young.parquet", 1, False, 1),
+        ("gone.parquet", 1, False, 1),
+        ("/elsewhere/x.parquet", 1, False, 1),
+        (f"{LOG}/{0:020}.json", 1, False, 1),
+    ]
+    place = tmp_path / "inventory"
+    place.mkdir()
+    pq.write_table(inventory(rows[:4]), place / "a.parquet")
+    pq.write_table(inventory(rows[4:]), place / "b.parquet")
+    address = str(place)
+    if form == "file":
+        pq.write_table(inventory(rows), tmp_path / "all.parquet")
+        address = str(tmp_path / "all.parquet")
+    if form == "delta":
+        listed = TableBuilder(str(place))
+        listed.commit([protocol(), metadata(), add("a.parquet"), add("b.parquet")])
+    planned = table.survey(mode="inventory", inventory=address)
+    assert paths_of(planned) == {"p=1/dead one.parquet", "q/dead.parquet"}
+    assert {row["size"] for row in planned.found.files().to_pylist()} == {1}
+
+
+def test_an_inventory_without_a_column_is_refused(tmp_path: Path) -> None:
+    table = Folder(tmp_path / "t")
+    pq.write_table(pa.table({"path": ["a"], "isDir": [False]}), tmp_path / "i.parquet")
+    with pytest.raises(InvalidRequestError, match="no column length"):
+        table.survey(mode="inventory", inventory=str(tmp_path / "i.parquet"))
+    with pytest.raises(StorageError):
+        table.survey(mode="inventory", inventory=str(tmp_path / "none.parquet"))
+    with pytest.raises(InvalidRequestError, match="go together"):
+        table.survey(inventory="x")
+
+
+# The report
+
+
+def test_the_report_has_the_exact_list(tmp_path: Path) -> None:
+    table = Folder(tmp_path / "t")
+    table.file("a.parquet", "b/ü.parquet")
+    planned = table.survey()
+    write_report(planned.found.batches(), str(tmp_path / "report.parquet"), table=table.store)
+    rows = pq.read_table(tmp_path / "report.parquet").to_pylist()
+    assert {(row["path"], row["size"], row["reason"]) for row in rows} == {
+        ("a.parquet", 1, "unreferenced"),
+        ("b/ü.parquet", 1, "unreferenced"),
+    }
+    for place in (tmp_path / "report.parquet", tmp_path / "t" / "report.parquet"):
+        with pytest.raises(RefusedError):
+            write_report(planned.found.batches(), str(place), table=table.store)

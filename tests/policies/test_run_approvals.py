@@ -1,0 +1,83 @@
+"""Approvals and hours of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from policy_tables import Ticking, asked, run_on, statuses, worn
+
+from delta_maintenance.policies import run as run_module
+from delta_maintenance.policies.approval import Approvals, ApprovedPlan
+
+
+def test_what_needs_an_approval_waits_and_the_others_run() -> None:
+    table = worn()
+    policy_table = asked(checkpoint={"max_commits": 1}, vacuum=True, approval=["vacuum"])
+    result = run_on(table, policy_table)
+    assert statuses(result) == {"checkpoint": "done", "vacuum": "needs-approval"}
+    assert (result.status, result.exit_status) == ("done", 0)
+    assert "0.parquet" in table.files()
+    approved = run_on(
+        table, policy_table, approvals=Approvals(operations=["vacuum"]), last_runs=result.last_runs
+    )
+    assert statuses(approved)["vacuum"] == "done" and "0.parquet" not in table.files()
+
+
+def test_a_plan_is_shown_and_what_was_approved_runs_as_it_was_shown() -> None:
+    table, policy_table = worn(), asked(vacuum=True, approval=["vacuum"])
+    (shown,) = run_on(table, policy_table).outcomes
+    assert shown.status == "needs-approval" and shown.result is not None
+    assert shown.result["files"] == 1
+    plan = ApprovedPlan.of("vacuum", shown.result, planned_at=shown.started_at)
+    other = replace(plan, comes_to="something else")
+    refused = run_on(table, policy_table, approvals=Approvals(plans=[other]))
+    assert (refused.status, refused.exit_status) == ("failed", 3)
+    assert "the table has changed" in (refused.problem or "") and "0.parquet" in table.files()
+    done = run_on(table, policy_table, approvals=Approvals(plans=[plan]))
+    assert statuses(done) == {"vacuum": "done"} and "0.parquet" not in table.files()
+
+
+def test_a_plan_that_changes_nothing_asks_nobody() -> None:
+    policy_table = asked(vacuum=True, approval=["vacuum"])
+    result = run_on(worn(dead=0), policy_table)
+    assert statuses(result) == {"vacuum": "nothing-to-do"} and result.status == "done"
+    assert [run.operation for run in result.last_runs] == ["vacuum"]
+
+
+def test_a_plan_beyond_a_limit_is_not_asked_about() -> None:
+    rules = {"vacuum": True, "approval": ["vacuum"], "limits": {"max_deleted_files": 0}}
+    assert statuses(run_on(worn(), asked(**rules))) == {"vacuum": "stopped"}
+
+
+def test_what_was_asked_already_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "plan_for_approval", lambda *_, **__: pytest.fail("planned"))
+    policy_table = asked(vacuum=True, approval=["vacuum"])
+    result = run_on(worn(), policy_table, approvals=Approvals(asked=["vacuum"]))
+    assert statuses(result) == {"vacuum": "needs-approval"} and result.waits_for_approval
+
+
+def test_what_waits_for_an_approval_is_told_once() -> None:
+    rules = {"protocol": {"features": ["deletionVectors"]}, "row_tracking": True}
+    result = run_on(worn(), asked(**rules, approval=["upgrade-protocol"]))
+    assert [(o.operation, o.status) for o in result.outcomes] == [
+        ("upgrade-protocol", "needs-approval"),
+        ("backfill-row-ids", "done"),
+    ]
+
+
+def test_where_nothing_may_run_the_run_is_blocked_and_no_failure() -> None:
+    alone = run_on(worn(), asked(vacuum=True, approval=["vacuum"]))
+    assert (alone.status, alone.exit_status) == ("blocked", 0)
+    shut = run_on(worn(), asked(vacuum=True, hours={"windows": ["01:00-02:00"]}))
+    assert (shut.status, shut.exit_status, shut.outcomes) == ("blocked", 0, ())
+
+
+def test_the_hours_may_end_within_a_run() -> None:
+    clock = Ticking(timedelta(seconds=20))
+    rules = {"checkpoint": {"max_commits": 1}, "fsck": True}
+    hours = {"windows": ["12:00-12:01"]}
+    result = run_on(worn(), asked(**rules, hours=hours), now=clock)
+    assert statuses(result) == {"fsck": "done"}
+    assert result.after is not None and result.after.status == "blocked"

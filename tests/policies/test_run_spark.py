@@ -1,0 +1,82 @@
+"""Operations of a run that are submitted to Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from policy_tables import asked, run_on, worn
+from vacuum_tables import NOW, Folder
+
+from delta_maintenance.operations import vacuum
+from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.policies.models import AssessedOperation
+from delta_maintenance.testing.actions import add, features, metadata
+
+
+def test_what_is_for_spark_is_submitted_with_its_options() -> None:
+    submitted: list[tuple[PolicyTable, AssessedOperation]] = []
+
+    def submit(table: PolicyTable, operation: AssessedOperation) -> Mapping[str, Any]:
+        submitted.append((table, operation))
+        return {"table": table.uri, "version": 13, "status": "vacuumed", "end_version": 13}
+
+    policy_table = asked(vacuum=True, engine={"prefer": "spark"})
+    result = run_on(worn(), policy_table, submit=submit)
+    assert [(t, o.operation, o.options.engine) for t, o in submitted] == [
+        (policy_table, "vacuum", "spark")
+    ]
+    (outcome,) = result.outcomes
+    assert (outcome.engine, outcome.status, outcome.commits) == ("spark", "done", 1)
+
+
+def test_what_only_its_plan_sends_to_spark_is_submitted_too() -> None:
+    asked_for: list[Any] = []
+
+    def submit(table: PolicyTable, operation: AssessedOperation) -> Mapping[str, Any]:
+        asked_for.append(operation.options.engine)
+        return {"table": table.uri, "version": 15, "status": "enabled", "num_commits": 3}
+
+    table = Folder(first=[features(writer_only=("rowTracking", "domainMetadata")), metadata()])
+    table.log(add("without-statistics.parquet"))
+    rules = {"row_tracking": True, "engine": {"spark_files": 1}}
+    result = run_on(table, asked(**rules), submit=submit)
+    assert asked_for[:1] == ["spark"] and result.outcomes[0].engine == "spark"
+
+
+@pytest.mark.parametrize(
+    ("limits", "jobs", "status"),
+    [
+        ({}, [False], "done"),
+        ({"max_deleted_files": 10}, [True, False], "done"),
+        ({"max_deleted_files": 9}, [True], "stopped"),
+        ({"max_deleted_bytes": 999}, [True], "stopped"),
+        ({"max_deleted_share": 0.1}, [True, False], "done"),
+    ],
+)
+def test_what_spark_would_delete_is_held_against_limits_before(
+    limits: dict[str, Any], jobs: list[bool], status: str
+) -> None:
+    planned: list[bool] = []
+    worn_table = worn()
+    plan = vacuum.plan(worn_table.open().snapshot(), now=NOW).to_json()
+
+    def submit(
+        table: PolicyTable, operation: AssessedOperation, *, plan_only: bool = False
+    ) -> Mapping[str, Any]:
+        planned.append(plan_only)
+        if plan_only:
+            return {**plan, "files": 10, "bytes": 1000}
+        return {"table": table.uri, "version": 13, "status": "vacuumed", "end_version": 13}
+
+    policy_table = asked(vacuum=True, engine={"prefer": "spark"}, limits=limits)
+    result = run_on(worn_table, policy_table, submit=submit)
+    assert planned == jobs
+    assert result.outcomes[0].status == status and result.outcomes[0].engine == "spark"
+
+
+def test_without_anybody_to_submit_to_what_is_for_spark_fails_with_the_remedy() -> None:
+    result = run_on(worn(), asked(vacuum=True, engine={"prefer": "spark"}))
+    assert (result.status, result.exit_status) == ("failed", 2)
+    assert "orchestrator" in (result.problem or "")

@@ -1,0 +1,99 @@
+"""The health page within Airflow's own application, and the elements of its pages."""
+
+from __future__ import annotations
+
+import asyncio
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import httpx
+from assessed_tables import NOW
+
+from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance_airflow.health_page.known_tables import PolicyFile
+from delta_maintenance_airflow.plugin import URL_PREFIX, HealthPage
+
+POLICY = """\
+version: 1
+tables:
+  - {name: orders, uri: s3://lake/sales/orders, owner: sales, tags: [gold]}
+  - {name: never, uri: s3://lake/sales/never}
+  - {name: lake, pattern: "s3://lake/bronze/**", owner: platform}
+"""
+
+
+class Site:
+    """Airflow's application with our page, as one user after another sees it."""
+
+    def __init__(self, store: AssessmentStore, policy: Path) -> None:
+        from delta_maintenance_airflow.health_page.app import create_app
+
+        self.store, self.policy = store, policy
+        self.page = HealthPage()
+        self.app = airflow_with(self.page)
+        self.page._app = create_app(
+            lambda: self.store, PolicyFile(str(self.policy)), now=lambda: NOW
+        )
+
+    def get(
+        self,
+        path: str,
+        *,
+        role: str | None = "viewer",
+        cookie: str | None = None,
+        method: str = "GET",
+    ) -> httpx.Response:
+        """The response for a user of this role; without a role, for a user who is not signed in."""
+        headers = {} if role is None else {"Authorization": f"Bearer {token(role)}"}
+        if cookie is not None:
+            headers["Cookie"] = f"_token={cookie}"
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
+                return await client.request(method, f"{URL_PREFIX}{path}", headers=headers)
+
+        return asyncio.run(ask())
+
+
+def airflow_with(page: HealthPage) -> Any:
+    """Airflow's application, of which only the mounts and the authentication take part."""
+    from airflow.api_fastapi.app import init_auth_manager
+    from fastapi import FastAPI
+
+    app = FastAPI()
+    init_auth_manager(app)
+    app.mount(URL_PREFIX, page)
+    return app
+
+
+def token(role: str) -> str:
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    user = SimpleAuthManagerUser(username="somebody", role=role if role != "none" else None)
+    signed: str = get_auth_manager().generate_jwt(user)
+    return signed
+
+
+class Elements(HTMLParser):
+    """The elements of a page, as a browser would find them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    @classmethod
+    def of(cls, page: str) -> Elements:
+        parser = cls()
+        parser.feed(page)
+        parser.close()
+        return parser
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.started.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data

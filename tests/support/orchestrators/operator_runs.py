@@ -1,0 +1,40 @@
+"""Tasks of every operator in DagRuns of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, Param
+from operator_cases import CASES, Case
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.verb)
+
+
+def task(case: Case, *, name: str | None = None, **arguments: Any) -> Any:
+    """A task on the table that bears its name, below the parameter `root`."""
+    given = {"table_uri": f"{{{{ params.root }}}}/{case.verb}", **case.arguments, **arguments}
+    return case.operator(task_id=(name or case.verb).replace("-", "_"), **given)
+
+
+def dag_of(root: Path, *tasks: Callable[[], Any], **options: Any) -> DAG:
+    with DAG(
+        "every_operator",
+        schedule=None,
+        start_date=START,
+        render_template_as_native_obj=True,
+        default_args={"retries": 1, "retry_delay": timedelta(0)},
+        params={
+            "root": Param(str(root), type="string"),
+            "plan_only": Param(False, type="boolean"),
+            "feature": Param("deletionVectors", type="string"),
+        },
+        **options,
+    ) as dag:
+        for make in tasks:
+            make()
+    return dag

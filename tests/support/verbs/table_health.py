@@ -1,0 +1,25 @@
+"""Health of tables, and tombstones of files that are gone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from vacuum_tables import NOW, days_ago
+
+from delta_maintenance.operations.health import TableHealth, measure
+from delta_maintenance.testing.actions import remove
+from delta_maintenance.testing.table_builder import TableBuilder
+
+DAY = timedelta(days=1)
+
+
+def health(table: TableBuilder, **options: Any) -> TableHealth:
+    """The health at the tests' instant."""
+    return measure(table.open().snapshot(), now=NOW, **options)
+
+
+def gone(path: str, days: float, size: int | None = None, **fields: Any) -> dict[str, Any]:
+    """A remove of so many days ago that vouches for its size."""
+    told = {} if size is None else {"size": size, "extendedFileMetadata": True}
+    return remove(path, deletionTimestamp=days_ago(days), **told, **fields)
