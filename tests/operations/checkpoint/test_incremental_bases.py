@@ -6,6 +6,7 @@ import json
 from datetime import timedelta
 from typing import Any, BinaryIO
 
+import pyarrow as pa
 import pytest
 from checkpointing import LOG, NOW, write
 from verbs.incremental_checkpoints import (
@@ -93,14 +94,28 @@ def test_sidecars_of_others_that_lack_statistics_are_not_taken_over() -> None:
         for row in rows:
             if row is not None:
                 del row["stats"]
-        import pyarrow as pa
-
         kept = [f for f in columns.schema.field("add").type if f.name != "stats"]
         return columns.set_column(0, "add", pa.array(rows, pa.struct(kept)))
 
     table.v2_checkpoint(sidecars=2, reshape=without_stats)
     table.commit([add("new")])
     assert "have no stats " in planned(table).reason
+
+
+def test_sidecars_whose_file_actions_are_no_structs_are_not_taken_over() -> None:
+    table = begun()
+
+    def as_text(columns: Any) -> Any:
+        texts = [None if row is None else "text" for row in columns["add"].to_pylist()]
+        return columns.set_column(0, "add", pa.array(texts))
+
+    table.v2_checkpoint(sidecars=2, reshape=as_text)
+    table.commit([add("new")])
+    plan = planned(table)
+    assert not plan.incremental and "has no fields" in plan.reason
+    result = write(table.open(), per_sidecar=10)
+    assert (result.incremental, result.num_files) == (False, 41)
+    require_sound(table, result)
 
 
 @pytest.mark.conformance("CKPT-30")
