@@ -25,16 +25,12 @@ VERBS_PER_CASE = 3
 class Case:
     """The case of one seed."""
 
-    seed: int
     told: str
     findings: Sequence[Finding]
 
     def lines(self) -> list[str]:
         """A report for people: one line per finding."""
-        return [
-            f"seed {self.seed}: {f.verb}: {f.what} | {f.detail} | {self.told}"
-            for f in self.findings
-        ]
+        return [f"{f.verb}: {f.what} | {f.detail} | {self.told}" for f in self.findings]
 
 
 def play(seed: int, candidates: list[Files], *, verbs: int = VERBS_PER_CASE) -> Case:
@@ -54,7 +50,7 @@ def play(seed: int, candidates: list[Files], *, verbs: int = VERBS_PER_CASE) -> 
             mutated.put_into(MemoryStore(address))
             stack.callback(memory._NAMED.pop, f"fuzz-{seed}", None)
         findings = [finding for verb in chosen for finding in run_verb(verb, address, chance)]
-    return Case(seed, f"{table.name}: {told}", findings)
+    return Case(f"{table.name}: {told}", findings)
 
 
 def _is_clean(path: str) -> bool:
