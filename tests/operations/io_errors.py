@@ -120,12 +120,8 @@ def tells(ended: Ended) -> bool:
         return True
     # A file under way is named by the name that it is to have.
     name = re.sub(r"^\.(.*)\.[^.]*\.tmp$", r"\1", os.path.basename(ended.path))
-    told = [line for line in lines if "Input/output error" in line]
-    return (
-        ended.status == 1
-        and any("repair the file system" in line for line in told)
-        and any(name in line for line in told)
-    )
+    told = [line for line in lines if "Input/output error" in line and "run again" in line]
+    return ended.status == 1 and any(name in line for line in told)
 
 
 _open = ExitStack()

@@ -241,9 +241,13 @@ class LocalStore(Store):
     @contextmanager
     def _directory(self, segments: list[str], *, create: bool = False) -> Iterator[int]:
         """A descriptor of a directory, reached step by step without following a link."""
-        if create and not os.path.isdir(self._base):
+        try:
+            here = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            if not create:
+                raise
             os.makedirs(self._base, exist_ok=True)
-        here = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY)
+            here = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for depth, segment in enumerate(segments, start=1):
                 below = self._enter(here, segment, "/".join(segments[:depth]), create=create)
