@@ -39,7 +39,7 @@ def play(seed: int, candidates: list[Files], *, verbs: int = VERBS_PER_CASE) -> 
     table = pick(candidates, chance)
     contents, told = mutate(table, chance)
     chosen = chance.sample(sorted(VERBS), min(verbs, len(VERBS)))
-    mutated = Files(table.name, contents)
+    mutated = Files(table.name, contents, table.recent)
     with ExitStack() as stack:
         if chance.random() < 0.1 or not all(map(_is_clean, contents)):
             root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-")))
