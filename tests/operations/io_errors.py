@@ -120,8 +120,10 @@ def tells(ended: Ended) -> bool:
         return True
     # A file under way is named by the name that it is to have.
     name = re.sub(r"^\.(.*)\.[^.]*\.tmp$", r"\1", os.path.basename(ended.path))
-    told = [line for line in lines if "Input/output error" in line and "run again" in line]
-    return ended.status == 1 and any(name in line for line in told)
+    told = [line for line in lines if "Input/output error" in line and name in line]
+    # A file is there, but perhaps not after a crash: that commit has an unknown outcome.
+    remedy = "run again" if ended.status == 1 else "look whether it is there before running again"
+    return ended.status in (1, 4) and any(remedy in line for line in told)
 
 
 _open = ExitStack()
