@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.fuzz.mutations import mutate
+from tests.fuzz.rows import rows_of
 from tests.fuzz.tables import Files, pick
 from tests.fuzz.verbs import VERBS, Finding, run_verb
 
@@ -49,7 +50,16 @@ def play(seed: int, candidates: list[Files], *, verbs: int = VERBS_PER_CASE) -> 
             address = f"memory://fuzz-{seed}/table"
             mutated.put_into(MemoryStore(address))
             stack.callback(memory._NAMED.pop, f"fuzz-{seed}", None)
-        findings = [finding for verb in chosen for finding in run_verb(verb, address, chance)]
+        findings = []
+        before = rows_of(address) if table.has_rows else None
+        for verb in chosen:
+            findings += run_verb(verb, address, chance)
+            if before is not None and (after := rows_of(address)) != before:
+                # A repair replaces checkpoints with other files than the commits have.
+                if verb != "fsck --repair":
+                    change = "cannot be read" if after is None else f"were {before}, are {after}"
+                    findings.append(Finding(verb, "the rows changed", change))
+                before = after
     return Case(f"{table.name}: {told}", findings)
 
 

@@ -39,6 +39,11 @@ class Files:
     recent: frozenset[str] = frozenset()
     """The files that were written just now. The others are old."""
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether its data files can be read."""
+        return bool(self.recent)
+
     def put_into(self, store: MemoryStore) -> None:
         """Writes every file; commits are one minute apart and long ago."""
         for path, data in sorted(self.contents.items()):

@@ -118,8 +118,8 @@ def tells(ended: Ended) -> bool:
         return False
     if ended.status == 0:
         return True
-    # A file under way is named by the name that it is to have.
-    name = re.sub(r"^\.(.*)\.[^.]*\.tmp$", r"\1", os.path.basename(ended.path))
+    # A file under way is named by the name that it is to have, as a checksum of Hadoop is.
+    name = re.sub(r"^\.(.*)\.([^.]*\.tmp|crc)$", r"\1", os.path.basename(ended.path))
     told = [line for line in lines if "Input/output error" in line and name in line]
     # A file is there, but perhaps not after a crash: that commit has an unknown outcome.
     remedy = "run again" if ended.status == 1 else "look whether it is there before running again"
