@@ -394,6 +394,18 @@ def test_sidecars_of_others_that_lack_statistics_are_not_taken_over() -> None:
     assert "have no stats " in planned(table).reason
 
 
+def test_sidecars_whose_adds_are_no_structs_are_not_taken_over() -> None:
+    table = begun()
+
+    def as_text(columns: Any) -> Any:
+        return columns.set_column(0, "add", [["text"] * columns.num_rows])
+
+    table.v2_checkpoint(sidecars=2, reshape=as_text)
+    table.commit([add("new")])
+    assert "have no stats " in planned(table).reason
+    require_sound(table, write(table.open(), per_sidecar=10))
+
+
 @pytest.mark.conformance("CKPT-30")
 def test_a_damaged_filter_costs_a_search_and_no_file() -> None:
     table = based()
