@@ -389,7 +389,7 @@ def _edited(data: bytes, chance: random.Random, change: Callable[[Any], None]) -
     at = chance.choice([n for n, line in enumerate(found) if line.strip()] or [0])
     try:
         document = json.loads(found[at])
-    except ValueError:
+    except (ValueError, RecursionError):
         return bit_flips(data, chance)
     inner = _texts_with_json(document) if chance.random() < 0.35 else []
     if inner:
