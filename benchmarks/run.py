@@ -20,6 +20,7 @@ from benchmarks import (
     dagster_figures,
     figures,
     fsspec_figures,
+    guard_figures,
     rewrite_figures,
 )
 from benchmarks.measure import ProcessFailed, Spread
@@ -28,6 +29,7 @@ from benchmarks.outcome import Outcome, Settings
 FIGURES = {
     **figures.FIGURES,
     **fsspec_figures.FIGURES,
+    **guard_figures.FIGURES,
     **rewrite_figures.FIGURES,
     **dag_parsing.FIGURES,
     **dagster_figures.FIGURES,

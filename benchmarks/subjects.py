@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 
 def checkpoint_deltalake(table: str) -> dict[str, object]:
@@ -89,6 +90,33 @@ def files_by_store(store: str, table: str) -> dict[str, object]:
     return {"version": snapshot.version, "files": files.num_rows, "seconds": seconds}
 
 
+def files_by_limits(kind: str, table: str) -> dict[str, object]:
+    from delta_maintenance import open_table
+    from delta_maintenance.table.read import checkpoint_reader
+
+    if kind == "unlimited":
+        checkpoint_reader.open_footer = _footer  # type: ignore[assignment]  # the peer
+        checkpoint_reader.guarded_batches = _batches  # type: ignore[assignment]  # the peer
+    snapshot = open_table(table).snapshot()
+    return {"version": snapshot.version, "files": snapshot.live_files().num_rows}
+
+
+def _footer(source: Any, limits: object) -> tuple[Any, Any]:
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    return file.metadata, file.schema_arrow
+
+
+def _batches(
+    source: Any, metadata: Any, *, row_groups: list[int], columns: list[str], limits: object
+) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(source, metadata=metadata, coerce_int96_timestamp_unit="us")
+    yield from file.iter_batches(batch_size=1 << 17, row_groups=row_groups, columns=columns)
+
+
 def vacuum_deltalake(table: str) -> dict[str, object]:
     from deltalake import DeltaTable
 
@@ -136,6 +164,7 @@ _SUBJECTS: dict[str, Callable[..., dict[str, object]]] = {
     "files-ours": files_ours,
     "files-deltalake": files_deltalake,
     "files-by-store": files_by_store,
+    "files-by-limits": files_by_limits,
     "vacuum-deltalake": vacuum_deltalake,
     "optimize-deltalake": optimize_deltalake,
     "import-ours": import_ours,

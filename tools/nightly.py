@@ -68,6 +68,7 @@ PARTS = {
             "DELTA_MAINTENANCE_PLAY": "all",
             "DELTA_MAINTENANCE_SEEDS": "300",
             "DELTA_MAINTENANCE_KILLS": "50",
+            "DELTA_MAINTENANCE_IO_ERRORS": "20",
         },
     ),
     "fuzz": Part(command=("make", "fuzz")),

@@ -59,7 +59,7 @@ def mutate(files: Files, chance: random.Random) -> tuple[Mutated, str]:
             break
         path = _some_file(mutated, chance)
         how = chance.choice(_ways(path))
-        changed = how(mutated[path], chance)
+        changed = _like(path, mutated, chance) if how is swap else how(mutated[path], chance)
         told.append(f"{how.__name__} of {path!r}")
         if changed is None:
             del mutated[path]
@@ -77,7 +77,9 @@ def _some_file(mutated: Mutated, chance: random.Random) -> str:
     others = sorted(path for path in mutated if not path.startswith(f"{LOG}/"))
     # Checkpoints are few among commits, but use most of the decoders.
     checkpoints = [path for path in of_log if "checkpoint" in path or "_sidecars" in path]
-    for kind, share in ((checkpoints, 0.4), (of_log, 0.85), (others, 1)):
+    # Where rows can be read, and journals of rewrites, their files are damaged more often.
+    shares = (0.2, 0.5) if any("/" in path for path in others) else (0.4, 0.85)
+    for kind, share in zip((checkpoints, of_log, others), (*shares, 1), strict=True):
         if kind and chance.random() < share:
             return chance.choice(kind)
     return chance.choice(of_log or others)
@@ -87,11 +89,13 @@ Way = Callable[[bytes, random.Random], bytes | None]
 
 
 def _ways(path: str) -> list[Way]:
-    ways: list[Way] = [bit_flips, truncation, zeroes, insertion, other_bytes, *[deletion][:1]]
+    ways: list[Way] = [bit_flips, truncation, zeroes, insertion, other_bytes, swap]
+    ways += [deletion][:1]
     if path.endswith(".parquet"):
         return [*ways, *(columns, columns, cells, cells, cells, bomb, encryption, footer_flips)]
-    if path.startswith(LOG):
-        return [*ways, *(values,) * 8, keys, keys, spaces, nesting, crowd, lines, lines, escapes]
+    if path.startswith(LOG) or path.endswith(".json"):
+        special = (spaces, nesting, crowd, lines, lines, escapes, vectors, vectors)
+        return [*ways, *(values,) * 8, keys, keys, *special]
     return ways
 
 
@@ -139,6 +143,45 @@ def other_bytes(data: bytes, chance: random.Random) -> bytes:
 
 def deletion(data: bytes, chance: random.Random) -> None:
     return None
+
+
+def swap(data: bytes, chance: random.Random) -> bytes:
+    """Stands for the content of another file of the table, of the same kind."""
+    return data
+
+
+def _like(path: str, mutated: Mutated, chance: random.Random) -> bytes:
+    suffix = path.rpartition(".")[2]
+    return mutated[chance.choice([other for other in sorted(mutated) if other.endswith(suffix)])]
+
+
+def vectors(data: bytes, chance: random.Random) -> bytes:
+    """Gives a file action another deletion vector, or changes the one that it has."""
+
+    def change(document: Any) -> None:
+        actions = [
+            place[0][place[1]]
+            for place in _places(document)
+            if place[1] in ("add", "remove") and isinstance(place[0][place[1]], dict)
+        ]
+        if not actions:
+            return
+        action = chance.choice(actions)
+        old = action.get("deletionVector")
+        vector = old if isinstance(old, dict) else {}
+        vector = vector or {"storageType": "i", "pathOrInlineDv": "", "cardinality": 1}
+        for _ in range(chance.choice((1, 2, 5))):
+            name = chance.choice(
+                ("storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality")
+            )
+            vector[name] = chance.choice(
+                {"storageType": ("u", "i", "p", "x", None), "pathOrInlineDv": TEXTS}.get(
+                    name, NUMBERS
+                )
+            )
+        action["deletionVector"] = vector
+
+    return _edited(data, chance, change)
 
 
 def values(data: bytes, chance: random.Random) -> bytes:
@@ -346,7 +389,7 @@ def _edited(data: bytes, chance: random.Random, change: Callable[[Any], None]) -
     at = chance.choice([n for n, line in enumerate(found) if line.strip()] or [0])
     try:
         document = json.loads(found[at])
-    except ValueError:
+    except (ValueError, RecursionError):
         return bit_flips(data, chance)
     inner = _texts_with_json(document) if chance.random() < 0.35 else []
     if inner:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from unittest import mock
 
+import pyarrow as pa
+from rewrites.data_files import ROW_TRACKING, field, inline_vector, parquet, schema_string
+
+from delta_maintenance import clock
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.operations import optimize
 from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.testing import actions as log
+from delta_maintenance.testing.fault_store import SimulatedCrash
 from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 
 _MOST_BYTES = 400_000
@@ -26,12 +36,19 @@ class Files:
     name: str
     contents: Mapping[str, bytes]
     """By path relative to the root."""
+    recent: frozenset[str] = frozenset()
+    """The files that were written just now. The others are old."""
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether its data files can be read."""
+        return bool(self.recent)
 
     def put_into(self, store: MemoryStore) -> None:
         """Writes every file; commits are one minute apart and long ago."""
         for path, data in sorted(self.contents.items()):
-            age = _age(path)
-            store.now_ms = lambda age=age: EPOCH_MS + age
+            written = self._written_ms(path)
+            store.now_ms = lambda written=written: written
             store.put(path, data)
 
     def write_below(self, root: Path) -> None:
@@ -41,8 +58,11 @@ class Files:
             os.makedirs(os.path.dirname(place), exist_ok=True)
             with open(place, "wb") as file:
                 file.write(data)
-            instant = (EPOCH_MS + _age(path)) / 1000
+            instant = self._written_ms(path) / 1000
             os.utime(place, (instant, instant))
+
+    def _written_ms(self, path: str) -> int:
+        return epoch_millis(clock.now()) if path in self.recent else EPOCH_MS + _age(path)
 
 
 def tables(corpus: Path) -> list[Files]:
@@ -79,13 +99,16 @@ def _age(path: str) -> int:
     return -60 * _DAY_MS + min(version, 10_000) * MINUTE_MS
 
 
-def _files(name: str, build: object) -> Files:
+def _files(name: str, build: Callable[[TableBuilder], Collection[str]]) -> Files:
     builder = TableBuilder()
-    assert callable(build)
-    build(builder)
+    recent = frozenset(build(builder))
+    contents = {path: builder.store.read(path) for path in _paths(builder)}
+    return Files(name, contents, recent)
+
+
+def _paths(builder: TableBuilder) -> set[str]:
     (batch,) = MemoryStore.list_tree(builder.store)
-    paths = batch["path"].to_pylist()
-    return Files(name, {path: builder.store.read(path) for path in paths})
+    return set(batch["path"].to_pylist())
 
 
 def _begin(table: TableBuilder, *features: str, writer_only: tuple[str, ...] = ()) -> None:
@@ -120,7 +143,7 @@ def _write(table: TableBuilder, number: int, **fields: object) -> None:
     )
 
 
-def _plain(table: TableBuilder) -> None:
+def _plain(table: TableBuilder) -> Collection[str]:
     _begin(table)
     for number in range(1, 7):
         _write(table, number, tags={"k": "v"})
@@ -130,9 +153,10 @@ def _plain(table: TableBuilder) -> None:
     table.hint(5)
     table.checksum(6, {"tableSizeBytes": 20, "numFiles": 2, "numMetadata": 1, "numProtocol": 1})
     table.write("_last_vacuum_info", b'{"latestCommitVersionOutsideOfRetentionWindow":1}')
+    return ()
 
 
-def _v2(table: TableBuilder) -> None:
+def _v2(table: TableBuilder) -> Collection[str]:
     _begin(table, "v2Checkpoint", "deletionVectors", writer_only=("appendOnly", "invariants"))
     for number in range(1, 5):
         _write(table, number, dv=log.deletion_vector() if number == 4 else None)
@@ -140,15 +164,78 @@ def _v2(table: TableBuilder) -> None:
     other = "00000000-0000-4000-8000-111111111111"
     table.v2_checkpoint(4, encoding="parquet", sidecars=1, uuid=other)
     table.hint(4)
+    return ()
 
 
-def _tracked(table: TableBuilder) -> None:
+def _tracked(table: TableBuilder) -> Collection[str]:
     names = ("appendOnly", "invariants", "domainMetadata", "rowTracking", "inCommitTimestamp")
     _begin(table, "columnMapping", writer_only=names)
     table.commit([log.domain("delta.rowTracking", '{"rowIdHighWaterMark":11}')])
     for number in range(2, 5):
         _write(table, number, baseRowId=3 * number, defaultRowCommitVersion=number)
     table.checkpoint(3)
+    return ()
 
 
-_BUILDERS = {"hand-plain": _plain, "hand-v2": _v2, "hand-tracked": _tracked}
+def _rows(table: TableBuilder) -> Collection[str]:
+    """Data files with rows and vectors, and the journal of a rewrite that was killed."""
+    names = ("appendOnly", "invariants", "domainMetadata", "rowTracking")
+    configuration = {
+        **ROW_TRACKING,
+        "delta.checkpointPolicy": "v2",
+        # Checkpoints of versions whose retention ends soon are not incremental.
+        "delta.logRetentionDuration": "interval 9999 days",
+    }
+    fields = [field("id", "long"), field("name", "string"), field("part", "string")]
+    table.commit(
+        [
+            log.commit_info("CREATE"),
+            log.features("v2Checkpoint", "deletionVectors", writer_only=names),
+            log.metadata(
+                schemaString=schema_string(*fields),
+                partitioned_by=["part"],
+                configuration=configuration,
+            ),
+        ]
+    )
+    for number in range(8):
+        rows = {"id": range(5 * number, 5 * number + 5), "name": [f"n{number}", None, "", "x", "y"]}
+        data = parquet(pa.table(rows))
+        path = f"part=p{number % 2}/part-{number:05}-c000.snappy.parquet"
+        table.store.put(path, data)
+        given = {
+            "partitionValues": {"part": f"p{number % 2}"},
+            "stats": '{"numRecords":5}',
+            "size": len(data),
+            "baseRowId": 5 * number,
+            "defaultRowCommitVersion": number + 1,
+        }
+        mark = json.dumps({"rowIdHighWaterMark": 5 * number + 4})
+        vector = inline_vector((1, 3)) if number in (2, 5) else None
+        lines = [log.add(path, dv=vector, **given), log.domain("delta.rowTracking", mark)]
+        table.commit([log.commit_info("WRITE"), *lines])
+        if number == 5:
+            table.v2_checkpoint(6, encoding="parquet", sidecars=3)
+            table.hint(6)
+    return _killed_rewrite(table)
+
+
+def _killed_rewrite(table: TableBuilder) -> set[str]:
+    before = _paths(table)
+    options = optimize.OptimizeOptions(min_files=2)
+    now = clock.now()
+    planned = optimize.plan(table.open().snapshot(), options, now=now)
+    with mock.patch.object(Transaction, "commit", side_effect=SimulatedCrash):
+        try:
+            optimize.apply(table.open(), planned, now=lambda: now)
+        except SimulatedCrash:
+            return _paths(table) - before
+    raise AssertionError("nothing was committed")
+
+
+_BUILDERS: Mapping[str, Callable[[TableBuilder], Collection[str]]] = {
+    "hand-plain": _plain,
+    "hand-v2": _v2,
+    "hand-tracked": _tracked,
+    "hand-rows": _rows,
+}

@@ -21,7 +21,7 @@ _SLICES = 10
 def test_any_damage_ends_in_one_of_our_errors(part: int, corpus: Path) -> None:
     candidates = tables(corpus)
     findings = [
-        line
+        f"seed {seed}: {line}"
         for seed in range(part, CASES, _SLICES)
         for line in play(seed, candidates, verbs=1).lines()
     ]

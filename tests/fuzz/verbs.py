@@ -23,6 +23,7 @@ MEMORY = 700 << 20
 """Bytes of memory that a verb may use for a small table, whatever its files contain."""
 SECONDS = 20.0
 """Of CPU time."""
+_USAGE = 2
 _MOST_RINGS = 10
 """How often work that has hardly begun is given more time."""
 LONGEST_LINE = 1024 + len("delta-maintenance: warning: ")
@@ -33,20 +34,26 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "history": (),
     "health": (),
     "checkpoint": (),
+    "checkpoint --incremental always": (),
+    "checkpoint --kind v2-parquet": ("--actions-per-sidecar", "2"),
     "compact-log": ("--commits-per-file", "2", "--partial"),
     "clean-log": (),
     "vacuum": ("--ignore-missing-files",),
     "fsck": (),
     "fsck --deep": (),
     "fsck --repair": (),
-    "backfill-row-ids": ("--other-writers", "conditional-put"),
-    "upgrade-protocol": ("--feature", "deletionVectors", "--other-writers", "conditional-put"),
+    "backfill-row-ids": ("--other-writers", "conditional_put"),
+    "upgrade-protocol": ("--feature", "deletionVectors", "--other-writers", "conditional_put"),
     "set-properties": (
         *("--set", "delta.enableChangeDataFeed=true", "--set", "delta.appendOnly=false"),
-        *("--other-writers", "conditional-put"),
+        *("--other-writers", "conditional_put"),
     ),
-    "drop-feature": ("--feature", "deletionVectors", "--other-writers", "conditional-put"),
-    "add-constraint": ("positive", "id > 0", "--other-writers", "conditional-put"),
+    "drop-feature": ("--feature", "deletionVectors", "--other-writers", "conditional_put"),
+    "optimize": ("--min-files", "2", "--other-writers", "conditional_put"),
+    "optimize --full --int96 --other-codecs": ("--deleted-percent", "0"),
+    "purge": ("--above-percent", "0", "--other-writers", "conditional_put"),
+    # Carried out, it would start Spark.
+    "add-constraint": ("positive", "id > 0", "--other-writers", "conditional_put", "--dry-run"),
 }
 """The verbs, each with options with which it has work to do."""
 READING = frozenset({"inspect", "files", "history", "health"})
@@ -93,6 +100,8 @@ def run_verb(verb: str, address: str, chance: random.Random) -> list[Finding]:
                 raise
             findings.append(Finding(verb, f"raises {type(error).__name__}", _trace(error)))
             status = 0
+    if status == _USAGE and not failures:
+        findings.append(Finding(verb, "the command line is wrong", err.getvalue()[:300]))
     for error in failures:
         if not isinstance(error, DeltaMaintenanceError):
             what = f"{type(error).__name__}: {error}"[:200]

@@ -265,7 +265,7 @@ class World:
         if every_version:
             versions |= set(range(len(self.ledger.states)))
         for version in sorted(versions):
-            for hidden in self._ways(paths, every_version):
+            for hidden in self._ways(paths, version, every_version):
                 self._check_version(version, hidden)
         self._checked.update(paths)
 
@@ -291,20 +291,24 @@ class World:
         yield self.oldest
         yield self.chance.randint(self.oldest, newest)
         for path in paths:
-            if path not in self._checked and (
-                match := _CHECKPOINT.fullmatch(path) or _COMPACTION.fullmatch(path)
-            ):
-                yield max(self.oldest, int(match.groups()[-1]))
+            if path not in self._checked and _last_version(path) >= 0:
+                yield max(self.oldest, _last_version(path))
 
-    def _ways(self, paths: Collection[str], every_one: bool) -> list[frozenset[str]]:
-        """Sets of files of the log that a reader does not need."""
+    def _ways(
+        self, paths: Collection[str], version: int, every_one: bool
+    ) -> Collection[frozenset[str]]:
+        """Sets of files of the log that a reader of the version does not need."""
         hints = frozenset({HINT})
         compactions = frozenset(p for p in paths if _COMPACTION.fullmatch(p))
         ways = [frozenset[str](), hints, compactions, hints | compactions]
         if f"{LOG}{0:020d}.json" in paths:
             checkpoints = frozenset(p for p in paths if _CHECKPOINT.fullmatch(p))
             ways += [checkpoints | hints, checkpoints | hints | compactions]
-        return ways if every_one else [self.chance.choice(ways)]
+        if not every_one:
+            return [self.chance.choice(ways)]
+        # Without files that are absent, or newer than the version, many of these sets are equal.
+        present = {p for p in paths if p == HINT or _last_version(p) <= version}
+        return dict.fromkeys(way & present for way in ways)
 
     def _check_version(self, version: int, hidden: frozenset[str]) -> None:
         try:
@@ -373,6 +377,12 @@ class _Witness(MemoryStore):
             f"{path} was overwritten"
         )
         super().put(path, data)
+
+
+def _last_version(path: str) -> int:
+    """The version of a checkpoint, or the last one of a compaction; -1 for other files."""
+    match = _CHECKPOINT.fullmatch(path) or _COMPACTION.fullmatch(path)
+    return int(match.groups()[-1]) if match else -1
 
 
 def is_commit(path: str) -> bool:

@@ -1,11 +1,16 @@
-"""A job that is told an address with credentials refuses it before Spark starts."""
+"""A job that is told an address with credentials refuses it before Spark starts; and the watch that
+other tests keep for secrets."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import uuid
+from pathlib import Path
 
 import pytest
 from hostile.canaries import SECRET
+from hostile.exposure import watched
 
 from delta_maintenance.spark import job
 
@@ -24,3 +29,22 @@ def test_a_job_does_not_repeat_the_credentials_in_an_address(
     assert job.main(["--spec", spec]) == 2
     said = "".join(capfd.readouterr())
     assert SECRET not in said and "credentials" in said
+
+
+def test_a_secret_in_a_process_or_a_file_would_be_seen(tmp_path: Path) -> None:
+    secret, marker = uuid.uuid4().hex, uuid.uuid4().hex
+    (tmp_path / "below").mkdir()
+    with (
+        watched([secret], [tmp_path], marker) as exposure,
+        subprocess.Popen(
+            ["sh", "-c", "read line", secret],
+            env={"TOKEN": secret, "MARKER": marker},
+            stdin=subprocess.PIPE,
+        ) as process,
+    ):
+        (tmp_path / "below" / "log").write_text(f"the key is {secret}")
+        exposure.look()
+        process.communicate(b"\n", timeout=60)
+    assert exposure.marked == {process.pid: "sh"}
+    log = tmp_path / "below" / "log"
+    assert exposure.seen == {"cmdline of sh", "environ of sh", f"file {log}"}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import shutil
+import stat
 import sys
+import uuid
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +17,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from emulators.s3_server import S3Server
+from hostile.exposure import watched
 from servers.spark_processes import Cluster
 from sidecar_rows import sidecar_rows
 from vacuum_tables import Folder
@@ -105,6 +109,47 @@ def test_executors_reach_s3_with_what_the_driver_has(
         secret[name] = public.pop(name)
     told = cluster.submit(job("s3://cluster/table", **public), "s3", secret, [py_file])
     check(told, open_table("s3://cluster/table", s3_server.storage_options), like)
+
+
+def test_the_secrets_of_a_job_are_in_no_process_list_and_no_file(
+    cluster: Cluster, py_file: str, s3_server: S3Server, tmp_path: Path
+) -> None:
+    like = neglected(tmp_path / "like")
+    s3_server.make_bucket("secrets")
+    for name in like.names():
+        s3_server.fill("secrets", [f"table/_delta_log/{name}"], like.read(name))
+    # Other tests have secrets of their own in the environments of their processes.
+    secret, marker = uuid.uuid4().hex, uuid.uuid4().hex
+    options = {**s3_server.storage_options, "AWS_SECRET_ACCESS_KEY": secret}
+    folders = [tmp_path / name for name in ("local", "events", "tmp")]
+    for folder in folders:
+        folder.mkdir()
+    environment = {
+        "SPARK_LOCAL_DIRS": str(folders[0]),
+        "TMPDIR": str(folders[2]),
+        "MARKER": marker,
+    }
+    conf = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": folders[1].as_uri(),
+        "spark.executorEnv.TMPDIR": str(folders[2]),
+        "spark.executorEnv.MARKER": marker,
+    }
+    spellings = [secret, base64.b64encode(secret.encode()).decode()]
+    with watched(spellings, [*folders, cluster.folder], marker) as exposure:
+        told = cluster.submit(
+            job("s3://secrets/table", **options), "secret", environment, [py_file], conf=conf
+        )
+    check(told, open_table("s3://secrets/table", options), like)
+    specification = cluster.folder / "secret.spec.json"
+    assert exposure.seen == {f"file {specification}"}
+    assert stat.S_IMODE(specification.stat().st_mode) == 0o600
+    # The driver and two executors are a Java and a Python each.
+    assert len(exposure.marked) >= 6, exposure.marked
+    assert "java" in exposure.marked.values()
+    names = {Path(file).name for file in exposure.files}
+    assert {"secret.log", "stderr", "secret.json"} <= names
+    assert any(Path(file).is_relative_to(folders[1]) for file in exposure.files)
 
 
 def test_a_job_that_cannot_be_done_says_why(cluster: Cluster, py_file: str, tmp_path: Path) -> None:

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from assessed_tables import assessment, fill, health, run_result
+from hostile.attacking_site import attacking_site
 from orchestrators.health_server import Server, eventually, framed, picture, signed_in, visitor
 from servers.browser import open_browser
 
 from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.testing.loopback import Reply, Request, serve
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -432,3 +434,56 @@ def test_an_empty_folder_of_assessments_says_what_to_do(
             assert page.locator("tbody tr").count() == 0
     finally:
         away.rename(folder)
+
+
+@pytest.mark.parametrize("same_site", [False, True], ids=["another host", "another port"])
+def test_a_site_that_a_user_visits_starts_nothing_and_reads_nothing(
+    server: Server, browser: Browser, same_site: bool
+) -> None:
+    before = server.ask("/dags/delta_manual/dagRuns")["total_entries"]
+    paused = server.ask("/dags/delta_manual")["is_paused"]
+    context = browser.new_context()
+    # As Airflow sets it.
+    cookie = {"name": "_token", "value": server.token, "url": server.address, "sameSite": "Lax"}
+    context.add_cookies([cookie])
+    with attacking_site(server.address, same_site=same_site) as address:
+        page = context.new_page()
+        page.goto(address)
+        page.wait_for_function("window.readAnswers !== undefined", timeout=60_000)
+        assert page.evaluate("readAnswers") == [""] * 7
+        frames = [frame.url for frame in page.frames if frame.name != "sink"]
+        assert len(frames) == 2 and not frames[1].startswith(server.address)
+    context.close()
+    assert server.ask("/dags/delta_manual/dagRuns")["total_entries"] == before
+    assert server.ask("/dags/delta_manual")["is_paused"] == paused
+
+
+def test_an_address_inside_the_network_is_shown_and_never_asked(
+    server: Server, browser: Browser
+) -> None:
+    asked: list[str] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request.target)
+        return Reply(status=200, body=b"inner")
+
+    with serve(answer) as inner:
+        uri = f"{inner}/latest/meta-data"
+        server.store.save(replace(assessment("inner", uri=uri), status="due"))
+        pages = [
+            "/?left=1&q=inner",
+            "/table?name=inner",
+            "/run?name=inner&operation=vacuum",
+        ]
+        with visitor(browser, server) as page:
+            for path in pages:
+                page.goto(f"{server.address}/delta-maintenance{path}")
+                assert "inner" in page.inner_text("main")
+            page.wait_for_selector("#field-table_uri")
+            assert page.input_value("#field-table_uri") == uri
+            assert page.locator(f'[href^="{inner}"], [src^="{inner}"]').count() == 0
+        # A link cannot fill in an address: only tables that are known have one.
+        with visitor(browser, server, refused=404) as page:
+            page.goto(f"{server.address}/delta-maintenance/run?name={uri}&table_uri={uri}")
+            assert page.locator("#run").count() == 0
+    assert asked == []

@@ -36,7 +36,7 @@ class Cluster:
     """A master and two workers of one core each, on the loopback interface."""
 
     def __init__(self, folder: Path, python: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._daemons: list[subprocess.Popen[bytes]] = []
         port = free_port()
         self.master = f"spark://127.0.0.1:{port}"
@@ -64,23 +64,25 @@ class Cluster:
         environment: Mapping[str, str],
         py_files: list[str],
         archives: list[str] | None = None,
+        *,
+        conf: Mapping[str, str] | None = None,
     ) -> JobReport:
         """Runs a job; its output stays in a file for whoever looks into a failure."""
-        report = self._folder / f"{name}.json"
+        report = self.folder / f"{name}.json"
         command = submit_command(
-            spec.write(self._folder / f"{name}.spec.json"),
+            spec.write(self.folder / f"{name}.spec.json"),
             str(report),
             spark_submit=str(SPARK_HOME / "bin" / "spark-submit"),
             master=self.master,
-            conf=SETTINGS,
+            conf={**SETTINGS, **(conf or {})},
             py_files=py_files,
             archives=archives or [],
         )
-        with (self._folder / f"{name}.log").open("wb") as log:
+        with (self.folder / f"{name}.log").open("wb") as log:
             done = subprocess.run(
                 command,
                 env={**self._environment, **environment},
-                cwd=self._folder,
+                cwd=self.folder,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 timeout=300,
@@ -95,11 +97,11 @@ class Cluster:
     def executors(self) -> list[int]:
         """How many executors each worker has started so far."""
         return [
-            len(list((self._folder / name).glob("app-*/*"))) for name in ("worker-1", "worker-2")
+            len(list((self.folder / name).glob("app-*/*"))) for name in ("worker-1", "worker-2")
         ]
 
     def _start(self, name: str, kind: str, *arguments: str, says: str) -> None:
-        log = self._folder / f"{name}.log"
+        log = self.folder / f"{name}.log"
         daemon = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
         common = ("--host", "127.0.0.1", "--webui-port", "0")
         with log.open("wb") as out:
@@ -107,7 +109,7 @@ class Cluster:
                 subprocess.Popen(
                     [str(SPARK_HOME / "bin" / "spark-class"), daemon, *common, *arguments],
                     env=self._environment,
-                    cwd=self._folder,
+                    cwd=self.folder,
                     stdout=out,
                     stderr=subprocess.STDOUT,
                 )

@@ -165,7 +165,7 @@ class ObjectStore(Store):
     def create(self, path: str) -> Iterator[BinaryIO]:
         check_path(path)
         with tempfile.TemporaryFile() as spool:
-            with open_sink(spool.fileno()) as sink:
+            with open_sink(spool.fileno(), path) as sink:
                 yield sink
             size = spool.seek(0, io.SEEK_END)
             if self._put_new(path, spool, size) is Put.EXISTS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -11,21 +12,31 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-def open_sink(descriptor: int) -> BinaryIO:
+def open_sink(descriptor: int, path: str) -> BinaryIO:
     """A stream that writes through an open descriptor and can read the written bytes.
 
-    Closing it leaves the descriptor open.
+    Closing it leaves the descriptor open. Its errors are `StorageError` and name `path`.
     """
-    return cast(BinaryIO, io.BufferedRandom(_Sink(descriptor, "r+b", closefd=False)))
+    return cast(BinaryIO, io.BufferedRandom(_Sink(descriptor, path)))
 
 
 class _Sink(io.FileIO):
-    """A full disk is the store's failure, also in the middle of the caller's writing."""
+    """A full or failing disk is the store's failure, also in the middle of the caller's writing."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        super().__init__(descriptor, "r+b", closefd=False)
+        self._path = path
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
+            full = error.errno in _FULL
             raise StorageError(
-                f"cannot write: {error.strerror}", remedy="make room and run again"
+                f"cannot write: {error.strerror}",
+                file=self._path,
+                remedy=f"{'make room' if full else 'repair the file system'} and run again",
             ) from error
+
+
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))

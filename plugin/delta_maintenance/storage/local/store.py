@@ -15,17 +15,17 @@ from delta_maintenance.address import Address
 from delta_maintenance.errors import (
     CommitUnknownError,
     RefusedError,
-    StorageAccessError,
-    StorageError,
 )
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
 from delta_maintenance.storage.core.write_streams import open_sink
 from delta_maintenance.storage.local.open_directories import OpenDirectories, remove_if_empty
+from delta_maintenance.storage.local.os_errors import open_source, reason, storage_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from delta_maintenance.errors import StorageError
     from delta_maintenance.storage.core.listing import Skip
     from delta_maintenance.storage.local.walk import Enter
 
@@ -87,7 +87,7 @@ class LocalStore(Store):
     def open(self, path: str) -> BinaryIO:
         with self._translated(path, missing=True):
             descriptor, _ = self._opened(path)
-            return os.fdopen(descriptor, "rb")
+            return open_source(descriptor, path)
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
         with self._translated(path), self._temporary(path) as temporary:
@@ -211,10 +211,14 @@ class LocalStore(Store):
                     if entry.is_file(follow_symlinks=False):
                         names.append(entry.name)
             for name in sorted(names):
-                # A file deleted since the scan is not there any more: that is no gap.
-                with suppress(FileNotFoundError):
+                try:
                     found = os.stat(name, dir_fd=here, follow_symlinks=False)
-                    yield _status(within + name, found)
+                except FileNotFoundError:
+                    # A file deleted since the scan is not there any more: that is no gap.
+                    continue
+                except OSError as error:
+                    raise storage_error(error, within + name) from error
+                yield _status(within + name, found)
 
     def _opened(self, path: str) -> tuple[int, int]:
         """A descriptor of a file, and its size."""
@@ -237,9 +241,13 @@ class LocalStore(Store):
     @contextmanager
     def _directory(self, segments: list[str], *, create: bool = False) -> Iterator[int]:
         """A descriptor of a directory, reached step by step without following a link."""
-        if create and not os.path.isdir(self._base):
+        try:
+            here = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            if not create:
+                raise
             os.makedirs(self._base, exist_ok=True)
-        here = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY)
+            here = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for depth, segment in enumerate(segments, start=1):
                 below = self._enter(here, segment, "/".join(segments[:depth]), create=create)
@@ -275,7 +283,7 @@ class LocalStore(Store):
         with ExitStack() as cleanup:
             with self._translated(path):
                 parent = cleanup.enter_context(self._directory(segments, create=True))
-                temporary = _Temporary(parent, name, f".{name}.{self._new_id()}.tmp")
+                temporary = _Temporary(parent, path, f".{name}.{self._new_id()}.tmp")
                 cleanup.callback(temporary.discard)
             # Errors of the block are passed on: its missing input is no failure of the store.
             yield temporary
@@ -299,9 +307,9 @@ class LocalStore(Store):
                     return Put.EXISTS
                 if error.errno in _NO_HARD_LINKS:
                     raise RefusedError(
-                        f"the file system has no hard links ({_said(error)}), so a commit there "
+                        f"the file system has no hard links ({reason(error)}), so a commit there "
                         "could overwrite another one",
-                        file=temporary.target_name,
+                        file=temporary.path,
                         remedy="move the table to a file system with hard links or an object store",
                     ) from error
                 raise
@@ -309,8 +317,8 @@ class LocalStore(Store):
             _sync_directory(temporary.parent)
         except OSError as error:
             raise CommitUnknownError(
-                f"the file is written but may not survive a crash: {_said(error)}",
-                file=temporary.target_name,
+                f"the file is written but may not survive a crash: {reason(error)}",
+                file=temporary.path,
                 remedy="look whether it is there before running again",
             ) from error
         return Put.DONE
@@ -320,33 +328,26 @@ class LocalStore(Store):
         """Turns the system's errors into this library's; `missing` lets `FileNotFoundError` by."""
         try:
             yield
-        except PermissionError as error:
-            raise StorageAccessError(
-                f"no permission: {_said(error)}",
-                file=path,
-                remedy="grant this user access to the file and its directory",
-            ) from error
         except OSError as error:
             if missing and isinstance(error, FileNotFoundError):
                 raise
-            raise StorageError(
-                _said(error), file=path, remedy="repair the file system and run again"
-            ) from error
+            raise storage_error(error, path) from error
 
 
 class _Temporary:
     """A file under way, and the name it is to have in the same directory."""
 
-    def __init__(self, parent: int, target_name: str, name: str) -> None:
+    def __init__(self, parent: int, path: str, name: str) -> None:
         self.parent = parent
-        self.target_name = target_name
+        self.path = path
+        self.target_name = path.rpartition("/")[2]
         self.name = name
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         self.descriptor = os.open(name, flags, 0o666, dir_fd=parent)
 
     def writer(self) -> BinaryIO:
         """To write the file; closing it leaves the descriptor open for `sync`."""
-        return open_sink(self.descriptor)
+        return open_sink(self.descriptor, self.path)
 
     def sync(self) -> None:
         os.fsync(self.descriptor)
@@ -402,10 +403,6 @@ def _sync_directory(descriptor: int) -> None:
         # Some network and FUSE file systems cannot; there is nothing more to be done on those.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
             raise
-
-
-def _said(error: OSError) -> str:
-    return error.strerror or type(error).__name__
 
 
 _NO_HARD_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS))

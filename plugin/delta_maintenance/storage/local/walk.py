@@ -19,6 +19,7 @@ from delta_maintenance.storage.core.listing import STATUSES, Skip
 from delta_maintenance.storage.core.streaming_pool import StreamingPool
 from delta_maintenance.storage.core.walk import Listing, walk
 from delta_maintenance.storage.local.open_directories import remove_if_empty
+from delta_maintenance.storage.local.os_errors import reason, storage_error
 
 Answer = TypeVar("Answer")
 Enter = Callable[[str], AbstractContextManager[int]]
@@ -56,6 +57,8 @@ def statuses(entering: Entering, paths: Iterable[str]) -> pa.Table:
                 found = os.stat(name, dir_fd=here, follow_symlinks=False)
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                raise storage_error(error, within + name) from error
             if stat.S_ISREG(found.st_mode):
                 there.append(within + name)
                 sizes.append(found.st_size)
@@ -93,7 +96,7 @@ def delete_unchanged(entering: Entering, files: pa.Table) -> dict[str, StorageEr
             except FileNotFoundError:
                 continue
             except OSError as error:
-                problem = error.strerror or type(error).__name__
+                problem = reason(error)
             kept[within + name] = StorageError(problem, file=within + name)
         return kept
 

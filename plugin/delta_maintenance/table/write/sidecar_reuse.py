@@ -246,10 +246,8 @@ def _require_layout(base: Checkpoint, layout: FileActionLayout) -> None:
         schema = base.sidecar_schema(path)
         if "add" not in schema.names:
             continue
-        add = schema.field("add").type
-        if not pa.types.is_struct(add):
-            raise NotReusableError(f"the column add of {path} has no fields")
-        theirs = {field.name: field.type for field in add}
+        kind = schema.field("add").type
+        theirs = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
         for field in layout.add_type:
             if field.name in _CONVERTED and not _same_type(theirs.get(field.name), field.type):
                 raise NotReusableError(

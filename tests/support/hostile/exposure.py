@@ -1,0 +1,87 @@
+"""Where a secret comes to light on a machine while something runs: processes and files."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+_PAUSE_SECONDS = 0.05
+_LARGEST_FILE = 32 << 20
+
+
+class Exposure:
+    """What was seen so far: lines such as `cmdline of java` and `file app/stderr`."""
+
+    def __init__(self, secrets: Sequence[str], folders: Sequence[Path], marker: str) -> None:
+        self.seen: set[str] = set()
+        self.marked: dict[int, str] = {}
+        """The processes that had the marker in their environment, with their commands."""
+        self.files: set[str] = set()
+        """The files that were read."""
+        self._secrets = [secret.encode() for secret in secrets]
+        self._folders = folders
+        self._marker = marker.encode()
+        self._sizes: dict[str, tuple[int, int]] = {}
+
+    def look(self) -> None:
+        """Looks at the processes of this user, and at files that have changed since the last look.
+
+        The environment of a process that has changed it by itself is the one it was started with.
+        """
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            if int(process) == os.getpid():
+                continue
+            folder = Path("/proc", process)
+            try:
+                command = (folder / "comm").read_text().strip()
+                texts = {kind: (folder / kind).read_bytes() for kind in ("cmdline", "environ")}
+            except OSError:
+                continue
+            if self._marker in texts["environ"]:
+                self.marked[int(process)] = command
+            self.seen |= {
+                f"{kind} of {command}" for kind, text in texts.items() if self._holds(text)
+            }
+        for place in self._folders:
+            for inside, _, names in os.walk(place):
+                for name in names:
+                    self._look_into(os.path.join(inside, name))
+
+    def _look_into(self, path: str) -> None:
+        try:
+            found = os.stat(path)
+            state = found.st_size, found.st_mtime_ns
+            if self._sizes.get(path) == state or found.st_size > _LARGEST_FILE:
+                return
+            text = Path(path).read_bytes()
+        except OSError:
+            return
+        self._sizes[path] = state
+        self.files.add(path)
+        if self._holds(text):
+            self.seen.add(f"file {path}")
+
+    def _holds(self, text: bytes) -> bool:
+        return any(secret in text for secret in self._secrets)
+
+
+@contextmanager
+def watched(secrets: Sequence[str], folders: Sequence[Path], marker: str) -> Iterator[Exposure]:
+    """Looks again and again until the block ends, and once after it."""
+    exposure, ended = Exposure(secrets, folders, marker), threading.Event()
+
+    def work() -> None:
+        while not ended.wait(_PAUSE_SECONDS):
+            exposure.look()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield exposure
+    finally:
+        ended.set()
+        thread.join(30)
+    exposure.look()
