@@ -23,7 +23,7 @@ help: ## List these commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
 
 .PHONY: demo
-demo: venv ## Neglected table in, checkpointed table out, the health page; DEMO=--serve keeps it running
+demo: venv ## Neglected tables in, maintained tables out, the health page; DEMO=--serve keeps it running
 	@$(WITH_JAVA) $(PY) demo/run.py $(DEMO)
 
 .PHONY: test
@@ -38,7 +38,7 @@ quick: venv ## In two minutes: lint, types, and the tests that start nothing; it
 	DELTA_MAINTENANCE_PLAY=few $(PYTEST) --quick
 
 .PHONY: nightly
-nightly: venv ## What make test leaves out: every case, and the other supported versions; NIGHTLY=PART
+nightly: venv ## What make test leaves out: every case, make fuzz, the other supported versions; NIGHTLY=PART
 	$(PY) tools/nightly.py $(NIGHTLY)
 
 .PHONY: durations

@@ -27,7 +27,7 @@ from delta_maintenance import open_table
 from delta_maintenance.clock import NewId
 from delta_maintenance.protocol.actions.file_columns import STRING_MAP
 from delta_maintenance.protocol.delta_log.sidecar_tiers import sidecar_size
-from delta_maintenance.table.read.active_files import StandingFiles
+from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.action_file import ParquetStyle
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec, layout_of
@@ -140,7 +140,7 @@ class _GeneratedSidecars:
         with staging() as staged:
             return roll_sidecars(files, spec, staged, snapshot.store, self._new_id)
 
-    def batches(self) -> Iterator[StandingFiles]:
+    def batches(self) -> Iterator[ActiveFiles]:
         shape, rng = self._shape, np.random.default_rng(self._shape.seed)
         for start in range(0, shape.files, _BATCH):
             count = min(_BATCH, shape.files - start)
@@ -151,7 +151,7 @@ class _GeneratedSidecars:
             mine = self._wanted[bounds[0] : bounds[1]] - start
             if len(mine):
                 self.chosen.append(adds.take(pa.array(mine)))
-            yield StandingFiles(adds, dead.removes(self._now_ms - _DAY_MS))
+            yield ActiveFiles(adds, dead.removes(self._now_ms - _DAY_MS))
 
 
 def generate(table: Path, shape: StateShape, *, now_ms: int) -> int:

@@ -15,13 +15,20 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks import dag_parsing, dagster_figures, figures, fsspec_figures
+from benchmarks import (
+    dag_parsing,
+    dagster_figures,
+    figures,
+    fsspec_figures,
+    rewrite_figures,
+)
 from benchmarks.measure import ProcessFailed, Spread
 from benchmarks.outcome import Outcome, Settings
 
 FIGURES = {
     **figures.FIGURES,
     **fsspec_figures.FIGURES,
+    **rewrite_figures.FIGURES,
     **dag_parsing.FIGURES,
     **dagster_figures.FIGURES,
 }

@@ -95,6 +95,17 @@ def vacuum_deltalake(table: str) -> dict[str, object]:
     return {"files": len(DeltaTable(table).vacuum(full=True, dry_run=True))}
 
 
+def optimize_deltalake(table: str, target: str) -> dict[str, object]:
+    from deltalake import DeltaTable, WriterProperties
+
+    # The codec and the level of ours.
+    properties = WriterProperties(compression="ZSTD", compression_level=1)
+    found = DeltaTable(table).optimize.compact(
+        target_size=int(target), writer_properties=properties
+    )
+    return {"files": found["numFilesRemoved"], "after": found["numFilesAdded"]}
+
+
 def import_ours() -> dict[str, object]:
     _import_airflow()
     airflow_only = set(sys.modules)
@@ -126,6 +137,7 @@ _SUBJECTS: dict[str, Callable[..., dict[str, object]]] = {
     "files-deltalake": files_deltalake,
     "files-by-store": files_by_store,
     "vacuum-deltalake": vacuum_deltalake,
+    "optimize-deltalake": optimize_deltalake,
     "import-ours": import_ours,
     "import-airflow": import_airflow,
 }

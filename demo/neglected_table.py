@@ -1,4 +1,4 @@
-"""A neglected table: hundreds of small commits, deletions and no checkpoint."""
+"""Two neglected tables: hundreds of commits without a checkpoint, and small files."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ CHANNELS = 24
 KEPT_HOURS = 40
 """Every so many hours, what is older is deleted."""
 FIRST_HOUR = 1_780_000_000 // 3600
+
+SMALL_FILES = 120
 
 # What deltalake would otherwise do after every 100th commit.
 _NO_CHECKPOINT = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -51,6 +53,18 @@ def write_neglected_table(path: Path) -> Iterator[int]:
         yield hour + 1
     assert table is not None
     _enable_v2_checkpoints(path / "_delta_log", table.version())
+
+
+def write_small_files(path: Path) -> None:
+    """Writes a table without partitions with deltalake: a small file for each upload."""
+    random = np.random.default_rng(seed=8)
+    for hour in range(SMALL_FILES):
+        write_deltalake(
+            path,
+            _upload(FIRST_HOUR + hour, random),
+            mode="append",
+            post_commithook_properties=_NO_CHECKPOINT,
+        )
 
 
 def _upload(hour: int, random: np.random.Generator) -> pa.Table:

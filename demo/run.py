@@ -1,9 +1,9 @@
-"""The demo: a neglected table, real Dag runs on it, a comparison, and the health page.
+"""The demo: two neglected tables, a run of the policy Dag, comparisons, and the health page.
 
     make demo
     .venv/bin/python demo/run.py [--engine local|spark] [--keep] [--serve]
 
-Everything happens in .demo, which is made anew and removed at the end.
+Everything happens in .demo, which is created at the start and removed at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from urllib.parse import unquote
 import deltalake
 import neglected_table
 import pyarrow as pa
-from health_page import served, wait_for_interrupt, with_policy
+import pyarrow.compute as pc
+from health_page import served, wait_for_interrupt
+from policy_dag import DAG_ID, run_policy_dag, with_policy
 from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table as Grid
@@ -36,10 +38,10 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 HOME = ROOT / ".demo"
 TABLE = HOME / "telemetry"
+SMALL_FILES = HOME / "uploads"
 AIRFLOW_LOG = HOME / "airflow.log"
 READERS = ("delta-maintenance", "deltalake")
 TRIES = 5
-ACTIONS_PER_SIDECAR = 8_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,33 +58,51 @@ class State:
     rows: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """The live data files of a table, and their rows as deltalake reads them."""
+
+    files: int
+    size: int
+    """In bytes."""
+    rows: dict[str, Any]
+
+
 def main() -> int:
     arguments = _parser().parse_args()
     began = time.monotonic()
     shutil.rmtree(HOME, ignore_errors=True)
     HOME.mkdir()
-    airflow = Airflow(home=HOME / "airflow", log=AIRFLOW_LOG)
+    airflow = with_policy(
+        Airflow(home=HOME / "airflow", log=AIRFLOW_LOG),
+        telemetry=TABLE,
+        uploads=SMALL_FILES,
+        engine=arguments.engine,
+    )
     try:
         console.print(
-            f"[bold]1. A neglected table[/], written with deltalake {deltalake.__version__}"
+            f"[bold]1. Two neglected tables[/], written with deltalake {deltalake.__version__}"
         )
-        _write_table()
-        before = _look()
-        console.print("\n[bold]2. The Dag [cyan]delta_checkpoint[/][/], run by Airflow")
-        _run_dag(airflow, arguments.engine)
-        console.print("\n[bold]3. Before and after[/]")
+        _write_tables()
+        before, small_before = _look(), _look_at_data()
+        console.print(f"\n[bold]2. The Dag [cyan]{DAG_ID}[/][/], run by Airflow")
+        run_policy_dag(airflow)
+        console.print(f"\n[bold]3. {TABLE.name}: a checkpoint[/]")
         after = _look()
         checkpoint = _checkpoint_of(delta_maintenance.open_table(str(TABLE)).snapshot())
         _compare(before, after, checkpoint)
         console.print("\n[bold]4. The same table?[/]")
         proved = _prove(before, after)
-        console.print("\n[bold]5. The health page[/], after the Dag [cyan]delta_maintenance[/]")
-        with served(with_policy(airflow, TABLE), TABLE.name, forms=arguments.serve) as page:
+        console.print(f"\n[bold]5. {SMALL_FILES.name}: fewer data files, the same rows?[/]")
+        proved = _prove_rewrite(small_before, _look_at_data()) and proved
+        console.print("\n[bold]6. The health page[/]")
+        tables = (TABLE.name, SMALL_FILES.name)
+        with served(airflow, tables, forms=arguments.serve) as page:
             console.print(f"\n{time.monotonic() - began:.0f} seconds in all.\n")
             console.print(f"The health page: [bold]{page.address}[/]", soft_wrap=True)
             if arguments.serve:
                 console.print(
-                    "[dim]Ctrl-C stops it. No scheduler runs: what you trigger waits for one.[/]"
+                    "[dim]Ctrl-C stops it. No scheduler runs, so triggered Dag runs stay queued.[/]"
                 )
                 wait_for_interrupt()
             else:
@@ -90,12 +110,12 @@ def main() -> int:
         return 0 if proved and page.shown else 1
     finally:
         if arguments.keep:
-            console.print(f"Kept: the table in {TABLE}, Airflow's log in {AIRFLOW_LOG}.")
+            console.print(f"Kept: the tables and Airflow's log in {HOME}.")
         else:
             shutil.rmtree(HOME, ignore_errors=True)
 
 
-def _write_table() -> None:
+def _write_tables() -> None:
     with timed("{seconds:.0f} s"):
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             bar = progress.add_task("commits", total=neglected_table.COMMITS)
@@ -103,9 +123,11 @@ def _write_table() -> None:
                 progress.update(bar, completed=done)
         commits = len(list((TABLE / "_delta_log").glob("*.json")))
         console.print(
-            f"   {neglected_table.COMMITS} uploads of {neglected_table.DEVICES} small files, old "
-            f"hours deleted now and then:\n   {commits} commits, no checkpoint"
+            f"   {TABLE.name}: {neglected_table.COMMITS} uploads of {neglected_table.DEVICES} "
+            f"small files, old hours deleted now and then;\n   {commits} commits, no checkpoint"
         )
+        neglected_table.write_small_files(SMALL_FILES)
+        console.print(f"   {SMALL_FILES.name}: {neglected_table.SMALL_FILES} small files")
 
 
 def _look() -> State:
@@ -122,6 +144,15 @@ def _look() -> State:
             for reader in READERS
         },
         rows=_in_a_process("rows", TABLE),
+    )
+
+
+def _look_at_data() -> Data:
+    files = delta_maintenance.open_table(str(SMALL_FILES)).snapshot().live_files()
+    return Data(
+        files=files.num_rows,
+        size=pc.sum(files["size"]).as_py(),
+        rows=_in_a_process("rows", SMALL_FILES),
     )
 
 
@@ -148,25 +179,10 @@ def _in_a_process(what: str, table: Path) -> dict[str, Any]:
     return found
 
 
-def _run_dag(airflow: Airflow, engine: str) -> None:
-    """Runs the Dag as `airflow dags test` does: a real DagRun with real task instances and XComs,
-    in a database of its own; without a scheduler, so that the demo need not wait for one.
-    """
-    conf = {
-        "table_uri": os.fspath(TABLE),
-        "engine": engine,
-        "actions_per_sidecar": ACTIONS_PER_SIDECAR,
-    }
-    with timed("Airflow's database on SQLite: {seconds:.0f} s"):
-        airflow.run("db", "migrate")
-    with timed("the DagRun: {seconds:.0f} s"):
-        airflow.run("dags", "test", "delta_checkpoint", "--conf", json.dumps(conf))
-
-
 def _checkpoint_of(snapshot: Snapshot) -> str:
     checkpoint = snapshot.checkpoint
     if checkpoint is None:
-        raise SystemExit("the Dag ended well, but there is no checkpoint")
+        raise SystemExit("the DagRun succeeded, but wrote no checkpoint")
     name = checkpoint.files.name
     return (
         f"V2 ({'JSON' if name.endswith('.json') else 'Parquet'}), "
@@ -217,6 +233,24 @@ def _prove(before: State, after: State) -> bool:
             by_deltalake["version"] == version and _in_a_process("rows", hidden) == before.rows
         ),
     }
+    return _tell(claims)
+
+
+def _prove_rewrite(before: Data, after: Data) -> bool:
+    rows = f"{after.rows['rows']:,} rows"
+    return _tell(
+        {
+            f"{before.files} data files of {_megabytes(before.size)} before, "
+            f"{after.files} of {_megabytes(after.size)} after": after.files < before.files,
+            f"the same {rows} as deltalake reads them, checksum {after.rows['checksum'][:12]}": (
+                before.rows == after.rows
+            ),
+        }
+    )
+
+
+def _tell(claims: dict[str, bool]) -> bool:
+    """Shows which claims hold; gives whether all of them do."""
     for claim, holds in claims.items():
         console.print(f"   [{'green]yes' if holds else 'bold red]NO '}[/]  {escape(claim)}")
     return all(claims.values())
@@ -231,7 +265,7 @@ def _hide_older_log(copy: Path) -> int:
     )
     for path in map(unquote, snapshot.live_files()["path"].to_pylist()):
         (copy / path).parent.mkdir(parents=True, exist_ok=True)
-        # Linked, not copied: nobody writes to data files.
+        # Linked, not copied: data files are never changed.
         os.link(TABLE / path, copy / path)
     return snapshot.version
 
@@ -246,9 +280,9 @@ def _parser() -> argparse.ArgumentParser:
         "--engine",
         choices=("spark", "local"),
         default="spark",
-        help="who writes the sidecars: a PySpark job, the default, or the worker itself",
+        help="of the checkpoint: a PySpark job (the default), or the worker itself",
     )
-    parser.add_argument("--keep", action="store_true", help="keep the table and Airflow's log")
+    parser.add_argument("--keep", action="store_true", help="keep the tables and Airflow's log")
     parser.add_argument(
         "--serve", action="store_true", help="keep the health page's server running until Ctrl-C"
     )

@@ -118,7 +118,7 @@ class Airflow:
 
 
 def ask(address: str, page: str) -> tuple[int, str]:
-    """What a page answers somebody who is signed in: status and text."""
+    """The answer of a page to a signed-in user: status and text."""
     with urlopen(f"{address}/auth/token") as response:
         token = json.load(response)["access_token"]
     request = Request(f"{address}{page}", headers={"Authorization": f"Bearer {token}"})

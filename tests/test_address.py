@@ -43,6 +43,7 @@ from delta_maintenance.errors import InvalidRequestError
         ("hdfs://nn:8020/t", "hdfs", "nn:8020", "t", StoreKind.OTHER),
         ("hdfs://[::1]:8020/t", "hdfs", "[::1]:8020", "t", StoreKind.OTHER),
         ("hdfs:///t", "hdfs", "", "t", StoreKind.OTHER),
+        ("webhdfs://[::1]:9870/t", "webhdfs", "[::1]:9870", "t", StoreKind.HDFS),
         ("dbfs:/t", "dbfs", "", "t", StoreKind.OTHER),
         ("sftp://me@host/t", "sftp", "me@host", "t", StoreKind.OTHER),
         ("simplecache::s3://bucket/t", "s3", "bucket", "t", StoreKind.OTHER),
@@ -75,7 +76,7 @@ def test_an_address_is_taken_apart(
         ("simplecache::s3://b/t", "simplecache::s3://b/t/a b/c", "simplecache::s3://b"),
     ],
 )
-def test_folders_and_what_is_in_them(text: str, below: str, parent: str) -> None:
+def test_folders_and_their_contents(text: str, below: str, parent: str) -> None:
     address = Address.parse(text)
     assert str(address.join("a b/c")) == below
     assert address.join("a b/c").name == "c"
@@ -123,7 +124,7 @@ def test_an_absolute_address_means_the_same_everywhere(
         "https://host/t?versionId=1",
     ],
 )
-def test_an_address_that_says_too_much_or_too_little_is_refused(text: str) -> None:
+def test_incomplete_and_overlong_addresses_are_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError) as got:
         Address.parse(text)
     assert got.value.remedy and (not text or text not in str(got.value))

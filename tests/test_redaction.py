@@ -113,7 +113,7 @@ def test_any_text_can_be_redacted_and_again_without_effect(text: str) -> None:
     assert redact_address(redact_address(text)) == redact_address(text)
 
 
-def test_an_error_never_holds_a_secret() -> None:
+def test_an_error_never_contains_a_secret() -> None:
     address = f"s3://KEY:{SECRET}@bucket/t"
     errors = [
         StorageError(f"GET {address} failed", remedy=f"correct {address}"),

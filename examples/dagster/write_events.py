@@ -1,4 +1,4 @@
-"""Stands for whatever writes the table of events: `python write_events.py [COMMITS]`."""
+"""An example writer for the table of events: `python write_events.py [COMMITS]`."""
 
 import os
 import sys

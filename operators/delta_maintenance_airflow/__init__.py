@@ -3,6 +3,8 @@
 from delta_maintenance import renamed_modules
 
 __version__ = "0.2.0.dev0"
+URL_PREFIX = "/delta-maintenance"
+"""The path of the health page, below the address of Airflow's API server."""
 
 _WITH_OPERATORS = (
     "add_constraint",

@@ -1,4 +1,4 @@
-"""Who approves, and what may be asked for by hand: the settings of an administrator."""
+"""Settings of an administrator: who may approve, and what manual runs may request."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.definition.policy import Policy
 
 _SHORT_RETENTION = ("allow_short_retention", "no_other_writers")
-"""Options by which an operation deletes what is younger than a table's own retention."""
+"""Options by which an operation deletes files younger than the table's own retention."""
 
 
 def name_of(user: Mapping[str, Any] | None) -> str | None:
-    """The name of a person who answered; None where a timeout did."""
+    """The name of the person who answered; None if the question timed out."""
     return None if user is None else str(user.get("name") or user.get("id") or "") or None
 
 
 def require_other_person(context: Context, user: Mapping[str, Any] | None) -> None:
-    """Fails the try where the person who approves is the one who triggered the run.
+    """Fails the try if the person who approves also triggered the run.
 
-    Only where `[delta_maintenance] separate_approver` asks for that. Runs that a schedule or an
-    asset has started were triggered by nobody.
+    Only if `[delta_maintenance] separate_approver` is set. Runs that were started by a schedule or
+    an asset have no such person.
     """
     if not separate_approver():
         return
@@ -38,38 +38,38 @@ def require_other_person(context: Context, user: Mapping[str, Any] | None) -> No
     if requester is None or not approvers or requester in approvers:
         raise AirflowException(
             f"the run was triggered by {requester or 'a person whose name is unknown'}; the "
-            "approval must be given by another person, so it is asked for again"
+            "approval must be given by another person, so the question is asked again"
         )
 
 
 def require_allowed_options(options: Mapping[str, Any], *, short_retention: bool) -> None:
-    """Fails the task for options that take a right of their own."""
+    """Fails the task for options that the Dag does not permit."""
     given = [name for name in _SHORT_RETENTION if options.get(name)]
     if given and not short_retention:
         raise AirflowFailException(
             f"this Dag may not shorten a retention: leave out {' and '.join(given)}, or use the "
-            "Dag that `delta_maintenance_dags(short_retention=...)` adds"
+            "Dag that `DagIds(short_retention=...)` adds"
         )
     if options.get("inventory") and not any_address():
         raise AirflowFailException(
-            "an inventory has an address outside of the policy: leave it out, or have "
-            "[delta_maintenance] any_address set in Airflow's configuration"
+            "an inventory is outside of the policy: leave it out, or set "
+            "[delta_maintenance] any_address in Airflow's configuration"
         )
 
 
 def require_table_of_policy(policy: Policy, uri: str) -> None:
     """Fails the task for the address of a table that the policy neither names nor finds.
 
-    `[delta_maintenance] any_address` opens every address to everybody who may trigger the Dag.
+    With `[delta_maintenance] any_address`, all users who may trigger the Dag may use any address.
     """
     if any_address():
         return
     plain = uri.rstrip("/")
-    # A pattern is text: it would take such a segment for the name of a folder.
+    # Patterns match text, so `..` would match as the name of a folder.
     leaves = any(segment in (".", "..") for segment in plain.split("/"))
     named = any(table.uri.rstrip("/") == plain for table in policy.named_tables)
     if leaves or not (named or any(entry.covers(plain) for entry in policy.patterns)):
         raise AirflowFailException(
-            f"{uri[:300]} is no table of the policy: add it there, or have [delta_maintenance] "
-            "any_address set in Airflow's configuration"
+            f"{uri[:300]} is not a table of the policy: add it there, or set [delta_maintenance] "
+            "any_address in Airflow's configuration"
         )

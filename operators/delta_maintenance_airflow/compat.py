@@ -21,7 +21,7 @@ else:
             AirflowSkipException,
         )
     except ImportError:
-        # Until 3.2 these were no part of the SDK.
+        # Until 3.1 these were not part of the SDK.
         from airflow.exceptions import (
             AirflowException,
             AirflowFailException,
@@ -40,47 +40,47 @@ __all__ = [
 ]
 
 HAS_TASK_STATE = hasattr(sdk, "ResumableJobMixin")
-"""Whether a try of a task finds what an earlier one has noted: since 3.3."""
+"""Whether a try of a task can read the state that an earlier try stored: since 3.3."""
 
 
 def asset_states(trigger: Any) -> list[Any]:
-    """Where a watcher can keep what must outlive the triggerer: one store for each of its assets.
+    """The stores for state of a watcher that must outlive the triggerer: one for each asset.
 
-    Two assets with the very same watcher share one trigger. Before 3.3 there is no such store, and
-    there is none outside of an `AssetWatcher`.
+    Two assets with equal watchers share one trigger. There is no such store before 3.3, nor outside
+    of an `AssetWatcher`.
     """
     states = getattr(trigger, "asset_state_store", None)
     if states is None:
         return []
-    # The accessors themselves are only for a single asset.
+    # The accessor itself only works for a single asset.
     by_asset = {**getattr(states, "_by_name", {}), **getattr(states, "_by_uri", {})}
     return list(by_asset.values()) or [states]
 
 
 def default_deferrable() -> bool:
-    """Whether operators that can be deferred shall be, unless their Dag says otherwise."""
+    """Whether operators that can be deferred are deferred, unless their Dag says otherwise."""
     try:
         from airflow.sdk.configuration import conf
     except ImportError:
-        # Until 3.2 the SDK had no configuration of its own.
+        # Until 3.1 the SDK had no configuration of its own.
         from airflow.configuration import conf
 
     return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 
 
 def mask(secret: str) -> None:
-    """Has a secret replaced in whatever this process, or the one that runs it, logs from now on."""
+    """Masks a secret in everything that this process, or its supervisor, logs from now on."""
     from airflow.sdk.log import mask_secret
 
     mask_secret(secret)
 
 
 async def mask_async(secret: str) -> None:
-    """The same, within an event loop that must not wait."""
+    """The same without blocking the event loop."""
     try:
         from airflow.sdk.log import amask_secret
     except ImportError:
-        # It came with 3.3.
+        # New in 3.3.
         await asyncio.to_thread(mask, secret)
     else:
         await amask_secret(secret)

@@ -11,13 +11,13 @@ from delta_maintenance_airflow.compat import AirflowFailException
 
 @contextmanager
 def retrying_only_what_may_pass() -> Iterator[None]:
-    """Ends the task with `AirflowFailException` where no retry helps: none corrects an address or
-    repairs a log. All other errors pass through, for Airflow to retry as the task says.
+    """Raises `AirflowFailException` for errors for which a retry cannot help, such as a wrong
+    address or a damaged log. Other errors pass through, and Airflow retries as configured.
     """
     try:
         yield
     except DeltaMaintenanceError as error:
-        # The bare base class stands for a failure within Spark, which says nothing of the next try.
+        # The base class itself stands for a failure within Spark, which a retry may or may not fix.
         if error.retryable or type(error) is DeltaMaintenanceError:
             raise
         raise AirflowFailException(str(error)) from error

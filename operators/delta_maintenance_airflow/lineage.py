@@ -1,4 +1,4 @@
-"""OpenLineage facts about a table: the dataset, its version, and the data that was written."""
+"""OpenLineage facets of a table: the dataset, its version, and the data that was written."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    # Comes with a provider that is not among the dependencies.
+    # Part of a provider that is not a dependency.
     from airflow.providers.openlineage.extractors import (  # type: ignore[import-not-found]
         OperatorLineage,
     )
 
 RUN_FACET = "deltaMaintenance_run"
-"""The facet of a run that says what was done: the numbers and the status that are in XCom too."""
+"""The facet of a run with the numbers and the status that are also in XCom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a task knows of its table."""
+    """The facts that a task reports about its table."""
 
     table_uri: str
     written: bool = True
-    """Whether it has written to the table, or may have; otherwise it only read it."""
+    """Whether it has written to the table, or may have; otherwise it only read the table."""
     facts: Mapping[str, Any] | None = None
-    """What XCom has; None before the task has come to an end."""
+    """The facts in XCom; None before the end of the task."""
     results: Sequence[Mapping[str, Any]] = ()
     """The Results of its operations, as JSON."""
 
 
 class TellsLineage:
-    """An operator whose table OpenLineage hears of, where Airflow has a provider for it.
+    """An operator that reports its table to OpenLineage, if Airflow has the provider for it.
 
-    A failed task is told of like one that is done: it may have written all the same.
+    Failed tasks report as well, because they may have written to the table.
     """
 
     def lineage(self) -> Told | None:
-        """What is known so far; None without a table."""
+        """The facts so far; None without a table."""
         raise NotImplementedError
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage | None:
-        """What OpenLineage's provider asks a task that begins."""
+        """Called by the OpenLineage provider when the task begins."""
         return _facets(self.lineage())
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage | None:
-        """What it asks a task that has ended, well or not."""
+        """Called by the OpenLineage provider when the task has ended, successfully or not."""
         return _facets(self.lineage())
 
 
 def dataset_name(table_uri: str) -> tuple[str, str] | None:
     """Namespace and name of a table by OpenLineage's rules for the naming of datasets.
 
-    None for what has no name there: tables in memory, `az:` addresses, which leave the account
-    open, and malformed ones, which may hold a secret.
+    None for addresses without a name there: tables in memory, `az:` addresses, which do not name
+    the account, and malformed ones, which may contain a secret.
     """
     try:
         address = Address.parse(table_uri)
@@ -70,7 +70,7 @@ def dataset_name(table_uri: str) -> tuple[str, str] | None:
         return None
     place = address.authority
     if address.kind is StoreKind.AZURE:
-        # Both names of a host lead to the same files.
+        # Both names of a host refer to the same files.
         place = place.replace(".blob.", ".dfs.", 1)
     if not _PLACES[scheme].fullmatch(place):
         return None
@@ -94,7 +94,7 @@ def _facets(told: Told | None) -> OperatorLineage | None:
         )
         from airflow.providers.openlineage.extractors import OperatorLineage
 
-        # Of which the provider of common things has none.
+        # The common provider has no class for this facet.
         from openlineage.client.facet_v2 import (  # type: ignore[import-not-found]
             dataset_version_dataset,
         )
@@ -131,7 +131,7 @@ def _is_small(name: str, value: Any) -> bool:
 
 
 def _files(results: Sequence[Mapping[str, Any]]) -> int | None:
-    """How many files were written; None where a Result that wrote some leaves it open."""
+    """The number of written files; None if a Result that wrote some does not state it."""
     written = [result for result in results if result.get("bytes_written")]
     if any("sidecars" not in result for result in written):
         return None

@@ -1,4 +1,4 @@
-"""What the form of the manual Dag offers: every operation that is installed."""
+"""The operations that the form of the manual Dag offers: every installed operation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from delta_maintenance.operations.core.registry import operations
 
 
 def titles() -> dict[str, str]:
-    """The title of each operation by its name, with a warning where files are deleted."""
+    """The title of each operation by its name, with a warning if it deletes files."""
     return {
         record.name: f"{record.title} (deletes)" if record.effects.deletes else record.title
         for record in operations()

@@ -18,14 +18,14 @@ _SECONDS = 20
 
 
 class MaintenanceSummaryNotifier(BaseNotifier):
-    """Posts the summary of the Dag `delta_maintenance` as `{"text": ...}`, which chats take.
+    """Posts the summary of the Dag `delta_maintenance` as `{"text": ...}`, the format of chats.
 
-    The address is that of a connection: its host is the URL, its password, if any, the token of an
-    `Authorization: Bearer` header. Without one the log of the summary is all there is.
+    The address comes from a connection: its host is the URL, and its password, if any, the token of
+    an `Authorization: Bearer` header. Without a connection, the summary is only in the log.
 
-    :param conn_id: the connection; by default the one that `[delta_maintenance] notify_conn_id`
-        names in Airflow's configuration.
-    :param quiet: post nothing where all went well. (templated)
+    :param conn_id: the connection; the default is `[delta_maintenance] notify_conn_id` in Airflow's
+        configuration.
+    :param quiet: post nothing if there was no problem. (templated)
     """
 
     template_fields = ("conn_id", "quiet")
@@ -49,7 +49,7 @@ class MaintenanceSummaryNotifier(BaseNotifier):
 class ApprovalNotifier(BaseNotifier):
     """Posts that plans wait for an approval, with a link to the question, as `{"text": ...}`.
 
-    :param conn_id: as of `MaintenanceSummaryNotifier`.
+    :param conn_id: see `MaintenanceSummaryNotifier`.
     """
 
     template_fields = ("conn_id",)
@@ -72,7 +72,7 @@ class ApprovalNotifier(BaseNotifier):
 
 
 def _post(conn_id: str, message: dict[str, Any]) -> None:
-    # Airflow's own client for HTTP; the parsing of Dags must not wait for it.
+    # Airflow's own HTTP client, imported here because it would slow down Dag parsing.
     import httpx
 
     connection = BaseHook.get_connection(conn_id)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def tell_outlets(
     task: BaseOperator, context: Context, table_uri: str, extra: Mapping[str, Any]
 ) -> None:
-    """Gives `extra` to the event of every asset in the task's outlets.
+    """Adds `extra` to the event of every asset in the task's outlets.
 
-    An alias comes to stand for the table's maintenance, an asset of its own: the table's own would
-    wake whoever waits for data, this task's Dag among them.
+    An alias resolves to an asset for the maintenance of the table. The table's own asset would
+    trigger the Dags that wait for new data, possibly including this one.
     """
     for outlet in task.outlets:
         if isinstance(outlet, AssetAlias):
@@ -31,6 +31,6 @@ def tell_outlets(
 
 
 def asset_uri(address: str) -> str:
-    """The table as its producers name it: a path of this machine as a `file` URI."""
+    """The address of the table as its producers use it: local paths as `file` URIs."""
     parsed = Address.parse(address)
     return address if parsed.scheme else Path(str(parsed.absolute())).as_uri()

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from delta_maintenance_airflow import URL_PREFIX
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-URL_PREFIX = "/delta-maintenance"
-
 
 class HealthPage:
-    """The page's application, built for its first visitor.
+    """The application of the page, created on the first request.
 
-    Airflow loads plugins in every process, and only its API server ever calls this.
+    Airflow loads plugins in every process, and only its API server calls this one.
     """
 
     _app: ASGIApp | None = None
@@ -38,7 +38,7 @@ class DeltaMaintenancePlugin(AirflowPlugin):
     external_views: list[Any] = [
         {
             "name": "Delta tables",
-            # Relative to the base of Airflow's pages, wherever a proxy puts them.
+            # Relative to the base of Airflow's pages, which depends on the proxy.
             "href": f"{URL_PREFIX.removeprefix('/')}/",
             "destination": "nav",
             "category": "browse",

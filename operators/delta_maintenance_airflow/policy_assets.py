@@ -18,11 +18,11 @@ def watched_assets(
 ) -> list[Asset]:
     """An asset for each store in which the policy names tables; none without a policy.
 
-    The one watcher of an asset watches all of these tables. This is for the parsing of Dags: no
-    table is opened, and no pattern looked for. `interval` is in seconds, by default the
-    configuration's `[delta_maintenance] poll_interval`.
+    One watcher per asset watches all of these tables. For the parsing of Dags: it opens no table,
+    and resolves no pattern. `interval` is in seconds; the default is
+    `[delta_maintenance] poll_interval` in the configuration.
     """
-    # Only a Dag that watches waits for this.
+    # Imported here, because only Dags with watchers need it.
     from delta_maintenance.policies.definition.policy import load_policy
 
     path = policy or policy_path()
@@ -35,8 +35,8 @@ def watched_assets(
 
 
 def changed_tables(events: Mapping[Any, Sequence[Any]], policy: str | None = None) -> list[Any]:
-    """The tables that a run was woken for, for `DeltaPolicyRunOperator`: name, address, and the
-    problem where the watcher cannot look at one. `events` are the run's triggering asset events.
+    """The tables that triggered a run, for `DeltaPolicyRunOperator`: name, address, and the problem
+    if the watcher cannot poll the table. `events` are the run's triggering asset events.
     """
     from delta_maintenance.policies.definition.policy import load_policy
 
@@ -56,7 +56,7 @@ def changed_tables(events: Mapping[Any, Sequence[Any]], policy: str | None = Non
 
 def _tables(event: Any) -> list[dict[str, Any]]:
     payload = (event.extra or {}).get("payload") or {}
-    # `DeltaCommitEventTrigger` tells of one table, `DeltaPolicyCommitTrigger` of many.
+    # `DeltaCommitEventTrigger` reports one table, `DeltaPolicyCommitTrigger` many.
     told = payload.get("tables", [payload])
     return [one for one in told if one.get("table")]
 
@@ -64,7 +64,7 @@ def _tables(event: Any) -> list[dict[str, Any]]:
 def _asset(policy: str, store: str, interval: float, min_commits: int) -> Asset:
     return Asset(
         name=f"commits in {store} ({policy})",
-        # The prefix `x-` keeps Airflow from taking the rest for an address of its own kinds.
+        # The prefix `x-` keeps Airflow from parsing the rest as a kind of address that it knows.
         uri=f"x-delta-commits:{store}?policy={policy}",
         group="delta",
         watchers=[

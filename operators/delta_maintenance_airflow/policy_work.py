@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PolicyWork:
-    """One task's work on tables of a policy."""
+    """The work of one task on tables of a policy."""
 
     path: str | None
-    """Of the policy; None for the one that Airflow's configuration names."""
+    """The path of the policy; None for the one in Airflow's configuration."""
     may_lack: bool = False
-    """Whether it may do without one: every table then has the defaults."""
+    """Whether the policy may be absent, in which case every table has the defaults."""
 
     @cached_property
     def policy(self) -> Policy:
-        """The document."""
-        # Loads pydantic models, which the parsing of Dags must not wait for.
+        """The policy document."""
+        # Imported here because it loads pydantic models, which would slow down Dag parsing.
         from delta_maintenance.policies.definition.policy import Policy, load_policy
 
         path = self.path or policy_path()
@@ -52,13 +52,13 @@ class PolicyWork:
         return load_policy(path)
 
     def discover(self) -> Discovery:
-        """Every table of the policy, those behind its patterns included."""
+        """Every table of the policy, including those that its patterns find."""
         from delta_maintenance.policies.discovery import discover
 
         return discover(self.policy, storage_options=_options_at)
 
     def table(self, name: str | None, uri: str | None) -> PolicyTable:
-        """A table with its rules, by address, or by the name that the policy has for it."""
+        """A table with its rules, by address, or by its name in the policy."""
         if uri is None:
             named = {table.name: table.uri for table in self.policy.named_tables}
             if name not in named:
@@ -78,17 +78,17 @@ def _options_at(rule: StorageRule, root: str) -> Mapping[str, str]:
     try:
         return PolicyHook(rule).storage_options(root)
     except AirflowException as error:
-        # Such as a connection that does not exist.
+        # For example a connection that does not exist.
         raise InvalidRequestError(str(error), remedy="correct the connection") from error
 
 
 def submitter(
     context: Context, key: Sequence[Any], started: Callable[[SparkSubmission], None]
 ) -> SubmitToSpark:
-    """Submits what a policy has for Spark, through the connection that it names.
+    """Returns a function that submits Spark jobs through the connection that the policy names.
 
-    `key` is the same in every try of a task. `started` is told of each submission, so that it can
-    be killed.
+    `key` is the same in every try of a task. `started` is called with each submission, so that it
+    can be killed.
     """
 
     def submit(

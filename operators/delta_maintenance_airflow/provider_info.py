@@ -1,18 +1,19 @@
 """The metadata of this provider, which Airflow reads at start.
 
-Airflow calls `get_provider_info` while its own configuration is still being read, so nothing here
-imports Airflow.
+Airflow calls `get_provider_info` while it reads its own configuration, so this module must not
+import Airflow.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from delta_maintenance_airflow import __version__
+from delta_maintenance_airflow import URL_PREFIX, __version__
 
 _INTEGRATION = "Delta Lake"
 _PACKAGE = "delta_maintenance_airflow"
-_OPERATORS = ("by_hand", "operations", "policy")
+_OPERATORS = ("approvals", "by_hand", "operations", "policy", "select_tables", "summary")
+_LINKS = ("HealthPageLink", "ReportLink", "SparkUILink")
 _TRIGGERS = ("commit", "commit_event", "policy_commits")
 
 
@@ -27,6 +28,8 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": _INTEGRATION,
                 "external-doc-url": "https://delta.io/",
+                "logo": f"{URL_PREFIX}/static/icon.svg",
+                "how-to-guide": ["/docs/airflow.md", "/docs/airflow-operators.md"],
                 "tags": ["software"],
             }
         ],
@@ -34,7 +37,15 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules(f"{_PACKAGE}.sensors.commit")],
         "hooks": [_modules(f"{_PACKAGE}.hooks.delta")],
         "triggers": [_modules(*(f"{_PACKAGE}.triggers.{name}" for name in _TRIGGERS))],
-        "extra-links": [f"{_PACKAGE}.links.SparkUILink"],
+        "extra-links": [f"{_PACKAGE}.links.{name}" for name in _LINKS],
+        "asset-uris": [
+            {
+                "schemes": ["delta"],
+                "handler": f"{_PACKAGE}.assets.sanitize_uri",
+                "factory": f"{_PACKAGE}.assets.create_asset",
+                "to_openlineage_converter": f"{_PACKAGE}.assets.convert_asset_to_openlineage",
+            }
+        ],
         "notifications": [
             f"{_PACKAGE}.notifications.{name}"
             for name in ("ApprovalNotifier", "MaintenanceSummaryNotifier")
@@ -46,29 +57,29 @@ def get_provider_info() -> dict[str, Any]:
 
 def _configuration() -> dict[str, Any]:
     return {
-        "description": "What the Dags and the health page share.",
+        "description": "Settings of the Dags and the health page.",
         "options": {
             "policy": _option("The file with the policy.", "/opt/airflow/policy.yaml"),
             "assessments": _option(
-                "A folder of its own for the last assessment of each table: a path or a URI that "
-                "the workers and the API server reach. By default "
-                "delta_maintenance/assessments below AIRFLOW_HOME, for one host.",
+                "A dedicated folder for the last assessment of each table: a path or a URI that "
+                "the workers and the API server can reach. The default, for a single host, is "
+                "delta_maintenance/assessments below AIRFLOW_HOME.",
                 "s3://lake/assessments",
             ),
             "assessments_conn_id": _option(
                 "The connection of type delta with access to that folder.", "lake"
             ),
             "poll_interval": _option(
-                "Seconds from one look at a watched table to the next; 30 by default.", "30"
+                "Seconds between two polls of a watched table; 30 by default.", "30"
             ),
             "separate_approver": _option(
                 "True: the person who triggers a run may not approve its plans.", "True"
             ),
             "any_address": _option(
-                "True: the Dag for manual runs takes tables that are not in the policy.", "True"
+                "True: the Dag for manual runs accepts tables that are not in the policy.", "True"
             ),
             "notify_conn_id": _option(
-                "A connection with the URL of a chat as its host: summaries that need somebody are "
+                "A connection with the URL of a chat as its host: summaries with problems are "
                 "posted there.",
                 "maintenance_chat",
             ),
@@ -77,7 +88,7 @@ def _configuration() -> dict[str, Any]:
 
 
 def _connection_type() -> dict[str, Any]:
-    # Declared here, the form is drawn without importing the hook.
+    # Declared here, so that the form is shown without importing the hook.
     return {
         "connection-type": "delta",
         "hook-class-name": f"{_PACKAGE}.hooks.delta.DeltaHook",
@@ -91,24 +102,24 @@ def _connection_type() -> dict[str, Any]:
             "test_address": _text(
                 "Address to test with",
                 "A table or a folder that the test button lists, such as s3://lake/events. "
-                "Nothing else uses it.",
+                "It has no other use.",
             ),
             "storage_conn_id": _text(
                 "Credentials of the connection",
-                "The id of a connection of the type aws, google_cloud_platform, wasb or adls. "
-                "What is filled in here goes before it.",
+                "The ID of a connection of the type aws, google_cloud_platform, wasb or adls. "
+                "Fields of this form take precedence.",
             ),
             "other_writers": {
                 "label": "Who else writes",
-                "description": "On S3 nobody commits without knowing: conditional_put (delta-rs, "
-                "Trino and the like), spark (Delta Spark), none. The default of all operators.",
+                "description": "Required for commits on S3: conditional_put (delta-rs, Trino and "
+                "others), spark (Delta Spark), none. The default of all operators.",
                 "schema": {
                     "type": ["string", "null"],
                     "enum": ["conditional_put", "spark", "none", None],
                 },
             },
             "spark_conn_id": _text(
-                "Spark connection", "Where large work is submitted, unless a task says otherwise."
+                "Spark connection", "For large work, unless a task names another connection."
             ),
             "anonymous": {
                 "label": "Without credentials",
@@ -116,14 +127,14 @@ def _connection_type() -> dict[str, Any]:
                 "schema": {"type": ["boolean", "null"]},
             },
             "endpoint_url": _text("Endpoint URL", "Only for stores other than the provider's own."),
-            "region": _text("S3 region", "Where the worker's environment does not say it."),
+            "region": _text("S3 region", "If the environment of the worker does not set it."),
             "session_token": _secret("S3 session token", "Of temporary credentials."),
             "google_key_file": _text(
                 "Google key file", "The path of a file with credentials, on every worker."
             ),
-            "google_key": _secret("Google key", "The content of such a file, JSON."),
+            "google_key": _secret("Google key", "The contents of such a file, JSON."),
             "azure_account_name": _text(
-                "Azure account", "Only where the address does not name it: az://CONTAINER/PATH."
+                "Azure account", "Only if the address does not name it: az://CONTAINER/PATH."
             ),
             "azure_account_key": _secret("Azure account key", "Or one of the following."),
             "azure_sas_token": _secret("Azure SAS token", "With the right to list and read."),

@@ -1,6 +1,6 @@
 """The section `delta_maintenance` of Airflow's configuration.
 
-Read when something is done with it, never while a module is imported.
+Options are read when they are needed, never while a module is imported.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ SECTION = "delta_maintenance"
 
 
 def policy_path() -> str | None:
-    """The file with the policy; None where the configuration names none."""
+    """The file with the policy; None if the configuration names none."""
     return _option("policy")
 
 
 def assessment_store() -> AssessmentStore:
-    """Where the last assessments are kept: `assessments`, reached by `assessments_conn_id`."""
-    # Both load pyarrow, which the parsing of Dags must not wait for.
+    """The store of assessments: the option `assessments`, accessed by `assessments_conn_id`."""
+    # Imported here because both load PyArrow, which would slow down Dag parsing.
     from delta_maintenance.policies.assessments import AssessmentStore
     from delta_maintenance_airflow.hooks.delta import DeltaHook
 
@@ -31,14 +31,14 @@ def assessment_store() -> AssessmentStore:
 
 
 def leases(store: AssessmentStore) -> Leases:
-    """Who is at work on which table: beside the assessments, where all tasks look."""
+    """The leases of tables, in the folder of the assessments, which all tasks can reach."""
     from delta_maintenance.policies.leases import Leases
 
     return Leases(store.store)
 
 
 def notify_conn_id() -> str | None:
-    """The connection whose address summaries are posted to; None for nobody."""
+    """The connection to whose address summaries are posted; None to post nothing."""
     return _option("notify_conn_id")
 
 
@@ -48,17 +48,17 @@ def separate_approver() -> bool:
 
 
 def any_address() -> bool:
-    """Whether tables outside of the policy may be maintained by hand."""
+    """Whether manual runs may use tables outside of the policy."""
     return _flag("any_address")
 
 
 def poll_interval() -> float:
-    """Seconds from one look at a watched table to the next."""
+    """Seconds between two polls of a watched table."""
     return float(_option("poll_interval") or 30)
 
 
 def max_map_length() -> int:
-    """Over how many values Airflow maps a task, at most."""
+    """The most values over which Airflow maps a task."""
     from airflow.configuration import conf
 
     return int(conf.getint("core", "max_map_length", fallback=1024))

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 
 def as_flag(value: bool | str) -> bool:
-    """A switch: `true` or `1` in any case."""
+    """A flag: `true` or `1` in any case is true."""
     return value.strip().lower() in ("true", "1") if isinstance(value, str) else value
 
 
 def as_number(value: int | str | None) -> int | None:
-    """A whole number, or None for none."""
+    """A whole number; None for None."""
     return None if value is None else int(value)
 
 

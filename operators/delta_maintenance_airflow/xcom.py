@@ -1,7 +1,7 @@
 """The XCom value of a task: the facts of a Plan or a Result, flat and small.
 
-XCom values stand in Airflow's database and are drawn in its pages, so that nothing grows with the
-table: what has no bound is in the log or in a report.
+XCom values are stored in Airflow's database and shown on its pages, so their size does not depend
+on the table: lists without a bound are in the log or in a report.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 LIMIT = 8_000
-"""Characters of JSON at most."""
+"""The most characters of JSON."""
 _SHOWN = 10
 
 
 def flat(document: Mapping[str, Any], *, limit: int = LIMIT) -> dict[str, Any]:
     """The facts of a JSON object: texts, numbers, flags, and lists of texts.
 
-    A field of an object within has both names, `protocol_after_min_writer_version`. Of a list there
-    are the first ten, an object among them as one line of text, and `num_NAME` says how many there
-    are where these are not all. Where all of it is longer than the limit, the longest values lose
-    their ends.
+    A field of a nested object has both names, such as `protocol_after_min_writer_version`. A list
+    is reduced to its first ten items, objects among them to one line of text, and `num_NAME` states
+    the number of all items if these are not all. If the result is longer than the limit, the
+    longest values are truncated.
     """
     facts = dict(_facts(document))
     while len(json.dumps(facts)) > limit:
@@ -56,7 +56,7 @@ def _text(item: Any) -> str:
 
 
 def _shortened(value: Any) -> Any | None:
-    """A value without its end; None where nothing is left to take."""
+    """A shorter value; None if it cannot be shortened."""
     match value:
         case str() if len(value) > 1:
             return f"{value[: len(value) // 2].removesuffix('…')}…"
@@ -68,4 +68,4 @@ def _shortened(value: Any) -> Any | None:
 
 
 _LINE = 200
-"""Characters that the lines of a list keep as long as there are longer ones."""
+"""The characters to which the items of a list may be truncated while others are longer."""

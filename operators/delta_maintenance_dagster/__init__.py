@@ -10,14 +10,15 @@ from dagster_shared.libraries import DagsterLibraryRegistry
 from delta_maintenance import __version__, renamed_modules
 
 if TYPE_CHECKING:
-    from delta_maintenance_dagster.commits.sensor import build_commit_sensor
+    from delta_maintenance_dagster.approvals import ApprovalConfig, build_approval_job
+    from delta_maintenance_dagster.attributes import AssetAttributes, Freshness
+    from delta_maintenance_dagster.commits.sensor import CommitSensor, build_commit_sensor
     from delta_maintenance_dagster.component import (
-        CommitSensor,
         DeltaMaintenanceComponent,
         DeltaTableEntry,
         Schedule,
     )
-    from delta_maintenance_dagster.definitions import build_definitions
+    from delta_maintenance_dagster.definitions import Execution, build_definitions
     from delta_maintenance_dagster.health.checks import HealthThresholds, build_health_checks
     from delta_maintenance_dagster.maintenance import MaintenanceConfig, build_maintenance_asset
     from delta_maintenance_dagster.resources import DeltaStorageResource
@@ -26,16 +27,21 @@ if TYPE_CHECKING:
     from delta_maintenance_dagster.tables import DeltaTable
 
 __all__ = [
+    "ApprovalConfig",
+    "AssetAttributes",
     "CommitSensor",
     "DeltaMaintenanceComponent",
     "DeltaSparkResource",
     "DeltaStorageResource",
     "DeltaTable",
     "DeltaTableEntry",
+    "Execution",
+    "Freshness",
     "HealthThresholds",
     "MaintenanceConfig",
     "Schedule",
     "__version__",
+    "build_approval_job",
     "build_commit_sensor",
     "build_definitions",
     "build_health_checks",
@@ -44,15 +50,20 @@ __all__ = [
 ]
 
 _MODULES = {
-    "CommitSensor": "component",
+    "ApprovalConfig": "approvals",
+    "AssetAttributes": "attributes",
+    "CommitSensor": "commits.sensor",
     "DeltaMaintenanceComponent": "component",
     "DeltaSparkResource": "spark.spark_resource",
     "DeltaStorageResource": "resources",
     "DeltaTable": "tables",
     "DeltaTableEntry": "component",
+    "Execution": "definitions",
+    "Freshness": "attributes",
     "HealthThresholds": "health.checks",
     "MaintenanceConfig": "maintenance",
     "Schedule": "component",
+    "build_approval_job": "approvals",
     "build_commit_sensor": "commits.sensor",
     "build_definitions": "definitions",
     "build_health_checks": "health.checks",
@@ -74,7 +85,7 @@ DagsterLibraryRegistry.register("delta-maintenance", __version__, is_dagster_pac
 
 
 def __getattr__(name: str) -> Any:
-    # The models of policies take a moment to build: every code location loads the entry point of
+    # Creating the models of policies takes time, and every code location loads the entry point of
     # this package, whether or not it has Delta tables.
     if name in _MODULES:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

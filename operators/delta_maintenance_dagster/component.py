@@ -26,7 +26,9 @@ from delta_maintenance.policies.definition.policy import (
     load_policy,
 )
 from delta_maintenance.policies.definition.rules import Rules
-from delta_maintenance_dagster.definitions import build_definitions
+from delta_maintenance_dagster.attributes import AssetAttributes
+from delta_maintenance_dagster.commits.sensor import CommitSensor
+from delta_maintenance_dagster.definitions import Execution, build_definitions
 from delta_maintenance_dagster.health.checks import HealthThresholds
 from delta_maintenance_dagster.references import Reference
 from delta_maintenance_dagster.resources import DeltaStorageResource
@@ -37,7 +39,7 @@ from delta_maintenance_dagster.tables import DeltaTable, asset_key_of
 
 
 class DeltaTableEntry(TableEntry):
-    """A table or a pattern, as in a policy file, and what Dagster calls it."""
+    """A table or a pattern, as in a policy file, with its names in Dagster."""
 
     key: str | None = None
     """The asset key, such as `lake/orders`; by default the name, or the address without its
@@ -47,22 +49,11 @@ class DeltaTableEntry(TableEntry):
     has the key already."""
 
 
-# Models with a JSON of their own: seen through an alias, Dagster leaves them to the resolvers.
+# Models with a JSON form of their own: through an alias, Dagster leaves them to the resolvers.
 _Rules = TypeAliasType("_Rules", Rules)
 _TableEntry = TypeAliasType("_TableEntry", DeltaTableEntry)
 _StorageResource = TypeAliasType("_StorageResource", DeltaStorageResource)
 _SparkResource = TypeAliasType("_SparkResource", DeltaSparkResource)
-
-
-class CommitSensor(dg.Model, dg.Resolvable):
-    """How commits are watched."""
-
-    interval_seconds: int = Field(default=60, ge=1, description="Between two looks, at least.")
-    min_commits: int = Field(
-        default=1,
-        ge=1,
-        description="A run is requested once so many versions came since the last request.",
-    )
 
 
 class Schedule(dg.Model, dg.Resolvable):
@@ -71,7 +62,7 @@ class Schedule(dg.Model, dg.Resolvable):
     cron: str
     timezone: str = "UTC"
     running: bool = Field(
-        default=False, description="Whether the schedule is on from the start; else turn it on."
+        default=False, description="Whether the schedule is on at first; otherwise, turn it on."
     )
 
 
@@ -96,40 +87,46 @@ def _path(context: dg.ResolutionContext, given: str) -> Path:
     return context.resolve_source_relative_path(str(context.resolve_value(given)))
 
 
-def _storage(context: dg.ResolutionContext, given: Any) -> Any:
-    return _resource(DeltaStorageResource, context, given)
+def _resource(kind: type[dg.ConfigurableResource[Any]], policy_key: str) -> dg.Resolver:
+    """Resolves the fields of a resource, or the key of one."""
 
+    def resolved(context: dg.ResolutionContext, given: Any) -> Any:
+        value = context.resolve_value(given)
+        return kind(**value) if isinstance(value, Mapping) else value
 
-def _spark(context: dg.ResolutionContext, given: Any) -> Any:
-    return _resource(DeltaSparkResource, context, given)
-
-
-def _resource(
-    kind: type[dg.ConfigurableResource[Any]], context: dg.ResolutionContext, given: Any
-) -> Any:
-    value = context.resolve_value(given)
-    return kind(**value) if isinstance(value, Mapping) else value
+    return dg.Resolver(
+        resolved,
+        model_field_type=dict[str, Any] | str,
+        description=(
+            f"Fields of {kind.__name__}, or the key of a resource of the project. A "
+            f"`{policy_key}` of the policy is also such a key."
+        ),
+    )
 
 
 @dg.scaffold_with(DeltaMaintenanceScaffolder)
 class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
-    """Looks after Delta tables: checkpoints, log compaction and clean-up, vacuum, row tracking,
-    protocol, by the policy of each table.
+    """Maintains Delta tables by the policy of each table: checkpoints, log compaction and clean-up,
+    vacuum, row tracking and protocol.
 
-    For every table there is an external asset, an asset for its maintenance and health checks; for
-    all of them a job, a sensor that is woken by commits, and schedules.
+    For each table it makes an external asset, a maintenance asset and health checks; for all tables
+    a job, a sensor for commits, and schedules.
     """
 
     model_config = {"arbitrary_types_allowed": True, "extra": "forbid"}
 
     policy: Annotated[
         Path | None,
-        dg.Resolver(_path, model_field_type=str, description="A policy file, from here on."),
+        dg.Resolver(
+            _path, model_field_type=str, description="A policy file, relative to this one."
+        ),
     ] = None
     defaults: Annotated[
         _Rules,
         dg.Resolver(
-            _rules, model_field_type=Rules, description="What every table needs, without a file."
+            _rules,
+            model_field_type=Rules,
+            description=("Rules for every table, without a policy file."),
         ),
     ] = Rules()
     tables: Annotated[
@@ -142,51 +139,48 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
     ] = ()
     keys: dict[str, str] = Field(
         default_factory=dict,
-        description="Asset keys of tables of the policy file, by the names that they have there.",
+        description="Asset keys of tables of the policy file, by the names of the tables in it.",
     )
     declare_tables: bool = Field(
         default=True,
         description=(
-            "Whether the tables' own assets are declared here; false where assets of this code "
-            "location have their keys already."
+            "Whether the assets of the tables are declared here; false if assets of this code "
+            "location already have their keys."
         ),
     )
     name: str = Field(
         default="delta_maintenance",
-        description="Of the job and the group; sensor, schedules and health job begin with it.",
+        description="The name of the job and the group, and a prefix of the other names.",
     )
     storage: Annotated[
         _StorageResource | str,
-        dg.Resolver(
-            _storage,
-            model_field_type=dict[str, Any] | str,
-            description=(
-                "Fields of DeltaStorageResource, or the key of a resource of the project. "
-                "A `storage.connection` of the policy is such a key too."
-            ),
-        ),
+        _resource(DeltaStorageResource, "storage.connection"),
     ] = Field(default_factory=DeltaStorageResource)
     spark: Annotated[
         _SparkResource | str,
-        dg.Resolver(
-            _spark,
-            model_field_type=dict[str, Any] | str,
-            description=(
-                "Fields of DeltaSparkResource, or the key of a resource of the project. "
-                "A `spark.connection` of the policy is such a key too."
-            ),
-        ),
+        _resource(DeltaSparkResource, "spark.connection"),
     ] = Field(default_factory=DeltaSparkResource)
     sensor: CommitSensor = CommitSensor()
     schedule: Schedule | None = Field(default=None, description="Of maintenance.")
-    health_schedule: Schedule | None = Field(default=None, description="Of the health checks.")
+    health_schedule: Schedule | None = Field(
+        default=None, description="The schedule of the health checks."
+    )
     checks: bool = Field(default=True, description="Whether tables have health checks.")
     thresholds: HealthThresholds = HealthThresholds()
+    execution: Execution = Field(
+        default_factory=Execution, description="How runs over many tables are divided."
+    )
+    table_attributes: AssetAttributes = Field(
+        default_factory=AssetAttributes, description="Of the tables' own assets."
+    )
+    maintenance_attributes: AssetAttributes = Field(
+        default_factory=AssetAttributes, description="Of the assets of their maintenance."
+    )
     defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()
 
     @classmethod
     def model(cls) -> type[BaseModel]:
-        """The model of the YAML, whose errors don't repeat values: those may be secrets."""
+        """The model of the YAML file, whose errors do not repeat values, which may be secrets."""
         model = super().model()
         if not model.model_config.get("hide_input_in_errors"):
             model.model_config["hide_input_in_errors"] = True
@@ -202,25 +196,25 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
 
     @property
     def defs_state_config(self) -> DefsStateConfig:
-        """Where the tables that patterns find are kept between loads."""
+        """The storage of the tables that patterns find, between loads."""
         return DefsStateConfig.from_args(
             self.defs_state, default_key=f"DeltaMaintenanceComponent[{self.name}]"
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        # Without patterns there is nothing to be looked up, and no state.
+        # Without patterns there is nothing to search, and no state.
         if not self._policy().patterns:
             return self.build_defs_from_state(context, None)
         return super().build_defs(context)
 
     def write_state_to_path(self, state_path: Path) -> None:
-        """Looks up the tables of patterns: once for each refresh, and never in a run."""
-        # Loads pyarrow, which no loading of definitions but this one waits for.
+        """Finds the tables of patterns: once for each refresh, and never in a run."""
+        # Imported here because it loads PyArrow, and other loads of definitions do not need it.
         from delta_maintenance.policies.discovery import discover
 
         storage = Reference(self.storage).here()
         found = discover(
-            self._policy(), storage_options=lambda rule, _: storage.storage_options(rule)
+            self._policy(), storage_options=lambda rule, uri: storage.storage_options(rule, uri=uri)
         ).complete()
         state_path.write_text(json.dumps([table.to_json() for table in found]))
 
@@ -231,16 +225,16 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         tables: Sequence[PolicyTable] = self._policy().named_tables
         if state_path is not None:
             tables = [PolicyTable.from_json(each) for each in json.loads(state_path.read_text())]
+        self._require_known_options(tables)
         definitions = build_definitions(
             [self._table(table) for table in tables],
             name=self.name,
             storage=self.storage,
             spark=self.spark,
-            thresholds=self.thresholds,
-            checks=self.checks,
+            thresholds=self.thresholds if self.checks else None,
             group_name=self.name,
-            min_commits=self.sensor.min_commits,
-            sensor_interval_seconds=self.sensor.interval_seconds,
+            execution=self.execution,
+            sensor=self.sensor,
         )
         return dg.Definitions.merge(definitions, self._schedules(bool(tables)))
 
@@ -250,7 +244,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         if self.tables or self.defaults.model_fields_set:
             raise InvalidRequestError(
                 "a component has a policy file or tables of its own, not both",
-                remedy="move the tables into the file, or take the file out",
+                remedy="move the tables into the file, or remove the file",
             )
         return load_policy(self.policy)
 
@@ -261,13 +255,33 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             policy=table,
             key=dg.AssetKey.from_user_string(key) if key else asset_key_of(table.name),
             declared=self.declare_tables and (own is None or own.declare),
+            attributes=self.table_attributes,
+            maintenance_attributes=self.maintenance_attributes,
         )
+
+    def _require_known_options(self, tables: Sequence[PolicyTable]) -> None:
+        """Raises `InvalidRequestError` for a storage option that no store has.
+
+        Names are checked, and not values, because a machine that loads definitions need not have
+        the credentials. The options of the project's resources are checked when they are used.
+        """
+        from delta_maintenance.storage.options import unknown_options
+
+        given = self.storage.options if isinstance(self.storage, DeltaStorageResource) else {}
+        for table in tables:
+            rule = table.rules.storage
+            own = {} if rule.connection is not None else given
+            for name in unknown_options(table.uri, [*rule.options, *own]):
+                raise InvalidRequestError(
+                    f"component {self.name}, table {table.name}: {name!r} is no storage option",
+                    remedy="see the options of its store in docs/stores.md",
+                )
 
     def _schedules(self, tables: bool) -> dg.Definitions:
         health = self.health_schedule if self.checks else None
         jobs = (
-            (self.name, self.schedule, "Runs what is due on each Delta table by its policy."),
-            (f"{self.name}_health", health, "Holds each Delta table against its policy."),
+            (self.name, self.schedule, "Runs the operations that are due on each Delta table."),
+            (f"{self.name}_health", health, "Compares each Delta table with its policy."),
         )
         return dg.Definitions(
             schedules=[

@@ -1,85 +1,210 @@
 """All definitions for a set of tables: the component loads them, and Python code can use them."""
 
-from __future__ import annotations
+# Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
 import dagster as dg
+from pydantic import Field
 
+from delta_maintenance.moved_arguments import moved_arguments
+from delta_maintenance_dagster.approvals import build_approval_job
 from delta_maintenance_dagster.commits.observation import build_table_asset
-from delta_maintenance_dagster.commits.sensor import build_commit_sensor
-from delta_maintenance_dagster.health.checks import HealthThresholds, build_health_checks
-from delta_maintenance_dagster.maintenance import RETRY_POLICY, build_maintenance_asset
+from delta_maintenance_dagster.commits.sensor import CommitSensor, build_commit_sensor
+from delta_maintenance_dagster.health.checks import HealthThresholds, build_health_step
+from delta_maintenance_dagster.maintenance import (
+    RETRY_POLICY,
+    StepSettings,
+    build_maintenance_step,
+)
 from delta_maintenance_dagster.references import Reference
 from delta_maintenance_dagster.resources import DeltaStorageResource
 from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource
+from delta_maintenance_dagster.table_run import Resources
 from delta_maintenance_dagster.tables import DeltaTable, require_unique_keys
 
+_THRESHOLDS = HealthThresholds()
+_SENSOR = CommitSensor()
 
+
+def _retry_policy(context: dg.ResolutionContext, given: Any) -> dg.RetryPolicy:
+    value = context.resolve_value(given)
+    return dg.RetryPolicy(max_retries=int(value["max_retries"]), delay=value.get("delay"))
+
+
+class Execution(dg.Model, dg.Resolvable):
+    """How runs over many tables are divided."""
+
+    tables_per_step: int = Field(
+        default=1,
+        ge=1,
+        description=(
+            "Tables that one step maintains in order. Each step is a process that loads the "
+            "definitions, so larger steps cost less, and smaller ones run more in parallel."
+        ),
+    )
+    in_process: bool = Field(
+        default=False,
+        description="Whether the jobs run their steps in the process of the run, in order.",
+    )
+    max_concurrent: int | None = Field(
+        default=None, ge=1, description="Steps of one run at the same time, at most."
+    )
+    pool: str | None = Field(
+        default=None,
+        description="A pool of the instance that limits the steps of all runs at the same time.",
+    )
+    retry_policy: Annotated[
+        # A dg.RetryPolicy, which pydantic would take apart.
+        Any,
+        dg.Resolver(
+            _retry_policy,
+            model_field_type=dict[str, float],
+            description=(
+                "`max_retries` and `delay` in seconds, for temporary failures; by default two "
+                "retries after at least a minute."
+            ),
+        ),
+    ] = RETRY_POLICY
+    with_other_assets: bool = Field(
+        default=False,
+        description=(
+            "Whether *Materialize all* maintains the tables too, if it is used together with "
+            "other assets. By default, only jobs, the sensor, automation conditions and "
+            "materializing maintenance alone do."
+        ),
+    )
+
+    def executor(self) -> dg.ExecutorDefinition | None:
+        """The executor of the jobs; None for the one of the project."""
+        if self.in_process:
+            return dg.in_process_executor
+        if self.max_concurrent is not None:
+            configured: dg.ExecutorDefinition = dg.multiprocess_executor.configured(
+                {"max_concurrent": self.max_concurrent}
+            )
+            return configured
+        return None
+
+
+_EXECUTION = Execution()
+
+
+def _with_checks(given: HealthThresholds | None, moved: dict[str, Any]) -> HealthThresholds | None:
+    return (given or HealthThresholds()) if moved["checks"] else None
+
+
+def _with_retries(given: Execution | None, moved: dict[str, Any]) -> Execution:
+    return (given or _EXECUTION).model_copy(update=moved)
+
+
+def _with_sensor(given: CommitSensor | None, moved: dict[str, Any]) -> CommitSensor:
+    own = _SENSOR if given is None else given
+    return CommitSensor(
+        min_commits=moved.get("min_commits", own.min_commits),
+        interval_seconds=moved.get("sensor_interval_seconds", own.interval_seconds),
+    )
+
+
+@moved_arguments("execution", ("retry_policy",), _with_retries)
+@moved_arguments("thresholds", ("checks",), _with_checks)
+@moved_arguments("sensor", ("min_commits", "sensor_interval_seconds"), _with_sensor)
 def build_definitions(
     tables: Sequence[DeltaTable],
     *,
     name: str = "delta_maintenance",
     storage: DeltaStorageResource | str | None = None,
     spark: DeltaSparkResource | str | None = None,
-    thresholds: HealthThresholds | None = None,
-    checks: bool = True,
+    thresholds: HealthThresholds | None = _THRESHOLDS,
     group_name: str = "delta_maintenance",
-    retry_policy: dg.RetryPolicy = RETRY_POLICY,
-    min_commits: int = 1,
-    sensor_interval_seconds: int = 60,
+    sensor: CommitSensor = _SENSOR,
+    execution: Execution = _EXECUTION,
 ) -> dg.Definitions:
-    """The assets of the tables and of their maintenance, health checks, two jobs and a sensor.
+    """The assets of the tables and of their maintenance, health checks, jobs and a sensor.
 
-    `storage` and `spark` are resources, or the keys of resources that Dagster provides. The jobs
-    are NAME and NAME_health, the sensor is NAME_commits.
+    `storage` and `spark` are resources, or the keys of resources that Dagster provides. Without
+    `thresholds`, tables have no health checks. The jobs are NAME, NAME_health, and NAME_approve if
+    the policy of a table requires approvals; the sensor is NAME_commits.
     """
     require_unique_keys(tables)
-    stores = Reference(storage if storage is not None else DeltaStorageResource())
-    clusters = Reference(spark if spark is not None else DeltaSparkResource())
-    thresholds = thresholds or HealthThresholds()
-    maintenance = [
-        build_maintenance_asset(
-            table,
-            storage=stores,
-            spark=clusters,
-            thresholds=thresholds if checks else None,
-            group_name=group_name,
-            retry_policy=retry_policy,
-        )
-        for table in tables
-    ]
-    health = [
-        build_health_checks(table, storage=stores, thresholds=thresholds)
-        for table in (tables if checks else ())
-    ]
     if not tables:
         return dg.Definitions()
+    resources = Resources(
+        storage=Reference(storage if storage is not None else DeltaStorageResource()),
+        spark=Reference(spark if spark is not None else DeltaSparkResource()),
+    )
+    settings = StepSettings(
+        thresholds=thresholds,
+        retry_policy=execution.retry_policy,
+        pool=execution.pool,
+        with_other_assets=execution.with_other_assets,
+    )
+    steps = list(_steps(tables, name, execution.tables_per_step))
+    maintenance = [
+        build_maintenance_step(
+            some,
+            name=f"{step}__maintenance",
+            resources=resources,
+            group_name=group_name,
+            settings=settings,
+        )
+        for step, some in steps
+    ]
+    health = [
+        build_health_step(
+            some, name=f"{step}__health", storage=resources.storage, thresholds=thresholds
+        )
+        for step, some in steps
+        if thresholds is not None
+    ]
     job = dg.define_asset_job(
         name,
         selection=dg.AssetSelection.assets(*maintenance).without_checks(),
-        description="Runs what is due on each Delta table by its policy.",
+        executor_def=execution.executor(),
+        description="Runs the operations that are due on each Delta table.",
     )
     health_job = dg.define_asset_job(
         f"{name}_health",
         selection=dg.AssetSelection.checks(*health),
-        description="Holds the health of each Delta table against its policy.",
+        executor_def=execution.executor(),
+        description="Compares the health of each Delta table with its policy.",
+    )
+    approved = [table for table in tables if table.policy.rules.approval]
+    approval_job = build_approval_job(
+        approved, name=f"{name}_approve", resources=resources, settings=settings
     )
     return dg.Definitions(
         assets=[
-            *(build_table_asset(table, storage=stores) for table in tables if table.declared),
+            *(
+                build_table_asset(table, storage=resources.storage)
+                for table in tables
+                if table.declared
+            ),
             *maintenance,
         ],
         asset_checks=health,
-        jobs=[job, health_job] if health else [job],
+        jobs=[job, *([health_job] if health else []), *([approval_job] if approved else [])],
         sensors=[
             build_commit_sensor(
                 tables,
                 name=f"{name}_commits",
                 job=job,
-                storage=stores,
-                min_commits=min_commits,
-                interval_seconds=sensor_interval_seconds,
+                storage=resources.storage,
+                min_commits=sensor.min_commits,
+                interval_seconds=sensor.interval_seconds,
             )
         ],
     )
+
+
+def _steps(
+    tables: Sequence[DeltaTable], name: str, size: int
+) -> Iterator[tuple[str, Sequence[DeltaTable]]]:
+    """The tables of each step, and the beginning of its name."""
+    if size == 1:
+        for table in tables:
+            yield table.op_name, [table]
+        return
+    for number, begin in enumerate(range(0, len(tables), size), start=1):
+        yield f"{name}_{number}", tables[begin : begin + size]

@@ -1,36 +1,32 @@
-"""The maintenance of one table as an asset: operations that are due, or one operation on demand.
+"""The maintenance of tables as assets: operations that are due, or one operation on demand.
 
-Nothing here decides what a table needs: that is `delta_maintenance.policies`.
+A step of a run maintains one table or several; each table has its own asset. The decisions are made
+in `delta_maintenance.policies`.
 """
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of configs as types.
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core import registry
-from delta_maintenance_dagster import memory, pools
-from delta_maintenance_dagster.health import metadata
-from delta_maintenance_dagster.health.checks import HealthThresholds, judge
-from delta_maintenance_dagster.progress import LoggedProgress
+from delta_maintenance_dagster.health.checks import HealthThresholds
 from delta_maintenance_dagster.references import Reference
 from delta_maintenance_dagster.resources import DeltaStorageResource
 from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource
-from delta_maintenance_dagster.tables import DeltaTable
-
-if TYPE_CHECKING:
-    from delta_maintenance import Table
-    from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.models import AssessedOperation, Assessment, LastRun, RunResult
+from delta_maintenance_dagster.table_run import Ending, Resources, TableRun, all_of
+from delta_maintenance_dagster.tables import MAINTENANCE, DeltaTable
 
 _ASKED_FOR = registry.names()
 _BY_POLICY = tuple(record.name for record in registry.policy_operations())
+_IMPLICIT_JOB = "__ASSET_JOB"
+_AUTOMATION_TAGS = ("dagster/from_automation_condition", "dagster/asset_evaluation_id")
+_SHOWN = 3
 
 
 def _required_options() -> str:
@@ -45,11 +41,11 @@ def _required_options() -> str:
 RETRY_POLICY = dg.RetryPolicy(
     max_retries=2, delay=60, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
 )
-"""For what may pass: a store that is down, a commit that another writer won."""
+"""For temporary failures: an unavailable store, or a commit that another writer made first."""
 
 
 class MaintenanceConfig(dg.Config):
-    """What a run does, as the launchpad asks for it. Left alone, it does what is due."""
+    """The configuration of a step in the launchpad. By default, a run does what is due."""
 
     operation: str | None = Field(
         default=None,
@@ -58,20 +54,33 @@ class MaintenanceConfig(dg.Config):
     options: dict[str, Any] = Field(
         default_factory=dict,
         description=(
-            "Of the operation, over what the policy says: fields of its Options, such as "
+            "Fields of the operation's Options that override the policy, such as "
             f"`{{retention: P14D}}` of a vacuum. {_required_options()}"
         ),
     )
     plan_only: bool = Field(
-        default=False, description="Only say what would be done, and why; change nothing."
+        default=False, description="Only show the plan and its reason; change nothing."
     )
     approve: list[str] = Field(
         default_factory=list,
         description=(
-            "Operations that may run although the policy asks for approval. An operation that is "
-            "asked for by name is approved by that."
+            "Operations that are approved whatever their plans, if the policy requires an "
+            "approval. The job of approvals runs exactly the plans that a run has shown."
         ),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSettings:
+    """What the steps of maintenance have in common."""
+
+    thresholds: HealthThresholds | None = None
+    """Each run also evaluates the health checks with these; None for none."""
+    retry_policy: dg.RetryPolicy = RETRY_POLICY
+    pool: str | None = None
+    """A pool of the instance that limits how many steps run at the same time."""
+    with_other_assets: bool = False
+    """Whether the tables are maintained by *Materialize all*, together with other assets."""
 
 
 def build_maintenance_asset(
@@ -83,172 +92,132 @@ def build_maintenance_asset(
     group_name: str = "delta_maintenance",
     retry_policy: dg.RetryPolicy = RETRY_POLICY,
 ) -> dg.AssetsDefinition:
-    """The asset that stands for looking after a table. The table's own is never materialised.
+    """The asset for the maintenance of a table. The asset of the table itself is never
+    materialised.
 
-    With `thresholds`, each run also tells the health checks of the table what it found.
+    With `thresholds`, each run also evaluates the health checks of the table.
     """
-    storage = storage.named(table.policy.rules.storage.connection)
-    spark = spark.named(table.policy.rules.spark.connection)
-
-    @dg.asset(
-        key=table.maintenance_key,
-        deps=[table.key],
-        description=(
-            f"Maintenance of the Delta table `{table.uri}`: what is due by its policy, in order. "
-            "The launchpad takes an operation, its options, and `plan_only`."
-        ),
+    return build_maintenance_step(
+        [table],
+        name=f"{table.op_name}__maintenance",
+        resources=Resources(storage=storage, spark=spark),
         group_name=group_name,
-        kinds={"delta"},
-        owners=table.owners,
-        tags=table.tags,
-        metadata={"dagster/uri": table.uri},
-        pool=table.pool,
-        retry_policy=retry_policy,
-        required_resource_keys=storage.required | spark.required,
-        # A plan materialises nothing.
-        output_required=False,
+        settings=StepSettings(thresholds=thresholds, retry_policy=retry_policy),
+    )
+
+
+def build_maintenance_step(
+    tables: Sequence[DeltaTable],
+    *,
+    name: str,
+    resources: Resources,
+    group_name: str = "delta_maintenance",
+    settings: StepSettings | None = None,
+) -> dg.AssetsDefinition:
+    """The assets for the maintenance of several tables, which one step maintains in order.
+
+    A run may select some of them. A table that fails does not stop the others. `name` is the name
+    of the step in the launchpad.
+    """
+    settings = settings or StepSettings()
+    of_tables = {table.maintenance_key: table for table in tables}
+    each = {key: resources.of(table) for key, table in of_tables.items()}
+
+    @dg.multi_asset(
+        name=name,
+        specs=[table.maintenance_spec(group_name) for table in tables],
+        can_subset=len(tables) > 1,
+        pool=settings.pool,
+        retry_policy=settings.retry_policy,
+        required_resource_keys=set().union(*(found.required for found in each.values())),
     )
     def maintenance(
         context: dg.AssetExecutionContext, config: MaintenanceConfig
     ) -> Iterator[dg.MaterializeResult[None]]:
-        pools.limit_to_one(context.instance, [table.pool])
-        maintained = _Maintenance(
-            context=context,
-            table=table,
-            storage=storage.resolve(context.resources),
-            spark=spark.resolve(context.resources),
-        )
+        if not settings.with_other_assets and _among_others(context):
+            context.log.info("left out: this run materializes other assets; run the job instead")
+            return
+        _check(config)
+        selected = context.selected_asset_keys
+        runs = [
+            TableRun(context=context, table=table, resources=each[key])
+            for key, table in of_tables.items()
+            if key in selected
+        ]
+        failed: list[Ending] = []
         try:
-            result = maintained.run(config)
+            for run, ending in all_of(runs, lambda run: _work(run, config)):
+                if settings.thresholds is not None:
+                    run.evaluate_checks(ending, settings.thresholds)
+                if ending.problem is not None:
+                    failed.append(ending)
+                # A plan materialises nothing. Dagster keeps no output of failed steps, but
+                # completed work should be visible.
+                if ending.problem is not None or config.plan_only:
+                    key = run.table.maintenance_key
+                    context.log_event(dg.AssetObservation(key, metadata=ending.facts))
+                else:
+                    yield dg.MaterializeResult(
+                        asset_key=run.table.maintenance_key, metadata=ending.facts
+                    )
         except dg.DagsterExecutionInterruptedError as interrupt:
-            # By itself, a retry policy would start the same work anew.
+            # A retry policy alone would start the same work again.
             raise dg.Failure(
-                "the run was terminated; another one goes on from there", allow_retries=False
+                "the run was terminated; another run continues from there", allow_retries=False
             ) from interrupt
-        if thresholds is not None:
-            maintained.tell_checks(result, thresholds)
-        facts = metadata.of_run(result)
-        if result.exit_status:
-            # Dagster keeps no output of what fails; what was done is to be seen all the same.
-            context.log_event(dg.AssetObservation(table.maintenance_key, metadata=facts))
-            raise dg.Failure(result.problem, metadata=facts, allow_retries=result.retryable)
-        if config.plan_only:
-            context.log_event(dg.AssetObservation(table.maintenance_key, metadata=facts))
-        else:
-            yield dg.MaterializeResult(metadata=facts)
+        if failed:
+            raise failure_of(failed, of=len(runs))
 
     return maintenance
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Maintenance:
-    """One run on one table."""
+def failure_of(failed: Sequence[Ending], *, of: int) -> dg.Failure:
+    """The failure of a step, some of whose `of` tables failed."""
+    problems = [ending.problem or "" for ending in failed]
+    if of == 1:
+        text, facts = problems[0], failed[0].facts
+    else:
+        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        text = f"{len(failed)} of {of} tables: {'; '.join(problems[:_SHOWN])}{more}"
+        facts = {
+            ending.table.policy.name: dg.MetadataValue.text(p)
+            for ending, p in zip(failed, problems, strict=True)
+        }
+    retryable = all(ending.result.retryable for ending in failed)
+    return dg.Failure(text, metadata=facts, allow_retries=retryable)
 
-    context: dg.AssetExecutionContext
-    table: DeltaTable
-    storage: DeltaStorageResource
-    spark: DeltaSparkResource
 
-    def run(self, config: MaintenanceConfig) -> "RunResult":
-        """Does what the configuration says. `Failure` where it makes no sense."""
-        # Loads pyarrow, which the loading of definitions must not wait for.
-        from delta_maintenance.policies.approval import Approvals
-        from delta_maintenance.policies.run import run
+def _work(run: TableRun, config: MaintenanceConfig) -> Ending:
+    if config.operation is not None:
+        return run.on_demand(config.operation, config.options, plan_only=config.plan_only)
+    return run.due(approve=config.approve, plan_only=config.plan_only)
 
-        for name in config.approve:
-            _require_one_of(_BY_POLICY, name, "is no operation that a policy asks for")
-        if config.operation is not None:
-            _require_one_of(_ASKED_FOR, config.operation, "is no operation")
-        last_runs = memory.recall(self.context.instance, self.table)
-        opened = self._opened()
-        if config.operation is not None:
-            result = self._by_hand(opened, config, last_runs)
-        else:
-            if config.options:
-                raise dg.Failure(
-                    "options without an operation: name the operation that they are for",
-                    allow_retries=False,
-                )
-            result = run(
-                opened,
-                self.table.policy,
-                last_runs=last_runs,
-                approvals=Approvals(
-                    operations=[name for name in _BY_POLICY if name in config.approve]
-                ),
-                plan_only=config.plan_only,
-                submit=self._submit,
-                progress=LoggedProgress(self.context.log),
-            )
-        self._log(result)
-        return result
 
-    def tell_checks(self, result: "RunResult", thresholds: HealthThresholds) -> None:
-        """The table has just been assessed: its checks need not open it again."""
-        latest = result.after or result.before
-        if latest is None:
-            return
-        for judgement in judge(latest, self.table, thresholds):
-            self.context.log_event(judgement.evaluation(self.table))
-
-    def _opened(self) -> "Table":
-        try:
-            return self.storage.open_table(self.table.policy)
-        except DeltaMaintenanceError as error:
-            raise dg.Failure(str(error), allow_retries=error.retryable) from error
-
-    def _by_hand(
-        self, opened: "Table", config: MaintenanceConfig, last_runs: "tuple[LastRun, ...]"
-    ) -> "RunResult":
-        """One operation because somebody wants it, with the policy's options for it."""
-        from delta_maintenance.policies.on_demand import run_operation
-
-        assert config.operation is not None
-        return run_operation(
-            opened,
-            self.table.policy,
-            config.operation,
-            options=config.options,
-            last_runs=last_runs,
-            plan_only=config.plan_only,
-            submit=self._submit,
-            progress=LoggedProgress(self.context.log),
+def _check(config: MaintenanceConfig) -> None:
+    """Raises `Failure` for an invalid configuration."""
+    for name in config.approve:
+        _require_one_of(_BY_POLICY, name, "is not an operation of policies")
+    if config.operation is not None:
+        _require_one_of(_ASKED_FOR, config.operation, "is no operation")
+    elif config.options:
+        raise dg.Failure(
+            "options without an operation: name the operation for them",
+            allow_retries=False,
         )
 
-    def _submit(
-        self, policy_table: "PolicyTable", due: "AssessedOperation", *, plan_only: bool = False
-    ) -> Mapping[str, Any]:
-        from delta_maintenance.submission.job_spec import JobSpec
 
-        rules = policy_table.rules
-        options = due.options.to_json() if due.options is not None else {}
-        spec = JobSpec.from_json(
-            {
-                "operation": due.operation,
-                "table": policy_table.uri,
-                "storage_options": self.storage.storage_options(rules.storage),
-                "options": options,
-                "plan_only": plan_only,
-            }
-        )
-        try:
-            return self.spark.run_job(spec, rule=rules.spark, context=self.context)
-        except InvalidRequestError as error:
-            raise error.located(table=policy_table.uri) from error.__cause__
+def _among_others(context: dg.AssetExecutionContext) -> bool:
+    """Whether somebody materializes other assets, with these only because they are shown too.
 
-    def _log(self, result: "RunResult") -> None:
-        log = self.context.log
-        for assessed in _operations(result.before):
-            log.info(f"{assessed.operation}: {assessed.status}, {assessed.reason}")
-        for outcome in result.outcomes:
-            log.info(f"{outcome.operation} on {outcome.engine}: {outcome.status}; {outcome.reason}")
-        log.info(f"{self.table.uri}: {result.status}")
+    Jobs and automation conditions name maintenance on purpose.
+    """
+    run = context.run
+    if not run.job_name.startswith(_IMPLICIT_JOB) or set(_AUTOMATION_TAGS) & set(run.tags):
+        return False
+    selection = run.asset_selection
+    return selection is None or any(key.path[-1] != MAINTENANCE for key in selection)
 
 
 def _require_one_of(known: Sequence[str], name: str, problem: str) -> None:
     if name not in known:
         raise dg.Failure(f"{name!r} {problem}: there are {', '.join(known)}", allow_retries=False)
-
-
-def _operations(assessment: "Assessment | None") -> "tuple[AssessedOperation, ...]":
-    return assessment.operations if assessment is not None else ()

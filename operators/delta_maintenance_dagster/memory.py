@@ -1,13 +1,15 @@
 """The state of a table between runs, kept in the metadata of its maintenance asset.
 
-Dagster's own event log keeps it, so that it survives restarts, redeployments and the machine. What
-a table needs follows from its log; this only tells of what leaves no commit there.
+Dagster's event log keeps it, so that it survives restarts, redeployments and the loss of a machine.
+The maintenance that a table needs follows from its log; this state covers operations that leave no
+commit, and plans that wait for an approval.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
 
@@ -15,34 +17,75 @@ from delta_maintenance_dagster.tables import DeltaTable
 
 if TYPE_CHECKING:
     from delta_maintenance.policies.models import LastRun
+    from delta_maintenance.policies.pending import PendingPlan
 
 METADATA_KEY = "delta/last_runs"
+PENDING_KEY = "delta/pending_plans"
 
 
-def to_metadata(last_runs: tuple[LastRun, ...]) -> dg.JsonMetadataValue:
-    """The metadata value to be kept."""
-    return dg.MetadataValue.json([run.to_json() for run in last_runs])
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """What the last run on a table left for the next one."""
+
+    last_runs: tuple[LastRun, ...] = ()
+    pending: tuple[PendingPlan, ...] = ()
+
+    def to_metadata(self) -> dict[str, dg.MetadataValue[Any]]:
+        """The metadata values to be kept."""
+        return {
+            METADATA_KEY: dg.MetadataValue.json([run.to_json() for run in self.last_runs]),
+            PENDING_KEY: dg.MetadataValue.json([plan.to_json() for plan in self.pending]),
+        }
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> Self:
+        """From the metadata of an event. Plans of another release are dropped."""
+        # Imported here because the loading of definitions must not wait for it.
+        from delta_maintenance.errors import InvalidRequestError
+        from delta_maintenance.policies.models import LastRun
+        from delta_maintenance.policies.pending import PendingPlan
+
+        runs = tuple(LastRun.from_json(value) for value in _list(metadata, METADATA_KEY))
+        try:
+            plans = tuple(PendingPlan.from_json(value) for value in _list(metadata, PENDING_KEY))
+        except InvalidRequestError:
+            plans = ()
+        return cls(last_runs=runs, pending=plans)
 
 
-def recall(instance: dg.DagsterInstance, table: DeltaTable) -> tuple[LastRun, ...]:
-    """When the operations on a table were last run, by the newest event that tells."""
-    # Loads what assessments consist of, which the loading of definitions must not wait for.
-    from delta_maintenance.policies.models import LastRun
-
-    told = max(_told(instance, table), key=lambda event: event[0], default=None)
-    return tuple(LastRun.from_json(value) for value in told[1]) if told is not None else ()
+def recall(instance: dg.DagsterInstance, table: DeltaTable) -> Memory:
+    """The state after the last run on a table, from the newest event that has it."""
+    newest = max(_told(instance, table), key=lambda event: event[0], default=None)
+    return Memory.from_metadata(newest[1]) if newest is not None else Memory()
 
 
-def _told(instance: dg.DagsterInstance, table: DeltaTable) -> Iterator[tuple[float, Any]]:
+def recall_run(instance: dg.DagsterInstance, run_id: str) -> Iterator[Memory]:
+    """The states that one run left, of each table that it worked on."""
+    kinds = {dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_OBSERVATION}
+    for record in instance.get_records_for_run(run_id, of_type=kinds).records:
+        event = record.event_log_entry
+        told = event.asset_materialization or event.asset_observation
+        if told is not None and PENDING_KEY in told.metadata:
+            yield Memory.from_metadata(told.metadata)
+
+
+def _told(
+    instance: dg.DagsterInstance, table: DeltaTable
+) -> Iterable[tuple[float, Mapping[str, Any]]]:
     """Instants and values: of the last materialization, and of an observation after a failure."""
     key = table.maintenance_key
     materialized = instance.get_latest_materialization_event(key)
     if materialized is not None and materialized.asset_materialization is not None:
-        value = materialized.asset_materialization.metadata.get(METADATA_KEY)
-        if isinstance(value, dg.JsonMetadataValue):
-            yield materialized.timestamp, value.value
+        metadata = materialized.asset_materialization.metadata
+        if METADATA_KEY in metadata:
+            yield materialized.timestamp, metadata
     for record in instance.fetch_observations(key, limit=1).records:
         observation = record.asset_observation
-        value = observation.metadata.get(METADATA_KEY) if observation is not None else None
-        if isinstance(value, dg.JsonMetadataValue):
-            yield record.timestamp, value.value
+        if observation is not None and METADATA_KEY in observation.metadata:
+            yield record.timestamp, observation.metadata
+
+
+def _list(metadata: Mapping[str, Any], key: str) -> list[Any]:
+    value = metadata.get(key)
+    found = value.value if isinstance(value, dg.JsonMetadataValue) else None
+    return found if isinstance(found, list) else []

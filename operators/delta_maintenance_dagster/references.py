@@ -11,7 +11,7 @@ import dagster as dg
 R = TypeVar("R", bound=dg.ConfigurableResource[Any])
 
 
-# Told apart by identity: resources have no hash.
+# Compared by identity, because resources have no hash.
 @dataclass(frozen=True, eq=False)
 class Reference(Generic[R]):
     """A resource of the component itself, or the key of one of the project's resources."""
@@ -20,7 +20,7 @@ class Reference(Generic[R]):
 
     @property
     def required(self) -> set[str]:
-        """The resource keys that Dagster has to provide."""
+        """The resource keys that Dagster must provide."""
         return {self.target} if isinstance(self.target, str) else set()
 
     def resolve(self, resources: Any) -> R:
@@ -30,17 +30,17 @@ class Reference(Generic[R]):
         return self.here()
 
     def here(self) -> R:
-        """The resource where Dagster provides none: while definitions are loaded."""
+        """The resource while definitions are loaded, when Dagster provides none."""
         if isinstance(self.target, str):
             raise dg.DagsterInvalidDefinitionError(
-                f"the resource {self.target!r} is not there yet while definitions are loaded, but "
-                "patterns of tables are looked up with it: write the storage into the component"
+                f"the resource {self.target!r} is not available while definitions are loaded, but "
+                "patterns of tables need it: write the storage into the component"
             )
-        # Reads the variables of the environment that its fields refer to.
+        # Reads the environment variables that its fields refer to.
         return cast(R, self.target.process_config_and_initialize())
 
     def named(self, connection: str | None) -> Reference[R]:
-        """What the connection of a policy stands for: a resource of that name."""
+        """The resource with the name of the policy's connection."""
         if connection is None:
             return self
         return Reference(re.sub(r"\W", "_", connection))

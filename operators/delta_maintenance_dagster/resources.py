@@ -2,6 +2,7 @@
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class DeltaStorageResource(dg.ConfigurableResource[Any]):
-    """How tables are reached: the storage options of their stores.
+    """Access to tables: the storage options of their stores.
 
-    Without options the environment of the process decides, as it does for every client of a store.
+    Without options, the environment of the process applies, as for every client of a store.
 
     .. code-block:: python
 
@@ -34,21 +35,26 @@ class DeltaStorageResource(dg.ConfigurableResource[Any]):
         repr=False,
         description=(
             "Storage options, as docs/stores.md lists them. Give secrets as `EnvVar` in Python and "
-            "as `${env:NAME}` in YAML: either is read where it is used, and shown nowhere."
+            "as `${env:NAME}` in YAML: both are read on use, and shown nowhere."
         ),
     )
 
-    def storage_options(self, rule: "StorageRule") -> dict[str, str]:
-        """The options for a store: these, and over them those of the policy."""
+    def storage_options(self, rule: "StorageRule", *, uri: str | None = None) -> dict[str, str]:
+        """The options for a store: these, overridden by those of the policy.
+
+        With an address, options that only other stores have are left out, because the tables of a
+        component can be in several stores.
+        """
         from delta_maintenance.policies.storage import resolved_options
-        from delta_maintenance.storage.options import options_over
+        from delta_maintenance.storage.options import options_for, options_over
 
         own = rule.model_copy(update={"options": self.options})
-        return options_over(resolved_options(own), resolved_options(rule))
+        options = options_over(resolved_options(own), resolved_options(rule))
+        return options if uri is None else options_for(uri, options)
 
     def open_table(self, table: "PolicyTable") -> "Table":
         """The table at its address. Nothing is read yet."""
-        # Loads pyarrow, which the loading of definitions must not wait for.
+        # Imported here because it loads PyArrow; definitions must load fast.
         from delta_maintenance.policies.storage import open_policy_table
 
-        return open_policy_table(table, self.storage_options)
+        return open_policy_table(table, partial(self.storage_options, uri=table.uri))

@@ -11,7 +11,7 @@ class DeltaMaintenanceScaffolder(dg.Scaffolder):
     """Writes `defs.yaml` with one table and the usual policy."""
 
     def scaffold(self, request: dg.ScaffoldRequest) -> None:
-        """Writes the file, or Python where that is asked for."""
+        """Writes the YAML file, or Python code if requested."""
         request.target_path.mkdir(parents=True, exist_ok=True)
         if request.scaffold_format == "python":
             (request.target_path / "component.py").write_text(_PYTHON)
@@ -25,7 +25,7 @@ _YAML = dedent(
     type: TYPE
 
     attributes:
-      # What every table needs. `policy: policy.yaml` takes it from a file instead.
+      # The rules for all tables. `policy: policy.yaml` reads them from a file instead.
       defaults:
         checkpoint: {max_commits: 100}
         compact_log: true
@@ -38,13 +38,14 @@ _YAML = dedent(
       #   options:
       #     AWS_REGION: eu-central-1
       #     AWS_SECRET_ACCESS_KEY: ${env:LAKE_SECRET}
+      # execution: {tables_per_step: 50}
       # schedule: {cron: "0 2 * * *", timezone: Europe/Paris}
       # health_schedule: {cron: "0 * * * *"}
     """
 )
 _PYTHON = dedent(
     '''\
-    """Looks after Delta tables."""
+    """Maintains Delta tables."""
 
     import dagster as dg
 

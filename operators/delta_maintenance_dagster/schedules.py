@@ -12,13 +12,13 @@ def build_maintenance_schedule(
     cron_schedule: str,
     timezone: str = "UTC",
     running: bool = False,
-    description: str = "Runs what is due on each Delta table by its policy.",
+    description: str = "Runs the operations that are due on each Delta table.",
 ) -> dg.ScheduleDefinition:
     """Runs a job of maintenance assets, or of health checks, at the times of a cron expression.
 
-    What is due on each table is decided when its turn comes, by its policy; a table that needs
-    nothing takes a look at its log. One that fails does not stop the others of the run.
-    `running` turns the schedule on with its deployment; otherwise somebody does it in Dagster.
+    The due operations of a table are determined when its run starts; a table that needs no
+    maintenance costs one read of its log. A failure on one table does not stop the others of the
+    run. `running` turns the schedule on when it is deployed; otherwise, turn it on in Dagster.
     """
     return dg.ScheduleDefinition(
         name=name,

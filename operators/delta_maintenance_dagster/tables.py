@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 import dagster as dg
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance_dagster.attributes import AssetAttributes
 
+MAINTENANCE = "maintenance"
+"""The last part of the key of every maintenance asset."""
 _POOL_LENGTH = 100
 
 
@@ -19,14 +22,18 @@ _POOL_LENGTH = 100
 class DeltaTable:
     """One table with its place in the asset graph.
 
-    `key` is the asset of the table itself, which others write and nothing here materialises;
-    `maintenance_key` is the asset that stands for looking after it.
+    `key` is the asset of the table itself, which others write and this package never materialises;
+    `maintenance_key` is the asset for its maintenance.
     """
 
     policy: PolicyTable
     key: dg.AssetKey
     declared: bool = True
-    """Whether the asset of the table is declared here, or by whoever writes it."""
+    """Whether the asset of the table is declared here, or by the project that writes it."""
+    attributes: AssetAttributes = field(default_factory=AssetAttributes)
+    """Of the asset of the table, if it is declared here."""
+    maintenance_attributes: AssetAttributes = field(default_factory=AssetAttributes)
+    """Of the asset for its maintenance."""
 
     @property
     def uri(self) -> str:
@@ -35,17 +42,19 @@ class DeltaTable:
 
     @property
     def maintenance_key(self) -> dg.AssetKey:
-        """Beside the table's own key, below it."""
-        return dg.AssetKey([*self.key.path, "maintenance"])
+        """The key of the table with a suffix."""
+        return dg.AssetKey([*self.key.path, MAINTENANCE])
 
     @property
     def op_name(self) -> str:
-        """The key as a name of Python's."""
+        """The key as a valid Python name."""
         return "__".join(re.sub(r"\W", "_", part) for part in self.key.path)
 
     @property
     def pool(self) -> str:
-        """The same for one address, whatever code location, key or sensor asks."""
+        """The pool whose only slot is the lease of the table: equal for one address in all code
+        locations, keys and sensors.
+        """
         name = re.sub(r"[^A-Za-z0-9_./-]+", "_", self.uri)
         if len(name) > _POOL_LENGTH:
             name = f"{sha256(self.uri.encode()).hexdigest()[:16]}_{name[-_POOL_LENGTH:]}"
@@ -53,21 +62,21 @@ class DeltaTable:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Those of the policy, as far as Dagster can write them."""
+        """The tags of the policy that are valid in Dagster."""
         keys = (re.sub(r"[^\w.-]+", "_", tag)[:63] for tag in self.policy.tags)
         return {key: "" for key in keys if key}
 
     @property
     def owners(self) -> list[str]:
-        """The policy's owner: an address stays one, everything else is a team."""
+        """The owner in the policy: an email address, or else a team."""
         owner = self.policy.owner
         if owner is None:
             return []
         return [owner if "@" in owner or owner.startswith("team:") else f"team:{owner}"]
 
     def spec(self) -> dg.AssetSpec:
-        """The asset of the table, for tables that no asset of the project stands for."""
-        return dg.AssetSpec(
+        """The asset of the table, for tables without an asset in the project."""
+        spec = dg.AssetSpec(
             self.key,
             description=f"The Delta table `{self.uri}`.",
             kinds={"delta"},
@@ -75,16 +84,38 @@ class DeltaTable:
             tags=self.tags,
             metadata={"dagster/uri": self.uri},
         )
+        return self.attributes.of(spec)
+
+    def maintenance_spec(self, group_name: str) -> dg.AssetSpec:
+        """The asset for the maintenance of the table."""
+        spec = dg.AssetSpec(
+            self.maintenance_key,
+            deps=[self.key],
+            description=(
+                f"Maintenance of the Delta table `{self.uri}`: the operations that are due, in "
+                "order. The launchpad accepts an operation, its options, and `plan_only`."
+            ),
+            group_name=group_name,
+            kinds={"delta"},
+            owners=self.owners,
+            tags=self.tags,
+            metadata={"dagster/uri": self.uri},
+            # A plan materialises nothing.
+            skippable=True,
+        )
+        return self.maintenance_attributes.of(spec)
 
 
 def asset_key_of(name: str) -> dg.AssetKey:
-    """The key that the name of a table suggests: `lake/orders` from `s3://lake/orders`."""
+    """The key for the name of a table: `lake/orders` from `s3://lake/orders`."""
     parts = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:/+", "", name).strip("/").split("/")
     return dg.AssetKey([part for part in parts if part] or ["table"])
 
 
 def require_unique_keys(tables: Iterable[DeltaTable]) -> None:
-    """`InvalidRequestError` where two tables share an asset key, or what Dagster makes of it."""
+    """Raises `InvalidRequestError` if two tables share an asset key, or the name that Dagster
+    derives from it.
+    """
     seen: dict[str, DeltaTable] = {}
     for table in tables:
         other = seen.setdefault(table.op_name.lower(), table)

@@ -1,7 +1,7 @@
 """Parsing of addresses: of a table, of another folder, or of a file.
 
-Whatever depends on where something is (which store opens it, whether an executor reaches it, which
-options apply) asks an `Address` and never looks at the text itself.
+All code that depends on a location (which store opens it, whether an executor can reach it, which
+options apply) uses an `Address` and never parses the text itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from delta_maintenance.redaction import LINK, holds_credentials
 
 
 class StoreKind(StrEnum):
-    """The kinds of stores, as options and rules tell them apart."""
+    """The kinds of stores that options and rules distinguish."""
 
     LOCAL = "local"
     MEMORY = "memory"
@@ -28,7 +28,7 @@ class StoreKind(StrEnum):
     HDFS = "hdfs"
     """Through the REST interface of the name node."""
     OTHER = "other"
-    """Whatever else fsspec may know, chained addresses included: for reading."""
+    """Any other address that fsspec may support, including chained addresses: only for reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Address:
     authority: str
     """The bucket, container or host; empty where the address names none."""
     path: str
-    """What follows the authority: decoded, and without a slash at its end or, except for paths on
-    this machine, at its beginning."""
+    """The path after the authority: decoded, without a trailing slash and, except for local paths,
+    without a leading slash."""
     before: str = ""
     """The text of the address up to its path."""
     behind: str = ""
@@ -100,7 +100,7 @@ class Address:
 
     @classmethod
     def of_path(cls, path: str | os.PathLike[str]) -> Address:
-        """The address of a path on this machine, whatever its first characters look like."""
+        """The address of a local path, even if its first characters look like a scheme."""
         text = os.fspath(path)
         # With `./` before a name that would otherwise read as a scheme.
         before = "./" if _SCHEME.match(text) else ""
@@ -114,7 +114,8 @@ class Address:
     @property
     def is_chained(self) -> bool:
         """Whether several file systems of fsspec are laid over each other."""
-        return bool(self.behind) or "::" in self.before
+        # An IPv6 address in brackets also contains two colons.
+        return bool(self.behind) or "::" in self.before.partition("[")[0]
 
     @property
     def is_local(self) -> bool:
@@ -172,7 +173,7 @@ def _first_link(address: str) -> tuple[str, str, str]:
 
 
 def _file(rest: str) -> Address:
-    """What a `file:` URI names, given all that follows its scheme."""
+    """The path of a `file:` URI, from the text after its scheme."""
     authority, path = "", rest
     if rest.startswith("//"):
         authority, slash, path = rest[2:].partition("/")

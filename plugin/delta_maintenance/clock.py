@@ -12,7 +12,7 @@ _LAST_MILLIS = 253_402_300_799_999
 """The end of the year 9999."""
 
 Clock = Callable[[], datetime]
-"""Tells the current instant, with its time zone, on every call."""
+"""Returns the current instant, with a time zone, on every call."""
 NewId = Callable[[], str]
 """Gives a fresh UUID, as 36 lower-case characters, on every call."""
 
@@ -45,5 +45,5 @@ def epoch_millis(instant: datetime) -> int:
 
 
 def as_clock(now: datetime | Clock) -> Clock:
-    """A clock from a clock, or from the one instant that it is to show."""
+    """A clock from a clock, or from an instant that it shows permanently."""
     return (lambda: now) if isinstance(now, datetime) else now

@@ -1,7 +1,7 @@
 """Every error that this library raises, named by the remedy.
 
-One line tells the whole story: the table, the version, the file, what is wrong, what to do.
-The command line turns `exit_status` into its exit status; orchestrators use `retryable` to choose
+The message is one line with the table, the version, the file, the problem and the remedy. The
+command line turns `exit_status` into its exit status; orchestrators use `retryable` to choose
 between failing at once and trying again.
 """
 
@@ -52,7 +52,7 @@ class DeltaMaintenanceError(Exception):
     exit_status: ClassVar[int] = 1
     retryable: ClassVar[bool] = False
     usual_remedy: ClassVar[str | None] = None
-    """The remedy where whoever raises the error knows no better one."""
+    """The remedy if an error is raised without a more specific one."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class DeltaMaintenanceError(Exception):
     def located(
         self, *, table: str | None = None, version: int | None = None, file: str | None = None
     ) -> DeltaMaintenanceError:
-        """Fills in where it happened, keeping what an inner layer already knew."""
+        """Adds the location of the problem, unless an inner layer has set it already."""
         self.table = self.table if self.table is not None else _shown(table)
         self.version = self.version if self.version is not None else version
         self.file = self.file if self.file is not None else _shown(file)
@@ -112,7 +112,7 @@ class InvalidRequestError(DeltaMaintenanceError):
 
 
 class VersionNotFoundError(InvalidRequestError):
-    """The requested version or timestamp is not in the retained history. Ask for another one."""
+    """The requested version or timestamp is not in the retained history. Request another one."""
 
 
 class UnsupportedFeatureError(DeltaMaintenanceError):
@@ -125,7 +125,7 @@ class UnsupportedFeatureError(DeltaMaintenanceError):
 
 
 class RefusedError(DeltaMaintenanceError):
-    """The request is unsafe on this table as it stands. Nothing was touched."""
+    """The request is unsafe on this table in its present state. Nothing was changed."""
 
     exit_status = 3
 
@@ -138,20 +138,22 @@ class CommitConflictError(DeltaMaintenanceError):
 
 
 class BusyError(DeltaMaintenanceError):
-    """Somebody else is at work on the table. Wait for their end."""
+    """Another process is working on the table. Wait until it has finished."""
 
     exit_status = 4
     retryable = True
 
 
 class CommitUnknownError(DeltaMaintenanceError):
-    """A write was sent and its outcome could not be found out. Look before running again."""
+    """A write was sent, but its outcome could not be determined. Check the table before running
+    again.
+    """
 
     exit_status = 4
 
 
 class IncompleteError(DeltaMaintenanceError):
-    """A part of the work is done. Run again: that goes on from there."""
+    """A part of the work is done. Run again to continue."""
 
     retryable = True
     usual_remedy = "run again"
@@ -192,4 +194,4 @@ class StorageAccessError(StorageError):
 
 
 class VerificationError(DeltaMaintenanceError):
-    """What was written does not read back as intended; it was not announced. Report it."""
+    """A written file does not read back as intended; it was not published. Report it."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -101,9 +102,30 @@ class ReadLimits:
     def remedy(self) -> str:
         """What to do where a sound file is over a limit."""
         return (
-            f"set {LOG_MEMORY_VARIABLE} above {self.log_memory} bytes if the file is sound, and "
-            "restore it from a backup otherwise"
+            f"set {LOG_MEMORY_VARIABLE} (--log-memory) above {self.log_memory} bytes if the file "
+            "is sound, and restore it from a backup otherwise"
         )
+
+
+@contextmanager
+def default_log_memory(text: str | None) -> Iterator[None]:
+    """Reads logs within a size such as `6GiB`, in this process and those that it starts.
+
+    None leaves the limit of the environment. `InvalidRequestError` as `from_environment`.
+    """
+    if text is None:
+        yield
+        return
+    _parse_size(text.strip())
+    before = os.environ.get(LOG_MEMORY_VARIABLE)
+    os.environ[LOG_MEMORY_VARIABLE] = text
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[LOG_MEMORY_VARIABLE]
+        else:
+            os.environ[LOG_MEMORY_VARIABLE] = before
 
 
 def _parse_size(text: str) -> int:

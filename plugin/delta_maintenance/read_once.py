@@ -25,7 +25,7 @@ class read_once(Generic[T]):
 
     def __get__(self, instance: Any, owner: type | None = None) -> T:
         if instance is None:
-            return self  # type: ignore[return-value]
+            return self  # type: ignore[return-value]  # on the class
         # As this has no `__set__`, Python finds the value in the instance from now on.
         value = instance.__dict__[self._name] = self._read(instance)
         return value

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 HIDDEN = "***"
-"""What stands in the place of a secret."""
+"""The text that replaces a secret."""
 
 
 def redact(text: str) -> str:
@@ -78,7 +78,7 @@ LINK = r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::)|/)"
 _LINKS = re.compile(f"({LINK})")
 _QUOTED = re.compile(rf"(?<![A-Za-z0-9+.-])(([A-Za-z0-9+.-]+)://)((?:(?!{LINK})[^\s\"'<>`])+)")
 _BUCKETS = frozenset(("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "az", "wasb", "wasbs"))
-"""Schemes in whose addresses a bucket stands, which has no port."""
+"""Schemes whose addresses contain a bucket, which has no port."""
 _CONTAINER = re.compile(r"[a-z0-9$-]+")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\\-]*")
 _NOTHING = re.compile(r"(?!)")
@@ -86,7 +86,7 @@ _USER_NAMES = {
     **dict.fromkeys(("abfs", "abfss", "az", "wasb", "wasbs"), _CONTAINER),
     **dict.fromkeys(("hdfs", "webhdfs", "swebhdfs", "sftp", "ssh", "ftp", "smb"), _USER),
 }
-"""What may stand before the `@` of a host without being a secret."""
+"""Texts before the `@` of a host that are not secrets."""
 _BARE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/?)(?!/)[^@]*@")
 _BARE_QUOTED = re.compile(
     r"(?<![^\s\"'<>`(\[{=,])([A-Za-z][A-Za-z0-9+.-]*:/?)(?!/)[^\s\"'<>`]*@", re.IGNORECASE
@@ -95,7 +95,7 @@ _BARE_QUOTED = re.compile(
 _QUERY = re.compile(r"([?#])[^\s/?#=]*=.*", re.DOTALL)
 _PARAMETER = re.compile(
     r"((?:"
-    # These are unmistakable, wherever they stand.
+    # These are unmistakable in any position.
     r"(?:\b|%3f|%26)(?:sig|x-(?:amz|goog)-(?:signature|credential|security-token)|awsaccesskeyid"
     r"|accountkey|sharedaccess(?:key|signature))"
     # A partition may have one of these names.

@@ -222,13 +222,13 @@ class _RenamedModules(MetaPathFinder, Loader):
         former = module.__name__.removeprefix(f"{self.package}.")
         name = f"{self.package}.{self._renamed[former]}"
         _warn(module.__name__, name)
-        # `import` returns what it finds here, which is the module under its new name.
+        # `import` returns this entry, which is the module under its new name.
         sys.modules[module.__name__] = import_module(name)
 
 
 def _warn(old: str, new: str) -> None:
     warnings.warn(
-        f"{old} was renamed to {new}; the old name goes in {REMOVED_IN}",
+        f"{old} was renamed to {new}; the old name will be removed in {REMOVED_IN}",
         DeprecationWarning,
         stacklevel=3,
     )

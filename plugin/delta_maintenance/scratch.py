@@ -19,7 +19,7 @@ from delta_maintenance import clock
 try:
     import fcntl
 except ImportError:  # Windows: nothing tells that an owner is dead, so folders stay.
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # absent on Windows
 
 _PREFIX = "delta-maintenance-"
 _OWNER = ".owner"

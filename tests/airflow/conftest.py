@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from suite.loggers import kept_root_logger
 
 from delta_maintenance.testing.actions import add, features, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -32,10 +32,8 @@ os.environ.update(
 @pytest.fixture(autouse=True)
 def root_logger() -> Iterator[None]:
     """Airflow takes the root logger over; the tests of other folders get it back."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
+    with kept_root_logger():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -51,9 +49,9 @@ def run_dag(airflow_db: None) -> Callable[..., Any]:
     """Runs a Dag to its end, for real: `run_dag(dag, run_conf={...})` gives the DagRun."""
 
     def run(dag: Any, **options: Any) -> Any:
-        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
         from airflow.models.dagbundle import DagBundleModel
         from airflow.utils.session import create_session
+        from suite.airflow_versions import DagBag, sync_bag_to_db
 
         with create_session() as session:
             session.merge(DagBundleModel(name="testing"))

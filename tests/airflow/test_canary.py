@@ -20,8 +20,8 @@ from urllib.parse import quote
 
 import pytest
 from airflow.sdk._shared.secrets_masker import redact
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from emulators.s3_server import S3Server
+from suite.airflow_versions import AirflowFailException, TaskDeferred
 from watching import State, eventually, run, running
 
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError

@@ -137,7 +137,7 @@ def test_a_look_at_soundness_reads(
 
 
 @pytest.mark.usefixtures("openlineage")
-def test_a_vacuum_has_the_version_of_its_last_commit_and_what_it_deleted(
+def test_a_vacuum_has_its_last_version_and_its_deletions(
     tmp_path: Path, task_context: dict[str, Any]
 ) -> None:
     worn_table(tmp_path)
@@ -182,12 +182,12 @@ def test_a_policy_s_run_tells_of_its_table(
 
 
 @pytest.mark.usefixtures("openlineage")
-def test_a_policy_s_table_by_its_name_alone_is_told_of_at_the_end_only() -> None:
+def test_a_table_given_by_name_is_reported_at_the_end_only() -> None:
     task = DeltaPolicyRunOperator(task_id="t", table={"name": "events"})
     assert task.get_openlineage_facets_on_start() is None
 
 
-def test_without_its_provider_nothing_is_told(
+def test_without_the_provider_nothing_is_reported(
     neglected_table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "airflow.providers.openlineage", None)

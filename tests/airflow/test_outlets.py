@@ -33,7 +33,7 @@ def run(table: str, policy: str, **arguments: Any) -> DeltaPolicyRunOperator:
     )
 
 
-def test_a_run_tells_its_outlets_what_it_did(
+def test_a_run_reports_to_its_outlets(
     neglected_table: TableBuilder, policy: str, task_context: dict[str, Any], tmp_path: Path
 ) -> None:
     run(neglected_table.store.root, policy).execute(task_context)

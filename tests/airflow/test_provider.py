@@ -72,7 +72,8 @@ def test_it_names_the_module_of_every_operator() -> None:
     named = {
         module for entry in get_provider_info()["operators"] for module in entry["python-modules"]
     }
-    beside = {f"delta_maintenance_airflow.operators.{name}" for name in ("by_hand", "policy")}
+    others = ("approvals", "by_hand", "policy", "select_tables", "summary")
+    beside = {f"delta_maintenance_airflow.operators.{name}" for name in others}
     assert named == {getattr(operators, name).__module__ for name in operators.__all__} | beside
 
 
@@ -109,8 +110,10 @@ def test_a_dag_file_loads_nothing_heavy_that_airflow_does_not_load() -> None:
         "delta_maintenance.errors",
         "delta_maintenance.address",
         "delta_maintenance.lazy",
+        "delta_maintenance.moved_arguments",
         "delta_maintenance.operations",
         "delta_maintenance.operations.core",
+        "delta_maintenance.operations.core.logged_progress",
         "delta_maintenance.redaction",
         "delta_maintenance.renamed_modules",
     }

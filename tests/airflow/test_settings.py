@@ -27,7 +27,7 @@ def test_assessments_are_below_airflows_home_by_default() -> None:
     assert Path(store.uri) == Path(AIRFLOW_HOME) / "delta_maintenance" / "assessments"
 
 
-def test_assessments_are_where_the_configuration_says(
+def test_the_configuration_sets_the_location_of_assessments(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     configure(monkeypatch, assessments=f" {tmp_path}/kept ")

@@ -196,7 +196,7 @@ def test_connections_of_other_providers_are_understood(
         connection("google_cloud_platform", {"impersonation_chain": "canary-secret"}),
     ],
 )
-def test_what_only_another_provider_can_do_is_refused_by_name(unknown: Connection) -> None:
+def test_features_of_other_providers_are_refused_by_name(unknown: Connection) -> None:
     with pytest.raises(InvalidRequestError, match="'lake'") as refusal:
         referred_options(unknown)
     assert "canary-secret" not in str(refusal.value)
@@ -205,15 +205,15 @@ def test_what_only_another_provider_can_do_is_refused_by_name(unknown: Connectio
 @pytest.mark.parametrize("extra", ["canary-secret", '["canary-secret"]', '{"a": canary-secret'])
 def test_an_extra_that_is_no_object_is_named_and_not_shown(extra: str) -> None:
     broken = Connection(conn_id="lake", conn_type="delta", extra=extra)
-    with pytest.raises(InvalidRequestError, match="'lake' is no JSON object") as refusal:
+    with pytest.raises(InvalidRequestError, match="'lake' is not a JSON object") as refusal:
         own_options(broken, S3)
     assert "canary-secret" not in str(refusal.value)
     assert refusal.value.__cause__ is refusal.value.__context__ is None
-    with pytest.raises(InvalidRequestError, match="'lake' is no JSON object"):
+    with pytest.raises(InvalidRequestError, match="'lake' is not a JSON object"):
         referred_options(Connection(conn_id="lake", conn_type="aws", extra=extra))
 
 
-def test_whatever_is_not_known_to_be_harmless_is_a_secret() -> None:
+def test_unknown_options_are_treated_as_secrets() -> None:
     options = {
         "AWS_ACCESS_KEY_ID": "AKIA",
         "AWS_SECRET_ACCESS_KEY": "s3-secret",

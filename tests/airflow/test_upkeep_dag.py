@@ -1,4 +1,4 @@
-"""The Dag that keeps one table up by hand, run for real."""
+"""The example `delta_upkeep`, run by Airflow."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.dag_processing.dagbag import DagBag
+from suite.airflow_versions import DagBag
 from worn_tables import fingerprint, worn_table
 
-DAGS = Path(__file__).resolve().parents[2] / "dags"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "airflow"
 TASKS = ("enough_commits", "checkpoint", "compact_log", "clean_log", "vacuum")
 
 pytestmark = [
@@ -26,7 +26,7 @@ def run(airflow_db: None, run_dag: Callable[..., Any]) -> Callable[..., dict[str
 
     def run(**params: Any) -> dict[str, Any]:
         # Read anew each time: within one process a task stays rendered.
-        bag = DagBag(dag_folder=str(DAGS / "delta_upkeep.py"))
+        bag = DagBag(dag_folder=str(EXAMPLES / "delta_upkeep.py"))
         assert not bag.import_errors
         done = run_dag(bag.dags["delta_upkeep"], run_conf=params)
         return {
@@ -37,7 +37,7 @@ def run(airflow_db: None, run_dag: Callable[..., Any]) -> Callable[..., dict[str
     return run
 
 
-def test_unless_told_it_only_plans_deletions(
+def test_deletions_are_only_planned_by_default(
     run: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     table = worn_table(tmp_path / "t")
@@ -74,8 +74,8 @@ def test_told_so_it_does_everything_that_is_due(
     assert fingerprint(tmp_path) == after
 
 
-def test_it_explains_its_parameters_and_asks_for_a_table(airflow_db: None) -> None:
-    dag = DagBag(dag_folder=str(DAGS / "delta_upkeep.py")).dags["delta_upkeep"]
+def test_parameters_are_explained_and_a_table_is_required(airflow_db: None) -> None:
+    dag = DagBag(dag_folder=str(EXAMPLES / "delta_upkeep.py")).dags["delta_upkeep"]
     assert dag.max_active_runs == 1 and dag.doc_md
     for name in dag.params:
         param = dag.params.get_param(name)

@@ -11,10 +11,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 from hypothesis import given
 from hypothesis import strategies as st
-from worn_tables import BY_VERB, Case, worn_table
+from operator_cases import BY_VERB, Case
+from suite.airflow_versions import AirflowFailException
+from worn_tables import worn_table
 
 from delta_maintenance.testing.actions import add
 from delta_maintenance_airflow.xcom import LIMIT, flat
@@ -43,7 +44,7 @@ def test_any_record_becomes_a_small_flat_object(document: dict[str, Any]) -> Non
         assert all(item is None or isinstance(item, bool | int | str) for item in items)
 
 
-def test_what_is_small_is_all_there() -> None:
+def test_small_values_are_complete() -> None:
     document = {
         "version": 3,
         "path": None,

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from deltalake import DeltaTable
 
 pytestmark = pytest.mark.process
 
@@ -151,3 +152,21 @@ def test_an_unknown_figure_is_refused() -> None:
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "no figure speed" in done.stderr
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_generated_data_files_are_a_table(tmp_path: Path, partitions: int) -> None:
+    argv = [sys.executable, "-m", "benchmarks.data_files", str(tmp_path / "t")]
+    shape = ["--files=20", "--rows-per-file=50", f"--partitions={partitions}"]
+    subprocess.run([*argv, *shape], cwd=ROOT, check=True, capture_output=True)
+
+    commits = sorted((tmp_path / "t" / "_delta_log").iterdir())
+    adds = [add for _, add in _actions(commits, "add")]
+    assert len(adds) == 20
+    assert len({str(add["partitionValues"]) for add in adds}) == partitions
+    rows = DeltaTable(tmp_path / "t").to_pyarrow_table()
+    # Sixteen files differ, and the others are links to them.
+    assert (rows.num_rows, len(rows["id"].unique())) == (20 * 50, 16 * 50)
+    assert {path.name for path in (tmp_path / "t").rglob("*.parquet")} == {
+        str(add["path"]).rpartition("/")[2] for add in adds
+    }

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from canaries import OPTIONS, SECRET, echo, hang_up
+from hostile.canaries import OPTIONS, SECRET, echo, hang_up
 
 from delta_maintenance.cli.main import verbs
 from delta_maintenance.storage.azure.client import AzureClient

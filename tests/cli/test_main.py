@@ -13,7 +13,8 @@ import pytest
 
 import delta_maintenance
 from delta_maintenance.errors import CommitConflictError, VerificationError
-from delta_maintenance.testing.actions import add
+from delta_maintenance.limits import LOG_MEMORY_VARIABLE
+from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
 
 VERBS = (
@@ -59,10 +60,11 @@ def test_help_names_every_verb_and_every_exit_status(cli: Any) -> None:
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "init"])
-def test_the_help_of_a_verb_says_how_secrets_stay_off_the_command_line(cli: Any, verb: str) -> None:
+def test_the_help_of_a_verb_explains_secrets(cli: Any, verb: str) -> None:
     outcome = cli(verb, "--help")
     assert outcome.status == 0
-    assert "AWS_SECRET_ACCESS_KEY" in outcome.out and "from the" in outcome.out
+    assert "secrets in the environment" in " ".join(outcome.out.split())
+    assert "AWS_SECRET_ACCESS_KEY" in outcome.out
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -285,7 +287,7 @@ def test_what_was_passed_over_is_a_warning_on_stderr_and_not_on_stdout(
     builder.truncate(builder.checkpoint(1)[0], 100)
     outcome = cli("inspect", builder.store.root, "--json")
     assert outcome.status == 0
-    assert outcome.err.startswith("delta-maintenance: warning: passed over ")
+    assert outcome.err.startswith("delta-maintenance: warning: skipped ")
     assert outcome.document["log"]["checkpoint"] is None
     assert len(outcome.document["log"]["warnings"]) == 1
 
@@ -296,7 +298,7 @@ def test_a_process_prints_the_result_on_stdout_and_nothing_else(builder: TableBu
     run = command("checkpoint", builder.store.root, "--json", "-v")
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout)["status"] == "written"
-    assert "warning: passed over" in run.stderr
+    assert "warning: skipped" in run.stderr
 
 
 @pytest.mark.process
@@ -361,3 +363,24 @@ def test_a_terminal_without_unicode_gets_escapes_instead_of_a_failure(
     run = command("history", builder.store.root, env=environment, encoding="latin-1")
     assert run.returncode == 0, run.stderr
     assert r"Größe \U0001f608" in run.stdout
+
+
+def test_the_memory_for_one_file_of_a_log_is_an_option(cli: Any, tmp_path: Path) -> None:
+    line = (
+        '{"add":{"path":"%s","partitionValues":{},"size":1,"modificationTime":1,"dataChange":true}}'
+    )
+    builder = TableBuilder(tmp_path)
+    builder.commit([protocol(), metadata()])
+    text = "\n".join(line % f"{number:090}" for number in range(130_000))
+    (tmp_path / "_delta_log" / f"{1:020}.json").write_text(text)
+    assert len(text) > (64 << 20) // 3
+
+    small = cli("inspect", tmp_path, "--log-memory", "64MiB")
+    assert small.status == 5 and "--log-memory" in small.err
+    assert LOG_MEMORY_VARIABLE not in os.environ
+    assert (
+        cli("inspect", tmp_path, "--log-memory", "256MiB", "--json").document["num_files"]
+        == 130_000
+    )
+    wrong = cli("inspect", tmp_path, "--log-memory", "1KiB")
+    assert wrong.status == 2 and "at least 64MiB" in wrong.err

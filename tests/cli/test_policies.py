@@ -113,7 +113,7 @@ def test_a_pattern_that_cannot_be_listed_is_a_row_of_its_own(
     assert rows["orders"]["status"] == rows["events"]["status"] == "due"
     failed = rows[f"{lake}/other/**"]
     assert (failed["subject"], failed["status"], failed["exit_status"]) == ("pattern", "failed", 2)
-    assert assessed.status == 2 and "nobody here knows the connection" in assessed.err
+    assert assessed.status == 2 and "is only known to an orchestrator" in assessed.err
     since = state.load(f"{lake}/other/**")
     assert isinstance(since, AssessmentEntry) and since.failing_since is not None
 
@@ -128,7 +128,7 @@ def test_a_pattern_that_cannot_be_listed_is_a_row_of_its_own(
     assert isinstance(still, AssessmentEntry) and still.failing_since == since.failing_since
 
     missing = cli("run", config, "--table", "lost")
-    assert missing.status == 2 and "nobody here knows the connection" in missing.err
+    assert missing.status == 2 and "is only known to an orchestrator" in missing.err
 
     config.write_text(mended.replace("/**", "/raw/**") + broken.replace(", storage", "}#"))
     assert cli("assess", config, "--state", state.uri).status == 0
@@ -186,7 +186,7 @@ def test_approved_plans_in_a_file_run_as_they_were_shown(
     forgotten = lake / "raw/events/forgotten.parquet"
     shutil.copy2(lake / "raw/events/0.parquet", forgotten)
     moved = cli("run", *words, "--approve-from", file)
-    assert moved.status == 3 and "the table has moved" in moved.err and forgotten.exists()
+    assert moved.status == 3 and "the table has changed" in moved.err and forgotten.exists()
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"name": "orders"}]', "[" * 99_999])
@@ -272,7 +272,7 @@ def test_a_state_that_cannot_be_kept_is_a_warning(
     words = ("--table", "orders", "--state", lake.parent / "state")
     outcome = cli("run", config, *words, "--json")
     assert outcome.status == 0 and outcome.document[0]["status"] == "done"
-    assert "warning: orders: what became of it cannot be kept: not allowed" in outcome.err
+    assert "warning: orders: the outcome cannot be stored: not allowed" in outcome.err
 
 
 def test_a_connection_needs_an_orchestrator_or_storage_options(cli: Any, config: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from suite.loggers import kept_root_logger
 
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -46,10 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def root_logger() -> Iterator[None]:
     """Dagster adds handlers to loggers; the tests of other folders get theirs back."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
+    with kept_root_logger():
+        yield
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def maintenance(operation: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_the_first_look_asks_for_a_run_and_the_next_one_does_not(ticks: Ticks, uri: str) -> None:
+def test_the_first_poll_requests_a_run_and_the_next_one_does_not(ticks: Ticks, uri: str) -> None:
     first = ticks()
     (request,) = first.run_requests
     assert request.run_key == f"{uri}@9"
@@ -93,7 +93,7 @@ def test_the_first_look_asks_for_a_run_and_the_next_one_does_not(ticks: Ticks, u
     assert "none of 1 tables changed" in second.skip_message
 
 
-def test_new_data_asks_for_a_run_and_is_observed(ticks: Ticks, table: TableBuilder) -> None:
+def test_new_data_requests_a_run_and_is_observed(ticks: Ticks, table: TableBuilder) -> None:
     ticks()
     table.commit([add("new.parquet")])
     tick = ticks()
@@ -102,7 +102,7 @@ def test_new_data_asks_for_a_run_and_is_observed(ticks: Ticks, table: TableBuild
 
 
 @pytest.mark.parametrize("operation", ["OPTIMIZE", "VACUUM START", "VACUUM END", "REORG"])
-def test_maintenance_of_others_wakes_nobody(
+def test_maintenance_by_other_engines_requests_no_run(
     ticks: Ticks, table: TableBuilder, operation: str
 ) -> None:
     ticks()
@@ -111,7 +111,7 @@ def test_maintenance_of_others_wakes_nobody(
     assert tick.run_requests == [] and tick.asset_events == []
 
 
-def test_maintenance_by_this_library_wakes_nobody(ticks: Ticks, table: TableBuilder) -> None:
+def test_maintenance_by_this_library_requests_no_run(ticks: Ticks, table: TableBuilder) -> None:
     ticks()
     table.commit([commit_info("SET TBLPROPERTIES", engineInfo="delta-maintenance/0.1"), metadata()])
     table.commit([commit_info("UPGRADE PROTOCOL", engineInfo="delta-maintenance/0.1"), protocol()])
@@ -157,7 +157,7 @@ def test_a_commit_whose_beginning_does_not_tell_is_read_whole_with_the_next_tick
     assert versions(ticks()) == ["10"]
 
 
-def test_a_tick_asks_the_store_twice_at_most(
+def test_a_tick_makes_at_most_two_requests(
     ticks: Ticks, table: TableBuilder, requests: list[str]
 ) -> None:
     ticks()
@@ -184,7 +184,7 @@ def test_a_restarted_daemon_neither_misses_nor_repeats(
     assert again().run_requests == []
 
 
-def test_a_tick_that_is_repeated_asks_by_the_same_key(ticks: Ticks, table: TableBuilder) -> None:
+def test_a_repeated_tick_uses_the_same_run_key(ticks: Ticks, table: TableBuilder) -> None:
     ticks()
     cursor = ticks.cursor
     table.commit([add("new.parquet")])
@@ -193,7 +193,7 @@ def test_a_tick_that_is_repeated_asks_by_the_same_key(ticks: Ticks, table: Table
     assert [r.run_key for r in ticks().run_requests] == [r.run_key for r in first.run_requests]
 
 
-def test_two_sensors_on_one_table_ask_by_one_key_for_one_pool(
+def test_two_sensors_on_one_table_use_one_run_key_and_one_pool(
     table: TableBuilder, uri: str, load: Load, instance: dg.DagsterInstance
 ) -> None:
     both = [
@@ -203,7 +203,7 @@ def test_two_sensors_on_one_table_ask_by_one_key_for_one_pool(
     assert {tick.run_requests[0].run_key for tick in both} == {f"{uri}@9"}
 
 
-def test_a_run_is_asked_for_after_enough_commits(
+def test_a_run_is_requested_after_enough_commits(
     table: TableBuilder, uri: str, load: Load, instance: dg.DagsterInstance
 ) -> None:
     ticks = Ticks(
@@ -220,20 +220,20 @@ def test_a_run_is_asked_for_after_enough_commits(
     assert requested == [f"{uri}@12", f"{uri}@15"]
 
 
-def test_a_table_that_cannot_be_looked_at_does_not_stop_the_others(
+def test_an_unreadable_table_does_not_stop_the_others(
     table: TableBuilder, uri: str, tmp_path: Path, load: Load, instance: dg.DagsterInstance
 ) -> None:
     absent = {"uri": str(tmp_path / "absent"), "key": "lake/absent"}
     ticks = Ticks(load(tables=[absent, {"uri": uri, "key": "lake/events"}]), instance)
     assert len(ticks().run_requests) == 1
     tick = ticks()
-    assert "1 could not be looked at" in tick.skip_message
+    assert "1 could not be polled" in tick.skip_message
     assert "absent" in tick.skip_message
     TableBuilder(tmp_path / "absent").commit([protocol(), metadata()])
     assert [request.run_key for request in ticks().run_requests] == [f"{tmp_path}/absent@0"]
 
 
-def test_a_tick_fails_where_no_table_can_be_looked_at_and_the_cursor_stays(
+def test_a_tick_without_readable_tables_fails_and_keeps_the_cursor(
     ticks: Ticks, monkeypatch: pytest.MonkeyPatch, table: TableBuilder
 ) -> None:
     ticks()
@@ -274,7 +274,7 @@ def test_tables_that_are_no_longer_watched_leave_the_cursor(
     assert set(json.loads(later.cursor or "")) == {str(tmp_path / "other")}
 
 
-def test_observing_by_hand_tells_the_same_data_version(
+def test_a_manual_observation_has_the_same_data_version(
     ticks: Ticks, table: TableBuilder, uri: str, load: Load, instance: dg.DagsterInstance
 ) -> None:
     definitions = load(tables=[{"uri": uri, "key": "lake/events"}])

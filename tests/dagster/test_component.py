@@ -12,10 +12,10 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from canaries import SECRET
 from dagster.components.core.package_entry import get_package_objects_in_module
 from dagster.components.resolved.errors import ResolutionException
 from dagster.components.testing.utils import create_defs_folder_sandbox
+from hostile.canaries import SECRET
 from pydantic import ValidationError
 
 import delta_maintenance_dagster
@@ -72,7 +72,7 @@ def test_yaml_in_a_defs_folder_becomes_assets_checks_jobs_a_sensor_and_schedules
             assert entry.uri == "/data/lake/events"
             dg.Definitions.validate_loadable(definitions)
             assert keys(definitions) == {"data/lake/events", "data/lake/events/maintenance"}
-            assert len(definitions.resolve_asset_graph().asset_check_keys) == 7
+            assert len(definitions.resolve_asset_graph().asset_check_keys) == 8
             sensor = definitions.resolve_sensor_def("delta_maintenance_commits")
             assert sensor.minimum_interval_seconds == 5
             assert sensor.default_status is dg.DefaultSensorStatus.STOPPED
@@ -83,14 +83,14 @@ def test_yaml_in_a_defs_folder_becomes_assets_checks_jobs_a_sensor_and_schedules
             assert hourly.default_status is dg.DefaultScheduleStatus.RUNNING
 
 
-def test_what_scaffolding_writes_loads_as_it_is() -> None:
+def test_scaffolded_yaml_loads_unchanged() -> None:
     with create_defs_folder_sandbox() as sandbox:
         path = sandbox.scaffold_component(component_cls=DeltaMaintenanceComponent)
         with sandbox.load_component_and_build_defs(defs_path=path) as (_, definitions):
             assert keys(definitions) == {"lake/events", "lake/events/maintenance"}
 
 
-def test_what_scaffolding_writes_in_python_loads_as_it_is() -> None:
+def test_scaffolded_python_loads_unchanged() -> None:
     with create_defs_folder_sandbox() as sandbox:
         path = sandbox.scaffold_component(
             component_cls=DeltaMaintenanceComponent, scaffold_format="python"
@@ -159,7 +159,7 @@ def test_storage_options_of_the_policy_go_before_those_of_the_resource() -> None
     assert resource.storage_options(rules.storage) == {"AWS_REGION": "a", "endpoint_url": "d"}
 
 
-def test_a_table_that_another_asset_stands_for_is_not_declared(load: Load) -> None:
+def test_a_table_with_an_asset_elsewhere_is_not_declared(load: Load) -> None:
     definitions = load(tables=[{"uri": "/lake/events", "declare": False}])
 
     @dg.asset(key=["lake", "events"])
@@ -180,7 +180,7 @@ def test_a_table_that_another_asset_stands_for_is_not_declared(load: Load) -> No
         ({"tables": [{"uri": "/a", "storage": {"options": {"AWS_SECRET": "x"}}}]}, "secret"),
     ],
 )
-def test_a_mistake_in_yaml_is_told_by_its_name(
+def test_a_mistake_in_yaml_is_reported_by_name(
     load: Load, attributes: dict[str, object], said: str
 ) -> None:
     with pytest.raises((ValidationError, ResolutionException), match=said):

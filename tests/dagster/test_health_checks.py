@@ -16,7 +16,7 @@ from delta_maintenance.policies.models import Assessment
 from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import DeltaTable, HealthThresholds
-from delta_maintenance_dagster.health.checks import judge
+from delta_maintenance_dagster.health.checks import check_specs, judge
 
 Load = Callable[..., dg.Definitions]
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -47,6 +47,7 @@ def test_a_table_that_is_well_passes(table: TableBuilder) -> None:
         "deletion_vector_share": True,
         "retention_settings": True,
         "protocol": True,
+        "approvals": True,
     }
 
 
@@ -118,10 +119,13 @@ def test_waiting_for_the_hour_is_no_mismatch_of_the_protocol(table: TableBuilder
     assert judged(table, rules)["protocol"]
 
 
-def test_what_could_not_be_assessed_is_not_judged(tmp_path: Path) -> None:
-    failed = Assessment(name="a", uri="a", assessed_at=NOW, status="failed")
+def test_every_check_fails_if_the_table_could_not_be_assessed() -> None:
+    failed = Assessment(name="a", uri="a", assessed_at=NOW, status="failed", problem="not there")
     (named,) = Policy.model_validate({"version": 1, "tables": [{"uri": "/a"}]}).named_tables
-    assert list(judge(failed, DeltaTable(policy=named, key=KEY), HealthThresholds())) == []
+    delta_table = DeltaTable(policy=named, key=KEY)
+    found = list(judge(failed, delta_table, HealthThresholds()))
+    assert [each.name for each in found] == [spec.name for spec in check_specs(delta_table)]
+    assert {(each.passed, each.said) for each in found} == {(False, "not there")}
 
 
 def test_checks_run_by_themselves_and_change_nothing(
@@ -135,7 +139,7 @@ def test_checks_run_by_themselves_and_change_nothing(
     job = definitions.resolve_job_def("delta_maintenance_health")
     result = job.execute_in_process(instance=instance)
     evaluations = {each.check_name: each for each in result.get_asset_check_evaluations()}
-    assert len(evaluations) == 7
+    assert len(evaluations) == 8
     lag = evaluations["checkpoint_lag"]
     assert not lag.passed
     assert lag.severity is dg.AssetCheckSeverity.WARN
@@ -160,7 +164,12 @@ def test_a_check_of_a_table_that_is_not_there_fails(
 ) -> None:
     definitions = load(tables=[{"uri": str(tmp_path / "absent"), "key": "lake/events"}])
     job = definitions.resolve_job_def("delta_maintenance_health")
-    assert not job.execute_in_process(instance=instance, raise_on_error=False).success
+    result = job.execute_in_process(instance=instance, raise_on_error=False)
+    assert not result.success
+    evaluations = result.get_asset_check_evaluations()
+    assert len(evaluations) == 8
+    assert not any(each.passed for each in evaluations)
+    assert {each.severity for each in evaluations} == {dg.AssetCheckSeverity.ERROR}
 
 
 def test_checks_can_be_left_out(table: TableBuilder, load: Load) -> None:

@@ -15,9 +15,8 @@ from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, features
 from delta_maintenance.testing.table_builder import TableBuilder
-from delta_maintenance_dagster import DeltaTable, build_definitions, memory
+from delta_maintenance_dagster import DeltaTable, Execution, build_definitions, memory
 from delta_maintenance_dagster.health.log_picture import log_svg
-from delta_maintenance_dagster.pools import limit_to_one
 
 Load = Callable[..., dg.Definitions]
 TABLE = dg.AssetKey(["lake", "events"])
@@ -82,7 +81,7 @@ def test_what_is_due_is_done_and_told(table: TableBuilder, run: Run) -> None:
     assert operation.data["operation"] == "checkpoint"
     assert "10 commits" in operation.data["why"]
     assert facts["results"]["checkpoint"]["status"] == "written"
-    assert facts["due"].records[0].data["status"] == "due"
+    assert facts["due"].records[0].data["status"] == "not-due"
 
 
 def test_nothing_due_is_a_normal_answer(run: Run) -> None:
@@ -165,7 +164,7 @@ def test_a_feature_that_no_policy_speaks_of_can_be_dropped(table: TableBuilder, 
     [
         ({"operation": "optimise"}, "no operation"),
         ({"options": {"kind": "classic"}}, "without an operation"),
-        ({"approve": ["drop-feature"]}, "no operation that a policy asks for"),
+        ({"approve": ["drop-feature"]}, "not an operation of policies"),
         ({"operation": "checkpoint", "options": {"knd": "classic"}}, "knd"),
     ],
 )
@@ -217,7 +216,7 @@ def test_only_what_may_pass_is_tried_again(
     events = Policy.model_validate({"version": 1}).table_at(str(tmp_path))
     definitions = build_definitions(
         [DeltaTable(policy=events, key=TABLE)],
-        retry_policy=dg.RetryPolicy(max_retries=1, delay=0),
+        execution=Execution(retry_policy=dg.RetryPolicy(max_retries=1, delay=0)),
     )
     job = definitions.resolve_job_def("delta_maintenance")
     result = job.execute_in_process(instance=instance, raise_on_error=False)
@@ -248,7 +247,7 @@ def test_the_newest_memory_stands_whether_its_run_failed_or_not(
     )
 
     def remembered() -> dict[str, str]:
-        return {each.operation: each.status for each in memory.recall(instance, known)}
+        return {each.operation: each.status for each in memory.recall(instance, known).last_runs}
 
     assert remembered() == {}
     run({"vacuum": True})
@@ -274,7 +273,7 @@ def test_what_leaves_no_commit_is_remembered_by_dagster(run: Run) -> None:
 def test_a_run_tells_the_checks_of_the_table(run: Run, instance: dg.DagsterInstance) -> None:
     result = run()
     evaluations = {each.check_name: each for each in result.get_asset_check_evaluations()}
-    assert len(evaluations) == 7
+    assert len(evaluations) == 8
     assert all(each.asset_key == TABLE for each in evaluations.values())
     # Of the table as it is afterwards.
     assert evaluations["checkpoint_lag"].passed
@@ -283,25 +282,6 @@ def test_a_run_tells_the_checks_of_the_table(run: Run, instance: dg.DagsterInsta
 
 def test_without_checks_none_is_told(run: Run) -> None:
     assert run(checks=False).get_asset_check_evaluations() == []
-
-
-def test_the_pool_of_a_table_lets_one_run_in(
-    table: TableBuilder, tmp_path: Path, load: Load, instance_with_pools: dg.DagsterInstance
-) -> None:
-    definitions = load(tables=[{"uri": str(tmp_path / "lake" / "events"), "key": "lake/events"}])
-    job = definitions.resolve_job_def("delta_maintenance")
-    assert job.execute_in_process(instance=instance_with_pools).success
-    storage = instance_with_pools.event_log_storage
-    (limit,) = storage.get_pool_limits()
-    assert limit.limit == 1
-    assert limit.name.endswith("lake/events")
-    # What somebody set stays.
-    storage.set_concurrency_slots(limit.name, 3)
-    limit_to_one(instance_with_pools, [limit.name, "delta_other"])
-    assert {each.name: each.limit for each in storage.get_pool_limits()} == {
-        limit.name: 3,
-        "delta_other": 1,
-    }
 
 
 def test_a_table_that_fails_does_not_stop_the_others(

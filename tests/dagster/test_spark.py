@@ -197,7 +197,7 @@ def test_reports_of_two_tries_have_two_names(spark: Spark, tmp_path: Path) -> No
     [
         ({"deploy_mode": "cluster"}, {}, "report_folder"),
         ({"deploy_mode": "cluster", "pipes": True}, {}, "Pipes"),
-        ({"deploy_mode": "clustr"}, {}, "no deploy mode"),
+        ({"deploy_mode": "clustr"}, {}, "not a deploy mode"),
         ({"conf": {"spark.hadoop.fs.s3a.secret.key": "x"}}, {}, "secret"),
         ({"master": "sc://spark", "conf": {"spark.cores.max": "1"}}, {}, "Spark Connect"),
     ],

@@ -1,5 +1,4 @@
-"""The nightly run, `make fuzz`, in processes of their own: one that dies is a finding like any
-other."""
+"""The nightly run, `make fuzz`, in separate processes: the death of a process is a finding too."""
 
 from __future__ import annotations
 
@@ -59,12 +58,12 @@ def _play(arguments: argparse.Namespace) -> int:
     from tests.fuzz.cases import play
     from tests.fuzz.tables import tables
 
-    # What goes wrong must not take the machine with it.
+    # Limit the memory, so that a defect does not stop the machine.
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
     shared = Path(__file__).parents[3] / "shared" / "tables"
     candidates = tables(Path(os.environ.get("DELTA_MAINTENANCE_CORPUS", shared)))
     for seed in range(arguments.first, arguments.first + arguments.cases):
-        # The last line tells which one was under way where the process dies.
+        # If the process dies, the last line shows which case was running.
         print(f"at {seed}", flush=True)
         for line in play(seed, candidates, verbs=arguments.verbs).lines():
             print(line.encode(errors="backslashreplace").decode(), flush=True)

@@ -1,4 +1,4 @@
-"""One case: a table, what happened to it, and what some verbs make of it."""
+"""One case of the fuzzer: a table, its damage, and the outcomes of some verbs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ VERBS_PER_CASE = 3
 
 @dataclass(frozen=True)
 class Case:
-    """What a seed stands for."""
+    """The case of one seed."""
 
     seed: int
     told: str
     findings: Sequence[Finding]
 
     def lines(self) -> list[str]:
-        """For people: one line per finding."""
+        """A report for people: one line per finding."""
         return [
             f"seed {self.seed}: {f.verb}: {f.what} | {f.detail} | {self.told}"
             for f in self.findings
@@ -38,7 +38,7 @@ class Case:
 
 
 def play(seed: int, candidates: list[Files], *, verbs: int = VERBS_PER_CASE) -> Case:
-    """The case of a seed, the same each time for the same tables."""
+    """The case of a seed; always the same for the same tables."""
     chance = random.Random(f"fuzz {seed}")
     table = pick(candidates, chance)
     contents, told = mutate(table, chance)

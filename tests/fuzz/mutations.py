@@ -1,6 +1,6 @@
-"""What may have happened to a file of a table, from one bit to the whole of it.
+"""Kinds of damage to a file of a table, from one bit to the whole file.
 
-Everything depends on the given source of chance alone, so that a seed tells a case.
+All choices come from the given random generator, so that a seed determines a case.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from bombs import BOMBS
+from hostile.bombs import BOMBS
+from hostile.encrypted_files import encrypted
 from tests.fuzz.tables import Files
 
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import LOG
 
 Mutated = dict[str, bytes]
-"""The files of a table by their paths, to be changed in place."""
+"""The files of a table by path, to be changed in place."""
 
 _BOMB_BYTES = 1 << 27
 NUMBERS: tuple[Any, ...] = (
@@ -49,10 +50,13 @@ NAMES = (
 
 
 def mutate(files: Files, chance: random.Random) -> tuple[Mutated, str]:
-    """A table to which one to three things have happened, and what they were."""
+    """A table with one to three kinds of damage, and their descriptions."""
     mutated = dict(files.contents)
     told = []
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
+        if not mutated:
+            # The only file is gone already.
+            break
         path = _some_file(mutated, chance)
         how = chance.choice(_ways(path))
         changed = how(mutated[path], chance)
@@ -71,7 +75,7 @@ def mutate(files: Files, chance: random.Random) -> tuple[Mutated, str]:
 def _some_file(mutated: Mutated, chance: random.Random) -> str:
     of_log = sorted(path for path in mutated if path.startswith(f"{LOG}/"))
     others = sorted(path for path in mutated if not path.startswith(f"{LOG}/"))
-    # Checkpoints are few among commits, and most decoders are theirs.
+    # Checkpoints are few among commits, but use most of the decoders.
     checkpoints = [path for path in of_log if "checkpoint" in path or "_sidecars" in path]
     for kind, share in ((checkpoints, 0.4), (of_log, 0.85), (others, 1)):
         if kind and chance.random() < share:
@@ -99,7 +103,7 @@ def bit_flips(data: bytes, chance: random.Random) -> bytes:
 
 
 def footer_flips(data: bytes, chance: random.Random) -> bytes:
-    """Bits of a Parquet footer, which says where everything is and how large."""
+    """Flips bits of a Parquet footer, which contains all positions and sizes."""
     if len(data) < 12:
         return data
     size = min(int.from_bytes(data[-8:-4], "little"), len(data) - 8)
@@ -126,7 +130,7 @@ def insertion(data: bytes, chance: random.Random) -> bytes:
 
 
 def other_bytes(data: bytes, chance: random.Random) -> bytes:
-    """The content of quite another file."""
+    """The content of a different file."""
     return chance.choice(
         (b"", b"\n", b"\n \n", b"null", b"[]", b"{}", b"\xef\xbb\xbf{}", b"PAR1", b"PAR1PAR1")
         + (b"PARE" + data[4:-4] + b"PARE", data * 2, data[::-1], b"\xff\xfe{}", b"1", b'"a"')
@@ -138,7 +142,7 @@ def deletion(data: bytes, chance: random.Random) -> None:
 
 
 def values(data: bytes, chance: random.Random) -> bytes:
-    """A value of a line of JSON becomes another, of another type perhaps."""
+    """Changes a value of a JSON line, possibly to another type."""
 
     def change(document: Any) -> None:
         place = _place(document, chance)
@@ -150,7 +154,7 @@ def values(data: bytes, chance: random.Random) -> bytes:
 
 
 def keys(data: bytes, chance: random.Random) -> bytes:
-    """A key goes, comes or gets another name."""
+    """Removes, adds or renames a key."""
 
     def change(document: Any) -> None:
         place = _place(document, chance)
@@ -166,7 +170,7 @@ def keys(data: bytes, chance: random.Random) -> bytes:
 
 
 def nesting(data: bytes, chance: random.Random) -> bytes:
-    """A value becomes one deep in others."""
+    """Replaces a value by a deeply nested one."""
     depth = chance.choice((5, 127, 130, 900, 5000, 200_000))
     opened, closed = chance.choice((("[", "]"), ('{"a":', "}")))
     deep = opened * depth + "1" + closed * depth
@@ -180,7 +184,7 @@ def nesting(data: bytes, chance: random.Random) -> bytes:
 
 
 def crowd(data: bytes, chance: random.Random) -> bytes:
-    """An object gets thousands of keys."""
+    """Adds thousands of keys to an object."""
     count = chance.choice((300, 3000, 20_000))
 
     def change(document: Any) -> None:
@@ -193,7 +197,7 @@ def crowd(data: bytes, chance: random.Random) -> bytes:
 
 
 def escapes(data: bytes, chance: random.Random) -> bytes:
-    """Text is written otherwise, or is none."""
+    """Encodes a text in another way, or invalidly."""
     return chance.choice(
         (
             data.replace(b'"add"', b'"a\\u0064d"'),
@@ -209,14 +213,14 @@ def escapes(data: bytes, chance: random.Random) -> bytes:
 
 
 def spaces(data: bytes, chance: random.Random) -> bytes:
-    """The same with blanks, where no writer puts them."""
+    """Adds blanks in unusual places."""
     blank = chance.choice((b" ", b"\t", b"  ", b"\r"))
     changed = data.replace(b":", b" :" + blank).replace(b"{", b"{" + blank)
     return changed if chance.random() < 0.5 else data.replace(b"\n", blank + b"\n" + blank)
 
 
 def lines(data: bytes, chance: random.Random) -> bytes:
-    """Lines come twice, go, change places or run together."""
+    """Duplicates, removes, reorders or joins lines."""
     found = data.split(b"\n")
     at = chance.randrange(len(found))
     match chance.randrange(6):
@@ -236,7 +240,7 @@ def lines(data: bytes, chance: random.Random) -> bytes:
 
 
 def columns(data: bytes, chance: random.Random) -> bytes:
-    """A column of a Parquet file is of another type, goes, or comes twice."""
+    """Changes the type of a Parquet column, removes it or duplicates it."""
     table = _table(data)
     if table is None or not table.num_columns:
         return data
@@ -261,20 +265,22 @@ def columns(data: bytes, chance: random.Random) -> bytes:
         case 1:
             table = table.append_column(chance.choice((name, "x", "protocol")), column)
         case 2:
-            table = table.set_column(at, chance.choice(TEXTS[:20]).replace("\ud800", "x"), column)
+            # Arrow takes no lone surrogates in names.
+            text = chance.choice(TEXTS[:20]).encode("utf-8", "replace").decode()
+            table = table.set_column(at, text, column)
         case _:
             table = table.set_column(at, name, fake)
     return _parquet(table, data)
 
 
 def cells(data: bytes, chance: random.Random) -> bytes:
-    """A value in a row of a Parquet file becomes another."""
+    """Changes a value in a row of a Parquet file."""
     table = _table(data)
     if table is None or not table.num_rows:
         return data
     rows = table.to_pylist()
     for _ in range(chance.choice((1, 1, 4))):
-        # A null within a map ends the process that writes it.
+        # PyArrow crashes when it writes a null within a map.
         places = [place for place in _places(rows) if isinstance(place[0], dict)]
         if places:
             holder, key = chance.choice(places)
@@ -304,7 +310,15 @@ _BOMBS: dict[str, bytes] = {}
 
 
 def encryption(data: bytes, chance: random.Random) -> bytes:
-    """A footer that only its owner can read, by its magic number."""
+    """Encrypts a column, with or without the footer, or only claims that the footer is encrypted.
+
+    The keys are random, but every choice comes from `chance`.
+    """
+    table = _table(data) if chance.random() < 0.5 else None
+    if table is not None:
+        leaves = pq.ParquetFile(io.BytesIO(_parquet(table, data))).schema
+        column = leaves.column(chance.randrange(len(leaves))).path
+        return encrypted(table, column, footer=chance.random() < 0.2)
     if chance.random() < 0.5:
         return b"PARE" + data[4:-4] + b"PARE"
     return data[:-4] + b"PARE"
@@ -327,7 +341,7 @@ def _parquet(table: pa.Table, otherwise: bytes) -> bytes:
 
 
 def _edited(data: bytes, chance: random.Random, change: Callable[[Any], None]) -> bytes:
-    """The same with one line of JSON changed; the text within a text now and then."""
+    """Changes one line of JSON, sometimes within a nested text."""
     found = data.split(b"\n")
     at = chance.choice([n for n, line in enumerate(found) if line.strip()] or [0])
     try:
@@ -381,7 +395,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _other(value: Any, chance: random.Random) -> Any:
-    """Another value, of the same type more often than not."""
+    """Another value, most often of the same type."""
     if isinstance(value, bool) or value is None or chance.random() < 0.3:
         return chance.choice((*TEXTS, *NUMBERS, None, True, False, [], {}, [None], {"a": None}))
     if isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""Whole tables as files by their paths: real ones of many writers, and some made by hand."""
+"""Whole tables as files by path: real tables of many writers, and constructed ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 
 _MOST_BYTES = 400_000
-"""Of a real table: larger ones make every case slow, and hold nothing that others lack."""
+"""The most bytes of a real table: larger ones make every case slow and contain nothing else."""
 _DAY_MS = 86_400_000
 _STATS = '{"numRecords":3,"minValues":{"id":1},"maxValues":{"id":9},"nullCount":{"id":0}}'
 
@@ -25,17 +25,17 @@ class Files:
 
     name: str
     contents: Mapping[str, bytes]
-    """By the path below the root."""
+    """By path relative to the root."""
 
     def put_into(self, store: MemoryStore) -> None:
-        """Writes every file, commits a minute apart and long ago."""
+        """Writes every file; commits are one minute apart and long ago."""
         for path, data in sorted(self.contents.items()):
             age = _age(path)
-            store.now_ms = lambda age=age: EPOCH_MS + age  # type: ignore[misc]
+            store.now_ms = lambda age=age: EPOCH_MS + age
             store.put(path, data)
 
     def write_below(self, root: Path) -> None:
-        """The same on a disk, where names may be what no store lets be written."""
+        """The same on a disk, including names that stores refuse to write."""
         for path, data in sorted(self.contents.items()):
             place = os.path.join(root, path)
             os.makedirs(os.path.dirname(place), exist_ok=True)
@@ -46,7 +46,7 @@ class Files:
 
 
 def tables(corpus: Path) -> list[Files]:
-    """All tables there are, in an order that is the same everywhere."""
+    """All tables, in the same order on every machine."""
     return [*_real(corpus), *made_by_hand()]
 
 
@@ -68,7 +68,7 @@ def made_by_hand() -> tuple[Files, ...]:
 
 
 def pick(candidates: list[Files], chance: random.Random) -> Files:
-    """One of the tables; those made by hand more often than their number."""
+    """One of the tables; constructed ones more often than their share."""
     by_hand = [table for table in candidates if table.name in _BUILDERS]
     return chance.choice(by_hand if chance.random() < 0.3 else candidates)
 
@@ -83,7 +83,7 @@ def _files(name: str, build: object) -> Files:
     builder = TableBuilder()
     assert callable(build)
     build(builder)
-    (batch,) = MemoryStore.list_tree(builder.store)  # type: ignore[arg-type]
+    (batch,) = MemoryStore.list_tree(builder.store)
     paths = batch["path"].to_pylist()
     return Files(name, {path: builder.store.read(path) for path in paths})
 

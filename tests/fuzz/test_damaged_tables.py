@@ -1,5 +1,5 @@
-"""No bytes in any file of a table make a verb raise anything but our errors, take more than a bound
-of memory or time, or print a line of more than a kilobyte.
+"""Whatever the bytes in the files of a table, a verb raises only our errors, stays below a bound of
+memory and time, and prints no line longer than a kilobyte.
 
 The nightly run plays 10,000 cases: `make fuzz`.
 """

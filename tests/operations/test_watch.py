@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from suite.play import examples
+from watching import MERGE, OPTIMIZE, WRITE, watched_table
 
 from delta_maintenance.errors import (
     InvalidRequestError,
@@ -34,14 +35,9 @@ from delta_maintenance.testing.actions import (
     features,
     metadata,
     protocol,
-    remove,
 )
 from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import TableBuilder
-
-OPTIMIZE = [commit_info("OPTIMIZE"), remove("a", dataChange=False), add("b", dataChange=False)]
-MERGE = [commit_info("MERGE"), remove("a"), add("c")]
-WRITE = [commit_info("WRITE"), add("d")]
 
 
 @pytest.fixture
@@ -51,15 +47,7 @@ def store() -> CountingStore:
 
 @pytest.fixture
 def table(store: CountingStore) -> TableBuilder:
-    """Version 9, a checkpoint of version 4 with its hint."""
-    table = TableBuilder(store)
-    table.commit([protocol(), metadata()])
-    for number in range(9):
-        table.commit([add(f"{number}.parquet")])
-    table.checkpoint(4)
-    table.hint(4)
-    store.requests.clear()
-    return table
+    return watched_table(store)
 
 
 def poll(wait: Wait, store: CountingStore, *, at_most: int = 2) -> WaitProgress:

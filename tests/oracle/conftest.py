@@ -1,4 +1,4 @@
-"""Delta Spark, started once for the whole group, or the reason why it cannot be."""
+"""Delta Spark, started once for the whole group, or the reason why it is not available."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNAVAILABLE = pytest.StashKey[str]()
 def delta_spark(
     tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Iterator[DeltaSpark]:
-    """A running Delta Spark; where its jars can't be fetched, the group is skipped loudly."""
+    """A running Delta Spark; without its jars, the group is skipped with a notice."""
     try:
         spark = DeltaSpark(jars=JARS, scratch=tmp_path_factory.mktemp("delta-spark"))
     except OracleUnavailable as reason:
@@ -37,7 +37,7 @@ def bench(delta_spark: DeltaSpark, tmp_path_factory: pytest.TempPathFactory) -> 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Says once, at the end, that Delta Spark took no part."""
+    """Reports once, at the end, that the tests with Delta Spark were skipped."""
     if (reason := config.stash.get(UNAVAILABLE, None)) is not None:
         terminalreporter.write_line(
             f"WARNING: every test against Delta Spark was skipped: {reason}", yellow=True, bold=True

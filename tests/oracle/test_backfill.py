@@ -104,7 +104,7 @@ class RacedStore(LocalStore):
 
 
 @pytest.mark.conformance("RT-14", "RT-07", "DV-13")
-def test_what_delta_spark_does_between_our_batches_stands(bench: Bench, tmp_path: Path) -> None:
+def test_commits_of_delta_spark_between_batches_are_kept(bench: Bench, tmp_path: Path) -> None:
     spark, path = bench.spark, tmp_path / "table"
     create(spark, path, files=8, rows=80)
 

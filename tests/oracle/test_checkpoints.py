@@ -31,8 +31,8 @@ KINDS = tuple(SIDECARS_OF)
 IN_TURN = [(name, KINDS[number % len(KINDS)]) for number, name in enumerate(RECIPES)]
 """Every table once, and every kind for a quarter of them."""
 
-V2_IN_TURN = {(name, KINDS[1 + number % 3]) for number, name in enumerate(RECIPES)}
-"""Every table once, and every kind of V2 checkpoint for a third of them."""
+V2_IN_TURN = {(name, KINDS[1 + number % 3]) for number, name in enumerate(RECIPES) if number % 2}
+"""Every second table, and every kind of V2 checkpoint for a third of them."""
 
 PAIRS = [
     (name, kind)
@@ -40,7 +40,7 @@ PAIRS = [
     for kind in KINDS
     if PLAY == "all" or kind == "classic" or (name, kind) in V2_IN_TURN
 ]
-"""Every table in two kinds; `make nightly` plays the other 60 pairs.
+"""Every table as a classic checkpoint, and half of them as V2; `make nightly` plays all 120 pairs.
 
 A kind decides where the rows of a checkpoint are, and a table what they contain.
 """
@@ -181,16 +181,28 @@ def test_a_checkpoint_that_delta_spark_wrote_meanwhile_is_left_alone(
 
 
 @pytest.mark.conformance("CKPT-03", "CKPT-22", "CKPT-24", "REC-02", "REC-04")
-@pytest.mark.parametrize("base", ["ours", "theirs"])
 @pytest.mark.parametrize(
-    ("name", "gone"),
-    [("appends", 3), ("deletion_vectors", 101), ("partitioned", 5), ("statistics_as_struct", 1)],
+    ("name", "gone", "base"),
+    [
+        ("appends", 3, "ours"),
+        ("appends", 3, "theirs"),
+        ("deletion_vectors", 101, "ours"),
+        ("deletion_vectors", 101, "theirs"),
+        ("partitioned", 5, "ours"),
+        ("partitioned", 5, "theirs"),
+        # Of such a table, sidecars of Delta Spark lack a column that ours have.
+        ("statistics_as_struct", 1, "ours"),
+    ],
 )
 def test_an_incremental_checkpoint_stands_for_all_the_log_before_it(
     bench: Bench, name: str, gone: int, base: str, tmp_path: Path
 ) -> None:
     table = copy(bench.v2_table(name), tmp_path / "table")
     bench.spark.forget()
+    # Delta Spark would write a checkpoint of its own after one of the changes below.
+    bench.spark.sql(
+        f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1000')"
+    )
     if base == "ours":
         _checkpoint(table, incremental="never")
     else:

@@ -74,7 +74,7 @@ def accepted(spark: DeltaSpark, path: Path) -> Any:
 
 
 @pytest.mark.conformance("CRC-03", "CRC-08", "CRC-09")
-def test_every_checksum_of_delta_spark_holds_for_our_reading(table: Path) -> None:
+def test_checksums_of_delta_spark_match_our_reading(table: Path) -> None:
     version = open_table(str(table)).latest_version()
 
     stated = [checksum(table, number) for number in range(version + 1)]
@@ -86,7 +86,9 @@ def test_every_checksum_of_delta_spark_holds_for_our_reading(table: Path) -> Non
 
 
 @pytest.mark.conformance("CRC-04", "CRC-05", "CRC-06", "CRC-07")
-def test_delta_spark_accepts_ours_and_goes_on(delta_spark: DeltaSpark, table: Path) -> None:
+def test_delta_spark_accepts_our_checksums_and_continues(
+    delta_spark: DeltaSpark, table: Path
+) -> None:
     snapshot = open_table(str(table)).snapshot()
     before = checksum(table, snapshot.version)
     transaction = Transaction(snapshot, "SET TBLPROPERTIES")

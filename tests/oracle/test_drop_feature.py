@@ -86,7 +86,7 @@ def dropped(table: Table, case: Case) -> drop_feature.DropFeatureResult:
 
 @pytest.mark.conformance("FEAT-14", "FEAT-15", "RT-20", "DOM-05")
 @pytest.mark.parametrize("name", CASES)
-def test_delta_spark_drops_to_the_same_protocol_and_goes_on(
+def test_delta_spark_drops_to_the_same_protocol_and_continues(
     bench: Bench, name: str, tmp_path: Path
 ) -> None:
     spark, case = bench.spark, CASES[name]

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 )
 @pytest.mark.conformance("DV-01", "DV-03", "DV-05", "CM-03", "STAT-01", "PART-01", "PART-03")
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_version_is_what_delta_spark_says(bench: Bench, name: str) -> None:
+def test_every_version_equals_that_of_delta_spark(bench: Bench, name: str) -> None:
     path = bench.table(name)
     table = open_table(str(path))
     for version, actions in bench.spark.replay(path):
@@ -42,7 +42,7 @@ def test_every_version_has_the_files_that_deltalake_sees(bench: Bench, name: str
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_history_is_what_delta_spark_says(bench: Bench, name: str) -> None:
+def test_the_history_equals_that_of_delta_spark(bench: Bench, name: str) -> None:
     path = bench.table(name)
     ours = [
         {"version": entry.version, "ms": entry.timestamp_ms, "operation": entry.operation}

@@ -1,4 +1,4 @@
-"""The plugin behind docs/conformance.md: what it writes, and what it refuses."""
+"""The plugin for docs/conformance.md: its output, and the errors that it reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools/java_home.py: which Java Spark gets, and that the packaged one truly runs it."""
+"""tools/java_home.py: the Java that Spark gets, and that Spark runs on the packaged one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugins that mark, leave out, divide and thin the tests of this project."""
+"""The plugins that mark, select, divide and sample the tests of this project."""
 
 from __future__ import annotations
 

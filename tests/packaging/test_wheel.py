@@ -1,7 +1,9 @@
-"""The distribution as its users get it: built, installed alone, run from elsewhere."""
+"""The distribution as users get it: built, installed alone, run outside of the checkout."""
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -143,6 +145,33 @@ from delta_maintenance.operations import checkpoint
 assert {str(wheel)!r} in delta_maintenance.__file__, delta_maintenance.__file__
 """
     run([installed, "-I", "-c", code], cwd=tmp_path)
+
+
+@pytest.mark.parametrize("page", ["command-line", "airflow"])
+def test_the_commands_of_a_tutorial_run_in_an_empty_folder(
+    installed: Path, tmp_path: Path, page: str
+) -> None:
+    """From the wheel alone; the table is written by deltalake, as the tutorial says."""
+    first, text = (
+        (ROOT / "docs" / "start" / f"{name}.md").read_text() for name in ("command-line", page)
+    )
+    (program,) = re.findall(r"^```python\n(.*?)^```", first, re.DOTALL | re.MULTILINE)
+    run([sys.executable, "-c", program], cwd=tmp_path)
+    shell = "".join(re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    lines = [line for line in shell.splitlines() if line.startswith("delta-maintenance ")]
+    assert lines
+    if page == "airflow":
+        assert "delta-maintenance init airflow" in lines
+        lines.append("delta-maintenance run policy.yaml")
+    else:
+        (policy,) = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        (tmp_path / "policy.yaml").write_text(policy)
+    for line in lines:
+        _, *words = shlex.split(line, comments=True)
+        told = run([installed.parent / "delta-maintenance", *words], cwd=tmp_path)
+    assert "events" in told
+    if page == "command-line":
+        assert list((tmp_path / "lake/events/_delta_log").glob("*.checkpoint.parquet"))
 
 
 def build(source: Path, kind: str, target: Path) -> Path:

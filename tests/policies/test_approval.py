@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -16,6 +17,7 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.operations import vacuum
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.models import RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.testing.actions import add, remove
@@ -23,7 +25,10 @@ from delta_maintenance.testing.table_builder import TableBuilder
 
 
 def run(folder: Path, operation: str, **options: Any) -> RunResult:
-    return run_operation(open_table(str(folder)), policy(folder), operation, **options)
+    environment = RunEnvironment(submit=options.pop("submit", None))
+    return run_operation(
+        open_table(str(folder)), policy(folder), operation, environment=environment, **options
+    )
 
 
 def policy(folder: Path) -> PolicyTable:
@@ -48,7 +53,7 @@ def test_a_plan_that_is_approved_later_is_carried_out_though_others_commit(
     assert result.status == "done", result.problem
 
 
-def test_what_outlives_its_retention_meanwhile_stays(tmp_path: Path) -> None:
+def test_files_that_expire_after_the_approval_are_kept(tmp_path: Path) -> None:
     worn_table(tmp_path / "t")
     young = tmp_path / "t/part-00000-11111111-1111-4111-8111-111111111111-c000.parquet"
     plan = approved(tmp_path / "t", "vacuum")
@@ -57,7 +62,7 @@ def test_what_outlives_its_retention_meanwhile_stays(tmp_path: Path) -> None:
     result = run(tmp_path / "t", "vacuum", approved=plan)
     # It was there when the plan was made, for all that anybody can tell.
     assert result.status == "failed" and young.exists()
-    assert "the table has moved" in (result.problem or "")
+    assert "the table has changed" in (result.problem or "")
 
 
 def test_a_file_that_comes_of_age_after_the_plan_is_no_part_of_it(tmp_path: Path) -> None:
@@ -79,8 +84,21 @@ def test_a_table_that_moved_so_that_the_plan_changes_is_left_alone(tmp_path: Pat
     before = fingerprint(tmp_path / "t")
     result = run(tmp_path / "t", "vacuum", approved=plan)
     assert result.status == "failed" and result.exit_status == 3
-    assert "vacuum would do something else now than what was approved" in (result.problem or "")
+    assert "vacuum would now have another effect than the approved one" in (result.problem or "")
     assert fingerprint(tmp_path / "t") == before
+
+
+def test_an_approval_covers_the_paths_and_not_their_number_and_size(tmp_path: Path) -> None:
+    """As many files of as many bytes, of the same age, but one of them is another file."""
+    table = worn_table(tmp_path / "t")
+    plan = approved(tmp_path / "t", "vacuum")
+    unneeded, other = tmp_path / "t/0.parquet", tmp_path / "t/other.parquet"
+    shutil.copy2(unneeded, other)
+    # Needed again from now on, so that it stays.
+    table.commit([add("0.parquet")])
+    result = run(tmp_path / "t", "vacuum", approved=plan)
+    assert result.status == "failed" and "the table has changed" in (result.problem or "")
+    assert unneeded.exists() and other.exists()
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -97,7 +115,7 @@ def test_on_spark_too_the_job_plans_anew_before_it_runs(moved: bool, tmp_path: P
     table = policy(tmp_path / "t")
     shown_plan = vacuum.plan(open_table(table.uri).snapshot(), now=clock.now()).to_json()
     options = {"engine": "spark"}
-    given = {"options": options, "submit": submit}
+    given = {"options": options, "environment": RunEnvironment(submit=submit)}
     shown = run_operation(open_table(table.uri), table, "vacuum", plan_only=True, **given)
     (outcome,) = shown.outcomes
     assert outcome.engine == "spark" and outcome.result is not None

@@ -44,7 +44,7 @@ def grown(commits: int, *, days: float = 40) -> Folder:
     return table
 
 
-def test_a_policy_that_asks_for_nothing_has_nothing_due() -> None:
+def test_nothing_is_due_under_an_empty_policy() -> None:
     seen = assessed(grown(50))
     assert (seen.status, seen.operations, seen.next_due_at) == ("nothing-due", (), None)
     assert seen.health is not None and seen.health.commits_since_checkpoint == 50
@@ -73,7 +73,7 @@ def test_a_checkpoint_is_due_with_so_many_bytes() -> None:
     assert only(assessed(table, checkpoint=rule)).status == "not-due"
 
 
-def test_a_checkpoint_is_due_by_age_and_says_when() -> None:
+def test_a_checkpoint_is_due_by_age_with_the_next_time() -> None:
     table = grown(1, days=3)
     later = only(assessed(table, checkpoint={"max_age": "4 days"}))
     assert (later.status, later.due_at) == ("not-due", NOW + DAY)
@@ -169,7 +169,7 @@ def test_a_vacuum_is_due_when_none_is_known_or_the_last_is_long_ago() -> None:
 
 
 @pytest.mark.parametrize(("status", "due"), [("COMPLETED", "not-due"), ("FAILED", "due")])
-def test_a_vacuum_that_the_log_tells_of_counts_whoever_ran_it(status: str, due: str) -> None:
+def test_a_vacuum_in_the_log_counts_whichever_engine_ran_it(status: str, due: str) -> None:
     table = dead()
     table.log(commit_info("VACUUM END", operationParameters={"status": status}), days=2)
     seen = only(assessed(table, vacuum=True))
@@ -189,7 +189,7 @@ def test_a_vacuum_is_due_early_once_enough_can_be_reclaimed() -> None:
     assert only(old).status == "not-due", "the last vacuum took it"
 
 
-def test_a_vacuum_by_the_log_comes_before_the_history_goes_that_it_needs() -> None:
+def test_a_lite_vacuum_runs_before_its_history_is_deleted() -> None:
     table = grown(9)
     table.checkpoint()
     lite = assessed(table, vacuum={"mode": "lite"}, clean_log=True)
@@ -224,7 +224,7 @@ def test_an_examination_is_due_when_none_is_remembered_or_the_last_is_long_ago()
     assert only(remembering(table, ran("fsck", 30, "warnings"), fsck=True)).status == "due"
 
 
-def test_nothing_is_deleted_from_a_table_that_was_found_corrupt() -> None:
+def test_nothing_is_deleted_from_a_corrupt_table() -> None:
     table = dead()
     table.checkpoint(1)
     seen = remembering(
@@ -278,7 +278,7 @@ def test_row_tracking_is_enabled_disabled_or_left_alone() -> None:
 # What stands in the way, and how it is told
 
 
-def test_outside_of_the_hours_what_is_due_is_blocked_until_they_begin() -> None:
+def test_due_operations_are_blocked_outside_the_hours() -> None:
     hours = {"windows": ["13:00-14:00"]}
     seen = assessed(grown(9), checkpoint={"max_commits": 5}, vacuum=True, hours=hours)
     assert seen.status == "blocked"
@@ -310,6 +310,8 @@ def test_operations_come_in_the_order_in_which_they_run() -> None:
         compact_log=True,
         checkpoint=True,
         fsck=True,
+        optimize=True,
+        purge=True,
         row_tracking=True,
         protocol={"features": ["v2Checkpoint"], "properties": {"a": "b"}},
         approval=["vacuum"],
@@ -320,7 +322,7 @@ def test_operations_come_in_the_order_in_which_they_run() -> None:
     assert Assessment.from_json(json.loads(json.dumps(seen.to_json()))) == seen
 
 
-def test_the_options_of_what_is_due_are_those_of_the_operation_with_what_the_policy_says() -> None:
+def test_the_policy_overrides_options_of_due_operations() -> None:
     rules = {
         "checkpoint": {"max_commits": 2, "kind": "classic"},
         "vacuum": {"mode": "lite", "retention": "20 days", "log_commits": True},
@@ -350,7 +352,7 @@ def test_the_options_of_what_is_due_are_those_of_the_operation_with_what_the_pol
     assert not options["vacuum"].allow_short_retention and not options["vacuum"].no_other_writers
 
 
-def test_a_table_that_cannot_be_looked_at_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_table_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = assess_table(Table(MemoryStore("memory://t")), asked(vacuum=True), now=NOW)
     assert (nothing.status, nothing.exit_status, nothing.retryable) == ("failed", 5, False)
     assert nothing.problem is not None and "memory://t" in nothing.problem
@@ -365,7 +367,7 @@ def test_a_table_that_cannot_be_looked_at_is_told_of(monkeypatch: pytest.MonkeyP
     assert Assessment.from_json(failed.to_json()) == failed
 
 
-def test_assessing_changes_nothing_and_says_when_to_look_again() -> None:
+def test_an_assessment_changes_nothing_and_has_the_next_time() -> None:
     table = grown(2, days=1)
     before = {name: table.read(name) for name in table.names()}
     seen = remembering(
@@ -374,13 +376,15 @@ def test_assessing_changes_nothing_and_says_when_to_look_again() -> None:
         ran("fsck", 29.5),
         vacuum=True,
         fsck=True,
+        optimize=True,
+        purge=True,
         checkpoint={"max_age": "3 days"},
     )
     assert seen.status == "nothing-due" and seen.next_due_at == NOW + DAY / 2
     assert {name: table.read(name) for name in table.names()} == before
 
 
-def test_an_instant_without_a_zone_never_gets_into_what_is_remembered() -> None:
+def test_an_instant_without_a_zone_is_never_stored() -> None:
     value = {"operation": "vacuum", "at": "2026-01-01T00:00:00", "version": 1, "status": "x"}
     with pytest.raises(Exception, match="at"):
         LastRun.from_json(value)

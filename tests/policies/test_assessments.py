@@ -203,11 +203,11 @@ def test_names_that_differ_in_case_only_do_not_share_a_file_anywhere(
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "no JSON"),
-        (b'{"form": 1, "assess', "no JSON"),
-        (b"\xff\xfe\x00", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
-        (b'{"form": NaN}', "no JSON"),
+        (b"", "not JSON"),
+        (b'{"form": 1, "assess', "not JSON"),
+        (b"\xff\xfe\x00", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"form": NaN}', "not JSON"),
         (b"[]", "AssessmentEntry"),
         (b'"text"', "AssessmentEntry"),
         (b"null", "AssessmentEntry"),

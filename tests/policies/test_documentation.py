@@ -44,7 +44,9 @@ def test_the_examples_run(
     assert found is not None and found.mode == "lite" and found.min_reclaimable == 10 << 30
 
 
-def test_the_mistake_is_told_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mistake_is_reported_as_documented(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LAKE", "/lake")
     monkeypatch.chdir(tmp_path)
     wrong = blocks("yaml")[0].replace("vacuum: {every: 7 days", "vacuum: {evry: 7 days")

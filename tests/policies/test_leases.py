@@ -22,7 +22,7 @@ class Clock:
         return self.now
 
 
-def test_who_comes_second_is_told_who_is_first_and_until_when() -> None:
+def test_a_second_task_gets_the_holder_and_the_expiry() -> None:
     leases = Leases(MemoryStore(), now=Clock())
     with (
         leases.held("orders", holder="first"),
@@ -74,7 +74,7 @@ def test_it_is_renewed_for_as_long_as_the_work_takes() -> None:
             pass
 
 
-def test_what_is_no_lease_keeps_nobody_away() -> None:
+def test_an_unreadable_lease_is_replaced() -> None:
     store = MemoryStore()
     leases = Leases(store)
     store.put(_path(leases, store), b"what is this")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from droppable_tables import TABLES, Clock, comparable
+from droppable_tables import built as built_in
 from policy_tables import asked
 
 from delta_maintenance.errors import InvalidRequestError, StorageError
@@ -16,6 +17,7 @@ from delta_maintenance.operations.add_constraint import AddConstraintOptions, Ch
 from delta_maintenance.operations.core.registry import operations
 from delta_maintenance.policies.approval import ApprovedPlan, asks_for_approval
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.testing.actions import add, features, metadata, protocol
@@ -31,9 +33,7 @@ def clock() -> Clock:
 
 
 def built(feature: str, clock: Clock) -> TableBuilder:
-    builder = TABLES[feature].build()
-    clock.govern(builder.store)
-    return builder
+    return built_in(TABLES[feature], clock)
 
 
 def run(
@@ -45,7 +45,12 @@ def run(
     **given: Any,
 ) -> RunResult:
     policy_table = asked(**(rules or {}))
-    return run_operation(builder.open(), policy_table, operation, options=options, **given)
+    environment = RunEnvironment(
+        **{name: given.pop(name) for name in ("now", "submit", "progress") if name in given}
+    )
+    return run_operation(
+        builder.open(), policy_table, operation, options=options, environment=environment, **given
+    )
 
 
 def only(result: RunResult) -> OperationOutcome:
@@ -110,7 +115,9 @@ def test_a_try_that_was_interrupted_is_ended_by_the_next_with_the_same_approval(
         raise StorageError("the store is down", remedy="wait")
 
     with monkeypatch.context() as broken:
-        broken.setattr("delta_maintenance.operations.drop_feature.operation._Dropping._drop", down)
+        broken.setattr(
+            "delta_maintenance.operations.drop_feature.operation._DropFeatureRun._drop", down
+        )
         first = run(builder, "drop-feature", **given, approved=approved)
         assert (first.status, first.retryable) == ("failed", True)
     assert run(builder, "drop-feature", **given, approved=approved).status == "done"
@@ -125,7 +132,7 @@ def test_a_table_with_another_protocol_than_was_shown_is_left_alone(clock: Clock
     version = builder.open().latest_version()
     result = run(builder, "drop-feature", **given, approved=approved)
     assert (result.status, result.exit_status) == ("failed", 3)
-    assert "drop-feature would do something else now than what was approved" in str(result.problem)
+    assert "drop-feature would now have another effect than the approved one" in str(result.problem)
     assert builder.open().latest_version() == version
 
 
@@ -343,7 +350,7 @@ def test_the_limits_of_the_policy_hold_before_a_job_is_submitted(plain: TableBui
 def test_without_a_way_to_spark_a_constraint_says_where_there_is_one(plain: TableBuilder) -> None:
     result = run(plain, "add-constraint", POSITIVE)
     assert (result.status, result.exit_status) == ("failed", 2)
-    assert "cannot submit Spark jobs; run it from an orchestrator, or by its verb" in str(
+    assert "cannot submit Spark jobs; run it from an orchestrator, or with its command" in str(
         result.problem
     )
 

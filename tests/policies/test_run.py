@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -15,7 +16,7 @@ from policy_tables import Ticking, asked, run_on
 from suite.play import examples
 from vacuum_tables import NOW, Folder, days_ago
 
-from delta_maintenance.errors import CommitConflictError, StorageError
+from delta_maintenance.errors import BusyError, CommitConflictError, StorageError
 from delta_maintenance.operations import checkpoint, clean_log, vacuum
 from delta_maintenance.operations.checkpoint import operation as checkpoint_code
 from delta_maintenance.policies import run as run_module
@@ -276,7 +277,7 @@ def test_a_plan_is_shown_and_what_was_approved_runs_as_it_was_shown() -> None:
     other = replace(plan, comes_to="something else")
     refused = run_on(table, policy_table, approvals=Approvals(plans=[other]))
     assert (refused.status, refused.exit_status) == ("failed", 3)
-    assert "the table has moved" in (refused.problem or "") and "0.parquet" in table.files()
+    assert "the table has changed" in (refused.problem or "") and "0.parquet" in table.files()
     done = run_on(table, policy_table, approvals=Approvals(plans=[plan]))
     assert statuses(done) == {"vacuum": "done"} and "0.parquet" not in table.files()
 
@@ -468,3 +469,58 @@ def test_a_run_ends_even_where_an_operation_never_stops_being_due(
     assert len(run_on(worn(), asked(fsck=True)).outcomes) == 1, "the table has not changed"
     result = run_on(worn(), asked(fsck=True, vacuum=True))
     assert [outcome.operation for outcome in result.outcomes] == ["fsck", "vacuum", "fsck"]
+
+
+# The lease
+
+
+class CountedLease:
+    """A lease that counts how often it was taken, and says whether it is held."""
+
+    def __init__(self, *, busy: bool = False) -> None:
+        self.busy = busy
+        self.taken = 0
+        self.held = False
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        if self.busy:
+            raise BusyError("somebody is at work on it")
+        self.taken += 1
+        self.held = True
+        yield
+        self.held = False
+
+
+def test_the_lease_is_taken_once_before_the_first_change_and_ends_with_the_run() -> None:
+    lease = CountedLease()
+    result = run_on(worn(), asked(**EVERYTHING), lease=lease)
+    assert result.status == "done"
+    assert lease.taken == 1 and not lease.held
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"plan_only": True},
+        {"approvals": Approvals()},
+    ],
+)
+def test_a_run_that_changes_nothing_takes_no_lease(options: dict[str, Any]) -> None:
+    lease = CountedLease(busy=True)
+    rules = {"checkpoint": {"max_commits": 3}, "approval": ["checkpoint"]}
+    result = run_on(worn(), asked(**rules), lease=lease, **options)
+    assert result.status in ("planned", "blocked")
+
+
+def test_a_table_on_which_nothing_is_due_takes_no_lease() -> None:
+    result = run_on(worn(), asked(checkpoint={"max_commits": 500}), lease=CountedLease(busy=True))
+    assert result.status == "nothing-due"
+
+
+def test_another_process_at_work_is_raised_and_nothing_is_changed() -> None:
+    table = worn()
+    before = {each.path for each in table.store.list_from("")}
+    with pytest.raises(BusyError):
+        run_on(table, asked(checkpoint={"max_commits": 3}), lease=CountedLease(busy=True))
+    assert {each.path for each in table.store.list_from("")} == before

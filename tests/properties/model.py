@@ -1,4 +1,5 @@
-"""A model of action reconciliation that is too simple to be wrong: dicts, one action at a time."""
+"""A model of action reconciliation, simple enough to be evidently correct: dicts, one action at a
+time."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ Key = tuple[str, str | None]
 
 @dataclass
 class State:
-    """What stands after some commits. Files are the objects of their actions, without nulls."""
+    """The actions in effect after some commits. Files are the objects of their actions, without
+    nulls."""
 
     protocol: Action | None = None
     metadata: Action | None = None
@@ -25,7 +27,7 @@ class State:
     tombstones: dict[Key, Action] = field(default_factory=dict)
 
     def apply(self, commit: Iterable[Action]) -> None:
-        """Takes in one commit, as a set: the order of its actions has no say."""
+        """Applies one commit, as a set: the order of its actions does not matter."""
         for action in commit:
             for name, value in action.items():
                 self._apply(name, value)

@@ -1,4 +1,4 @@
-"""A checkpoint that takes over sidecars holds what a replay of all commits comes to."""
+"""A checkpoint that takes over sidecars has the contents of a replay of all commits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VECTORS = (None, deletion_vector("u1"), deletion_vector("u2", offset=9))
 
 
 class History:
-    """Commits of a table in which files come, go, come back and change their deletion vectors."""
+    """Commits that add, remove and restore files and change their deletion vectors."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""A compaction does to every state before its range what the commits of the range do."""
+"""A compaction has the same effect on every state before its range as the commits of the range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every route to a version gives the state that a naive replay of its commits gives."""
+"""Every route to a version results in the state of a naive replay of its commits."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def changes(draw: st.DrawFn, path: str, live: dict[str, Action | None]) -> list[
 
 @dataclass(frozen=True)
 class Layout:
-    """What lies beside the commits: all of it optional, none of it changes anything."""
+    """Optional files beside the commits, which do not change any state."""
 
     checkpoints: Sequence[tuple[int, str]]
     compactions: Sequence[tuple[int, int]]

@@ -1,4 +1,4 @@
-"""Whatever the files, the batches and the others: row IDs are unique, stable and below the mark."""
+"""With any files, batches and concurrent writers, row IDs are unique, stable and below the mark."""
 
 from __future__ import annotations
 

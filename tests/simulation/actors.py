@@ -1,4 +1,4 @@
-"""What all actors have in common: a clock that is a little off, a store that fails, and tasks."""
+"""The common parts of all actors: an inaccurate clock, a failing store, and tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCr
 from delta_maintenance.testing.interleaving import Schedule, ScheduledStore
 
 LONGEST_TASK_MS = 20 * HOUR_MS
-"""Writers that take longer than the shortest retention are beyond help."""
+"""The longest time of a task: writers that exceed the shortest retention cannot be protected."""
 EXPECTED = (
     CommitConflictError,
     InvalidRequestError,
@@ -30,8 +30,8 @@ EXPECTED = (
     UnsupportedFeatureError,
     VanishedFileError,
 )
-"""How a task may end on a table that others change; nothing of it has happened then, or a part
-that does no harm."""
+"""The allowed errors of a task on a table that others change; its effect is then none, or a
+harmless part."""
 FAULTS = (
     Fault.CRASH_BEFORE,
     Fault.CRASH_AFTER,
@@ -41,15 +41,15 @@ FAULTS = (
 )
 _TRIES = 3
 _ASTRAY = 0.02
-"""How many commits are under way for long, with no answer to whoever sent them."""
+"""The share of commits that stay in flight for long, without an answer to their writer."""
 _LAST_WORDS = 0.05
-"""How many commits are the last thing that their process does."""
+"""The share of commits after which their process dies."""
 _ARRIVES = 0.05
-"""How likely one of them arrives at any request of anybody."""
+"""The probability that a commit in flight arrives at a request of any actor."""
 
 
 class Actor:
-    """Does one task after the other, each again when it died of it."""
+    """Runs one task after the other, and each task again if it died."""
 
     def __init__(self, name: str, world: World, schedule: Schedule, *, tasks: int) -> None:
         self.name = name
@@ -78,7 +78,7 @@ class Actor:
         raise NotImplementedError
 
     def attempts(self, *, longest: int) -> Iterator[tuple[int, ActorStore | FaultStore]]:
-        """A store for each attempt, one of whose requests may fail, but for the last one's."""
+        """A store for each attempt; one of its requests may fail, except in the last attempt."""
         for number in range(_TRIES):
             store = ActorStore(self.world, self.schedule)
             if number == _TRIES - 1 or self.chance.random() < 0.6:
@@ -88,7 +88,7 @@ class Actor:
                 yield number, FaultStore(store, at=at, fault=self.chance.choice(FAULTS))
 
     def tried(self, store: ActorStore | FaultStore, attempt: Callable[[], None]) -> bool:
-        """Whether the attempt came to an end that needs no other one."""
+        """Whether the attempt has ended so that no other one is needed."""
         try:
             attempt()
         except SimulatedCrash:
@@ -104,7 +104,7 @@ class Actor:
 
 
 class Calendar(Actor):
-    """Lets hours and days pass. Nobody is at work through the longer of these leaps."""
+    """Lets hours and days pass. During the longer leaps, no actor is in the middle of a task."""
 
     def run(self, task: str) -> None:
         world = self.world
@@ -128,7 +128,7 @@ class Calendar(Actor):
 
 
 class ActorStore(ScheduledStore):
-    """One actor's view of the table. Each of its requests takes a moment."""
+    """One actor's view of the table. Each request takes some time."""
 
     def __init__(self, world: World, schedule: Schedule) -> None:
         super().__init__(world.store, schedule)
@@ -137,7 +137,7 @@ class ActorStore(ScheduledStore):
         """The newest version when the log was last listed."""
         self._hint = -1
         self.astray = False
-        """Whether a commit was left under way, so that nobody knows what becomes of it."""
+        """Whether a commit is in flight, so that its outcome is unknown."""
 
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
         files = super().list_from(directory, start)

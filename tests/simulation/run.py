@@ -1,4 +1,4 @@
-"""One seed from the first commit of a table to the last check of everything."""
+"""One seed, from the first commit of a table to the last check."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.simulation.upkeep import OPERATIONS, Asked, Keeper
 from tests.simulation.world import DAY_MS, HOUR_MS, MARK, Effect, World
 from tests.simulation.writers import KINDS, Writer, new_file, write
 
+from delta_maintenance import clock
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.interleaving import Schedule, single_threaded
@@ -22,7 +23,7 @@ from delta_maintenance.testing.table_builder import EPOCH_MS, log_text
 WRITERS = 3
 KEEPERS = 2
 TASKS = 5
-"""Of each actor."""
+"""Tasks of each actor."""
 _LEGACY = ("appendOnly", "invariants")
 _PROTOCOLS = (
     log.protocol(1, 2),
@@ -41,7 +42,7 @@ _REPEATED = ("path", "partitionValues", "size", "baseRowId", "defaultRowCommitVe
 
 @dataclass
 class Played:
-    """One seed, played to its end."""
+    """The run of one seed."""
 
     world: World
     turns: int
@@ -49,7 +50,7 @@ class Played:
     keepers: list[Keeper]
 
     def numbers(self) -> dict[str, int]:
-        """How much has happened."""
+        """Counts of events."""
         actors = [*self.writers, *self.keepers]
         return {
             "seeds": 1,
@@ -67,7 +68,7 @@ def play(seed: int) -> Played:
     days = chance.choice((1, 1, 1, 7))
     world = World(schedule.random, data_retention_ms=days * DAY_MS, now_ms=EPOCH_MS)
     _begin(world, chance, retention_days=days)
-    # Where everybody may do everything, two that harm each other seldom meet.
+    # If all actors could do everything, harmful pairs would seldom meet.
     kinds = [write, *chance.sample(KINDS, chance.choice((1, 2, 3, len(KINDS))))]
     operations = chance.sample(sorted(OPERATIONS), chance.choice((1, 2, 3, len(OPERATIONS))))
     writers = [Writer(f"w{n}", world, schedule, tasks=TASKS, kinds=kinds) for n in range(WRITERS)]
@@ -90,15 +91,15 @@ def play(seed: int) -> Played:
 @contextmanager
 def _on_its_own_clock(world: World) -> Iterator[None]:
     """Where an operation takes no clock of its caller, its commits take the world's, and no nap."""
-    begin, commit = Transaction.__init__.__kwdefaults__, Transaction.commit.__kwdefaults__
-    assert begin is not None and commit is not None
-    before = begin["now"], commit["sleep"]
-    begin["now"] = lambda: datetime.fromtimestamp(world.now_ms / 1000, UTC)
+    commit = Transaction.commit.__kwdefaults__
+    assert commit is not None
+    before = clock.now, commit["sleep"]
+    clock.now = lambda: datetime.fromtimestamp(world.now_ms / 1000, UTC)
     commit["sleep"] = lambda _: None
     try:
         yield
     finally:
-        begin["now"], commit["sleep"] = before
+        clock.now, commit["sleep"] = before
 
 
 def _begin(world: World, chance: random.Random, *, retention_days: int) -> None:
@@ -140,7 +141,7 @@ def _begin(world: World, chance: random.Random, *, retention_days: int) -> None:
 
 
 def _end(world: World, schedule: Schedule) -> None:
-    """When nobody interferes and nothing fails, every operation comes to its end."""
+    """Without interference and failures, every operation completes."""
     world.now_ms += 2 * world.data_retention_ms
     keeper = Keeper("last", world, schedule, tasks=0, operations=())
     for name in ("checkpoint", "compact-log", "clean-log", "vacuum"):

@@ -1,7 +1,7 @@
 """Three writers and two keepers on one table, in any order, dying at any request, for days.
 
-`DELTA_MAINTENANCE_SEED` plays one seed, `DELTA_MAINTENANCE_SEEDS` that many of them; without
-either, as many as fit into `DELTA_MAINTENANCE_SECONDS`.
+`DELTA_MAINTENANCE_SEED` plays one seed, `DELTA_MAINTENANCE_SEEDS` this number of seeds; without
+both, as many as fit into `DELTA_MAINTENANCE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.simulation.run import play
 
 SECONDS = float(os.environ.get("DELTA_MAINTENANCE_SECONDS", "45"))
 _MEANINGFUL = 20
-"""Seeds that are enough for everything to have happened."""
+"""The number of seeds in which every event occurs."""
 _ENDINGS = {
     ("backfill-row-ids", "enabled"),
     ("checkpoint", "written"),

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.simulation.spark_clean_up import DAY_MS, SIDECARS, spark_clean_up
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import checkpoint, clean_log
@@ -37,14 +38,15 @@ from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, log_text
 
 ROUNDS = int(os.environ.get("DELTA_MAINTENANCE_SIDECAR_ROUNDS", "15"))
 FIRST_SEED = int(os.environ.get("DELTA_MAINTENANCE_SIDECAR_SEED", "0"))
-DAY_MS = 86_400_000
-SIDECARS = f"{LOG}/_sidecars"
+RETENTION_DAYS = 2
 PROPERTIES = {
     "delta.checkpointPolicy": "v2",
-    "delta.logRetentionDuration": "interval 2 days",
-    "delta.deletedFileRetentionDuration": "interval 2 days",
+    "delta.logRetentionDuration": f"interval {RETENTION_DAYS} days",
+    "delta.deletedFileRetentionDuration": f"interval {RETENTION_DAYS} days",
 }
 TASKS = 3
+OLD = 0.1
+"""The share of commits that are past their retention as soon as they are made."""
 
 
 class Round:
@@ -82,7 +84,7 @@ class Round:
             self.commit([])
             if version == 1 or self.chance.random() < 0.5:
                 self.checkpoint(self.store)
-        self.now_ms += 3 * DAY_MS
+        self.now_ms += 3 * DAY_MS if self.chance.random() < OLD else 0
 
     def commit(self, lines: list[Action], *, adds: int = 2, store: Store | None = None) -> None:
         lines = [commit_info(), *lines]
@@ -98,9 +100,10 @@ class Round:
         if store is None:
             self.store.put_if_absent(path, log_text(lines))
             return
-        # Past its retention at once: the next checkpoint may be what a cleaner keeps alone, while
-        # another one is on its way.
-        now_ms, self.now_ms = self.now_ms, self.now_ms - 3 * DAY_MS
+        # Sometimes past its retention at once: a cleaner may keep the next checkpoint alone, while
+        # another one is on its way. Only younger versions get incremental ones.
+        age_ms = 3 * DAY_MS if self.chance.random() < OLD else 0
+        now_ms, self.now_ms = self.now_ms, self.now_ms - age_ms
         self.store.put_if_absent(path, log_text(lines))
         self.now_ms = now_ms
         self.schedule.pause()
@@ -113,7 +116,7 @@ class Round:
         return f"{self.chance.getrandbits(32):08x}-0000-4000-8000-{self.numbers:012d}"
 
     def keep(self) -> None:
-        self.attempt("checkpoint", self.checkpoint)
+        self.attempt("checkpoint", self.checkpoint, times=2 * TASKS)
 
     def clean(self) -> None:
         self.attempt("clean-log", self.clean_up)
@@ -122,14 +125,14 @@ class Round:
         self.attempt("spark", self.spark_cleans_up)
 
     def write(self) -> None:
-        for _ in range(TASKS):
-            for _ in range(self.chance.randrange(30)):
+        for _ in range(4 * TASKS):
+            for _ in range(self.chance.randrange(20)):
                 self.schedule.pause()
             self.commit([], store=self.store)
             self.now_ms += self.chance.choice((0, 0, DAY_MS // 4))
 
-    def attempt(self, name: str, work: Callable[[Store], str]) -> None:
-        for _ in range(TASKS):
+    def attempt(self, name: str, work: Callable[[Store], str], times: int = TASKS) -> None:
+        for _ in range(times):
             store: Any = ScheduledStore(self.store, self.schedule)
             if self.chance.random() < 0.25:
                 fault = self.chance.choice((Fault.CRASH_BEFORE, Fault.CRASH_AFTER))
@@ -151,7 +154,7 @@ class Round:
         # One that takes nothing over leaves the sidecars of its predecessors to the cleaners.
         ways = ("never",) if self.chance.random() < 0.4 else ("always", "auto")
         for how in ways:
-            options = CheckpointOptions(actions_per_sidecar=3, incremental=how)  # type: ignore[arg-type]
+            options = CheckpointOptions(actions_per_sidecar=3, incremental=how)
             try:
                 plan = checkpoint.plan(snapshot, options, now=self.now())
             except RefusedError:
@@ -166,29 +169,8 @@ class Round:
         return clean_log.apply(table, plan, now=self.now(), new_id=self.new_id).status
 
     def spark_cleans_up(self, store: Store) -> str:
-        """As Delta Spark's MetadataCleanup does it, steps 1 to 5 of "Metadata Cleanup"."""
-        cut_off_ms = (self.now_ms - 2 * DAY_MS) // DAY_MS * DAY_MS
-        listing = list_log(store)
-        old = [v for v, entry in listing.commits.items() if entry.status.modified_ms <= cut_off_ms]
-        bases = [c for c in listing.checkpoints if c.version <= max(old, default=-1)]
-        if not bases:
-            return "nothing"
-        base = bases[-1].version
-        doomed = [e.path for v, e in listing.commits.items() if v < base]
-        doomed += [e.path for c in listing.checkpoints if c.version < base for e in c.entries]
-        for path in doomed:
-            store.delete(path)
-        if not doomed:
-            return "nothing"
-        used = {
-            path
-            for files in list_log(store).checkpoints
-            for path in Checkpoint(store, files, open_sidecars=False).sidecar_paths
-        }
-        for status in store.list_from(SIDECARS):
-            if status.path not in used and status.modified_ms < cut_off_ms:
-                store.delete(status.path)
-        return "cleaned"
+        done = [*spark_clean_up(store, now_ms=self.now_ms, retention_days=RETENTION_DAYS)]
+        return done[-1] if done else "nothing"
 
     def check(self, store: Store) -> None:
         """Every checkpoint that is there is whole, and every version that can be opened is right.

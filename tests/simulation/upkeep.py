@@ -1,4 +1,4 @@
-"""The operations of this library, with options of all kinds, on a table that others change."""
+"""The operations of this library, with all kinds of options, on a table that others change."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _PROPERTIES = (
 
 @dataclass(frozen=True)
 class Asked:
-    """What a task asks for, in each of its attempts the same."""
+    """The request of a task, the same in each of its attempts."""
 
     task: str
     since: datetime | None
@@ -55,7 +55,7 @@ class Asked:
 
 
 class Keeper(Actor):
-    """Runs operations at random, and has the table judged after each."""
+    """Runs random operations; the table is checked after each."""
 
     def __init__(self, *args: Any, operations: Sequence[str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""One table, everything that was ever committed to it, and what must hold of it at any moment.
+"""One table, all commits to it, and the invariants that hold at any moment.
 
-The judge shares no code with what it judges: commits are taken down as they arrive and replayed
-with dicts, one action at a time. What the library opens is held against that.
+The judge shares no code with the library: it records commits as they arrive and replays them with
+dicts, one action at a time. The snapshots of the library are compared with the result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from delta_maintenance.testing.actions import Action, dv_id
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 SKEW_MS = 120_000
-"""How far the clock of an actor may be off."""
+"""The most that the clock of an actor may be wrong."""
 LOG = "_delta_log/"
 HINT = f"{LOG}_last_checkpoint"
 MARK = "delta.rowTracking"
@@ -37,33 +37,33 @@ _HINTS = (HINT, f"{LOG}_last_vacuum_info")
 
 @dataclass(frozen=True)
 class Effect:
-    """What a commit does to the rows of the table, as its writer means it."""
+    """The effect of a commit on the rows of the table, as intended by its writer."""
 
     inserted: frozenset[str] = frozenset()
     deleted: frozenset[str] = frozenset()
 
 
 class Ledger:
-    """All commits, and the state after each. Every commit is judged when it arrives."""
+    """All commits, and the state after each. Every commit is checked when it arrives."""
 
     def __init__(self) -> None:
         self.texts: list[bytes] = []
         self.states: list[State] = []
         self.times_ms: list[int] = []
-        """When the store took each commit."""
+        """The time when the store received each commit."""
         self.operations: list[str] = []
         self.owners: dict[str, int] = {}
         """The version of each transaction id."""
         self.tasks: dict[str, int] = {}
         """The version of each operation id that stands for one commit."""
         self.rows_of: dict[str, frozenset[str]] = {}
-        """What each data file holds, by its path in the log."""
+        """The rows of each data file, by its path in the log."""
         self.deleted_by: dict[str, frozenset[str]] = {}
-        """What each deletion vector takes away, by its unique id."""
+        """The rows that each deletion vector removes, by its unique ID."""
         self.effects: dict[str, Effect] = {}
-        """Declared by writers before they commit, by transaction id. Others move no row."""
+        """Declared by writers before they commit, by transaction ID. Other commits move no row."""
         self.row_ids: dict[str, tuple[int, int]] = {}
-        """The base row ID and commit version of each path, as long as row tracking lasts."""
+        """The base row ID and commit version of each path, while row tracking is enabled."""
         self._given: list[tuple[int, int]] = []
         self._mark = -1
         self._in_commit_ms: int | None = None
@@ -73,7 +73,7 @@ class Ledger:
         return self.states[-1]
 
     def rows(self, state: State) -> frozenset[str]:
-        """The rows of the table; each stands in one file."""
+        """The rows of the table; each is in one file."""
         found: list[str] = []
         for path, vector in state.live:
             found += self.rows_of[path] - self.deleted_by.get(vector or "", frozenset())
@@ -189,7 +189,7 @@ class Ledger:
 
 
 class World:
-    """The table in its store, the instant that it is, and the judge of both."""
+    """The table in its store, the current time, and the judge of both."""
 
     def __init__(self, chance: random.Random, *, data_retention_ms: int, now_ms: int) -> None:
         self.chance = chance
@@ -198,38 +198,38 @@ class World:
         self.ledger = Ledger()
         self.store = _Witness(self)
         self.oldest = 0
-        """The first version that must open: history before it may have been cleaned away."""
+        """The first version that must open: earlier history may have been deleted."""
         self.truncated = False
-        """Whether somebody asked for history to be truncated, which takes a day."""
+        """Whether a task truncates the history, which takes a day."""
         self.hold = False
-        """Whether a leap in time is due, for which nobody may be at work."""
+        """Whether a leap in time is due, for which all actors must be between tasks."""
         self.at_work: dict[str, int] = {}
-        """Since when each actor has been at its task."""
+        """The start of the current task of each actor."""
         self.wanted_back: dict[str, set[str]] = {}
-        """Files that each writer has seen to be there and is about to bring back."""
+        """Files that each writer has seen and is about to restore."""
         self.brought_back: set[str] = set()
-        """Files that came back into use in the moment before they were deleted."""
+        """Files that were in use again just before they were deleted."""
         self.late: list[tuple[str, bytes]] = []
-        """Commits that are still under way."""
+        """Commits in flight."""
         self.checks = 0
         self._numbers = 0
         self._checked: set[str] = set()
 
     def new_id(self) -> str:
-        """An UUID that comes from the seed."""
+        """A UUID that depends on the seed."""
         self._numbers += 1
         digits = f"{self.chance.getrandbits(64):016x}{self._numbers:016x}"
         return "-".join(re.fullmatch("(.{8})(.{4})(.{4})(.{4})(.{12})", digits).groups())  # type: ignore[union-attr]
 
     def deliver(self) -> None:
-        """Lets a commit arrive that was under way."""
+        """Lets a commit arrive that was in flight."""
         self.store.put_if_absent(*self.late.pop())
 
     def delete(self, path: str, *, seen: int) -> None:
-        """Deletes a data file for somebody who last looked at the log at version `seen`.
+        """Deletes a data file for an actor whose last listing of the log showed version `seen`.
 
-        A file that came into use after that, or is about to, stays: nobody can help that, and
-        whoever restores a table has to bring back from a backup what is gone by then.
+        A file that came into use after that, or is about to, is kept: no vacuum can prevent this,
+        and users who restore a table must restore files that are gone from a backup.
         """
         ledger = self.ledger
         before_ms = self.now_ms + SKEW_MS - self.data_retention_ms
@@ -246,7 +246,7 @@ class World:
             self.store.delete(path)
 
     def advance_promise(self) -> None:
-        """Gives up the versions that nobody has to keep any more."""
+        """Removes versions from the judge that no retention requires any more."""
         configuration = (self.ledger.latest.metadata or {})["configuration"]
         days = int(configuration["delta.logRetentionDuration"].split()[1])
         kept_ms = DAY_MS if self.truncated else days * DAY_MS
@@ -255,7 +255,7 @@ class World:
         self.oldest = max(self.oldest, max(old, default=0))
 
     def check(self, *, every_version: bool = False) -> None:
-        """Everything that must hold between any two steps of anybody."""
+        """The invariants that hold between any two steps of any actor."""
         self.checks += 1
         self.advance_promise()
         paths = [status.path for status in self.store.list_from("_delta_log")]
@@ -297,7 +297,7 @@ class World:
                 yield max(self.oldest, int(match.groups()[-1]))
 
     def _ways(self, paths: Collection[str], every_one: bool) -> list[frozenset[str]]:
-        """Files of the log that a reader may do without, in sets."""
+        """Sets of files of the log that a reader does not need."""
         hints = frozenset({HINT})
         compactions = frozenset(p for p in paths if _COMPACTION.fullmatch(p))
         ways = [frozenset[str](), hints, compactions, hints | compactions]
@@ -325,7 +325,7 @@ class World:
 
 
 class Without(Store):
-    """A store that lacks some files, for readers."""
+    """A store without some files, for readers."""
 
     def __init__(self, store: Store, hidden: Collection[str]) -> None:
         self.root = store.root
@@ -355,7 +355,7 @@ class Without(Store):
 
 
 class _Witness(MemoryStore):
-    """The store of the table, which takes down each commit in the moment that it is made."""
+    """The store of the table, which records each commit at the moment when it is made."""
 
     def __init__(self, world: World) -> None:
         super().__init__(now_ms=lambda: world.now_ms)
@@ -414,7 +414,7 @@ def has(state: State, feature: str) -> bool:
 
 
 def _standing(state: State) -> State:
-    """The state without what checkpoints do not hold, and without what only they hold."""
+    """The state without the parts that checkpoints lack, and without those that only they have."""
 
     def standing(files: Mapping[Key, Action], passing: Collection[str]) -> dict[Key, Action]:
         return {

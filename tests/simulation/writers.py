@@ -1,4 +1,4 @@
-"""Writers of data: what engines commit to a table all day, each commit with what it means."""
+"""Writers of data: typical commits of engines, each with its intended effect."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from delta_maintenance.protocol.commit.staged import removes_of, staged_adds
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import Writer as Committer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, add, dv_id
@@ -25,7 +26,7 @@ from delta_maintenance.testing.table_builder import parquet_bytes
 _PARTITIONS = ("x", "a b")
 _HOT = 3
 _PROPERTIES = ("delta.checkpointPolicy", "delta.checkpoint.writeStatsAsStruct")
-"""Set by keepers; who ends them has the last word."""
+"""Set by keepers, which alone may end them."""
 _VECTOR = b"\1" + bytes(44)
 
 
@@ -36,7 +37,7 @@ class Writer(Actor):
         super().__init__(*args, **kwargs)
         self.kinds = kinds
         self.outcomes: list[tuple[str, object]] = []
-        """By transaction id; of those that died, nothing."""
+        """Effects by transaction ID; none for commits that died."""
 
     def run(self, task: str) -> None:
         kind = self.chance.choice(self.kinds)
@@ -58,8 +59,7 @@ class Writer(Actor):
             kind.__name__.upper(),
             operation_id=task,
             planned_version=planned[0],
-            now=self.now,
-            new_id=lambda: txn_id,
+            writer=Committer(now=self.now, new_id=lambda: txn_id),
         )
         effect = kind(job, transaction)
         if effect is None:
@@ -69,14 +69,14 @@ class Writer(Actor):
         self.outcomes.append((txn_id, outcome))
 
     def judge(self) -> None:
-        """What this writer was told is what happened."""
+        """Checks that the outcomes reported to this writer are the true ones."""
         for txn_id, outcome in self.outcomes:
             version = outcome.version if isinstance(outcome, Landed) else None
             assert self.world.ledger.owners.get(txn_id) == version, f"{txn_id} was told {outcome}"
 
 
 class Job:
-    """What a writer has at hand for one commit."""
+    """The context of one commit of a writer."""
 
     def __init__(self, world: World, store: Store, snapshot: Snapshot, txn_id: str) -> None:
         self.world = world
@@ -85,10 +85,10 @@ class Job:
         self.txn_id = txn_id
         self.chance = world.chance
         self.state: State = world.ledger.states[snapshot.version]
-        """What the snapshot holds, by the judge's own account."""
+        """The files of the snapshot, according to the judge."""
 
     def pick(self, most: int) -> list[Action]:
-        """Some live files, most of the time of those that everybody changes."""
+        """Some live files, mostly of those that all writers change."""
         keys = sorted(self.state.live, key=str)
         if self.chance.random() < 0.7:
             keys = keys[:_HOT]
@@ -96,18 +96,18 @@ class Job:
         return [self.state.live[key] for key in chosen]
 
     def rows(self, file: Action) -> frozenset[str]:
-        """The rows of a file, but for those that its deletion vector takes away."""
+        """The rows of a file without those that its deletion vector removes."""
         ledger = self.world.ledger
         return ledger.rows_of[file["path"]] - ledger.deleted_by.get(dv_id(file) or "", frozenset())
 
     def want_back(self, file: Action) -> bool:
-        """Whether a removed file and its deletion vector are still there, to be brought back."""
+        """Whether a removed file and its deletion vector still exist and can be restored."""
         files = files_of([file])
         self.world.wanted_back.setdefault(self.txn_id.split("-")[1], set()).update(files)
         return all(self.store.stat(path) is not None for path in sorted(files))
 
     def new_file(self, rows: frozenset[str] | None = None, **fields: Any) -> Action:
-        """Writes a data file, with rows that are moved here or with new ones."""
+        """Writes a data file, with moved rows or new ones."""
         return new_file(self.world, self.store, rows, **fields)
 
     def new_vector(self, deleted: frozenset[str]) -> Action:
@@ -156,7 +156,7 @@ def write(job: Job, transaction: Transaction) -> Effect:
 
 
 def streaming_update(job: Job, transaction: Transaction) -> Effect:
-    """An append that says how far its application got."""
+    """An append that records the progress of its application."""
     transaction.stage_txn(job.txn_id.partition("/")[0], 1)
     return write(job, transaction)
 
@@ -171,7 +171,7 @@ def delete(job: Job, transaction: Transaction) -> Effect | None:
 
 
 def delete_rows(job: Job, transaction: Transaction) -> Effect | None:
-    """One row of each file, by a deletion vector where the table has them."""
+    """One row of each file, by a deletion vector if the table supports them."""
     files = [file for file in job.pick(2) if len(job.rows(file)) > 1]
     if not files or not has(job.state, "deletionVectors"):
         return None
@@ -198,7 +198,7 @@ def optimize(job: Job, transaction: Transaction) -> Effect | None:
 
 
 def restore(job: Job, transaction: Transaction) -> Effect | None:
-    """A file that was removed, as it last was, if it is still there."""
+    """A removed file in its last state, if it still exists."""
     ledger, live = job.world.ledger, job.world.ledger.rows(job.state)
     states = ledger.states[: job.snapshot.version]
     for state in states if job.chance.random() < 0.5 else reversed(states):
@@ -218,7 +218,7 @@ def restore(job: Job, transaction: Transaction) -> Effect | None:
 
 
 def annotate(job: Job, transaction: Transaction) -> Effect | None:
-    """A domain, or the end of one."""
+    """Sets or removes a domain."""
     if not has(job.state, "domainMetadata"):
         return None
     name = job.chance.choice(("app.one", "app.two"))
@@ -230,7 +230,7 @@ def annotate(job: Job, transaction: Transaction) -> Effect | None:
 
 
 def set_tblproperties(job: Job, transaction: Transaction) -> Effect:
-    """A property of the user's own, and the end of some that are not."""
+    """Sets a user property, and removes others."""
     metadata = job.snapshot.metadata
     ended = _PROPERTIES if job.chance.random() < 0.5 else ()
     configuration = {k: v for k, v in metadata.configuration.items() if k not in ended}
@@ -254,7 +254,7 @@ KINDS: Sequence[Kind] = (
 
 
 def _read(transaction: Transaction, files: Sequence[Action], *, data_change: bool) -> pa.Table:
-    """Says that the files were read. Returns their removes."""
+    """Declares that the files were read. Returns their removes."""
     staged = staged_adds(files, partition_columns=("part",))
     transaction.read_files(staged)
     return removes_of(staged, data_change=data_change)

@@ -92,7 +92,7 @@ def violations(spark: SparkSession, table: Table, *expressions: str) -> list[int
 
 
 @pytest.mark.conformance("FEAT-09")
-def test_a_constraint_that_holds_is_committed_with_its_feature(
+def test_a_satisfied_constraint_is_committed_with_its_feature(
     spark: SparkSession, table: Table
 ) -> None:
     result = run(spark, table, "id > 0 -- always", "Positive")
@@ -192,7 +192,7 @@ def identified(kind: pa.DataType, number: int) -> pa.Field:
 
 @pytest.mark.conformance("CM-01", "CM-02")
 @pytest.mark.parametrize("mode", ["name", "id"])
-def test_mapped_columns_are_found_by_what_the_mode_says(
+def test_mapped_columns_are_found_according_to_the_mode(
     spark: SparkSession, tmp_path: Path, mode: str
 ) -> None:
     table = Table(tmp_path)
@@ -262,7 +262,7 @@ BAD: Sequence[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("expression", "said"), BAD, ids=[text for text, _ in BAD])
-def test_what_is_no_expression_of_one_row_is_one_line(
+def test_an_expression_over_several_rows_is_a_one_line_error(
     spark: SparkSession, table: Table, expression: str, said: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=f"(?i){said}") as raised:
@@ -349,7 +349,7 @@ def test_an_expression_that_fails_on_a_row_fails_the_job(
     [((6, 7), "committed", 7), ((6, -7), "violated", 7)],
     ids=["that satisfy", "that violate"],
 )
-def test_rows_appended_after_the_look_are_looked_at_too(
+def test_rows_appended_after_the_check_are_checked_too(
     spark: SparkSession, table: Table, ids: tuple[int, ...], status: str, checked: int
 ) -> None:
     versions: list[int | None] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from canaries import SECRET
+from hostile.canaries import SECRET
 
 from delta_maintenance.spark import job
 

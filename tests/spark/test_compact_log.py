@@ -82,7 +82,7 @@ def both(folder: Path, spark: SparkSession, **options: int) -> dict[str, list[by
 
 
 @pytest.mark.conformance("COMP-02", "COMP-03", "COMP-04", "COMP-05")
-def test_everything_that_stands_is_kept_whichever_task_meets_it(
+def test_all_remaining_actions_are_kept_whichever_task_reads_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = TableBuilder()
@@ -121,7 +121,7 @@ def test_a_large_log_is_divided_and_comes_out_the_same(spark: SparkSession, tmp_
         (3, None, RefusedError, "two actions for x"),
     ],
 )
-def test_what_keeps_a_task_from_reading_is_told_as_in_one_process(
+def test_read_errors_of_tasks_are_those_of_one_process(
     spark: SparkSession,
     tmp_path: Path,
     version: int,

@@ -88,7 +88,7 @@ def counted(root: Path, *rows: int) -> TableBuilder:
     return table
 
 
-def test_every_operation_does_on_a_server_what_it_does_here(
+def test_every_operation_has_the_same_result_on_a_server(
     server: ConnectServer, tmp_path: Path
 ) -> None:
     worn = Folder(tmp_path / "vacuum", now=clock.now(), first=[log.protocol(), log.metadata()])

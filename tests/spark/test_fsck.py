@@ -105,7 +105,7 @@ def test_a_table_in_memory_is_out_of_reach(spark: SparkSession) -> None:
         SparkContents(spark, "memory://x")
 
 
-def test_what_executors_are_sent_says_where_and_never_with_which_key() -> None:
+def test_data_for_executors_has_addresses_but_no_keys() -> None:
     reading = FileReading(uri="s3://b/t", storage_options={"secret": "hush"}, version=1)
     assert "hush" not in repr(reading)
 

@@ -40,7 +40,7 @@ def write(
         kind="v2-json",
         actions_per_sidecar=10,
         engine="local" if engine is None else "spark",
-        incremental=incremental,  # type: ignore[arg-type]
+        incremental=incremental,
     )
     plan = checkpoint.plan(table.snapshot(), options, now=now)
     return checkpoint.apply(table, plan, engine=engine)

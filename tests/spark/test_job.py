@@ -81,7 +81,7 @@ def test_the_command_line() -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_job_that_is_done_says_so_everywhere(
+def test_a_finished_job_reports_everywhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "report.json"
@@ -135,7 +135,7 @@ def test_a_broken_specification_is_a_usage_error(text: str, tmp_path: Path) -> N
     assert read_report(report).error is not None
 
 
-def test_of_a_failed_task_the_report_tells_what_it_raised() -> None:
+def test_the_report_contains_the_error_of_a_failed_task() -> None:
     error = RuntimeError(
         "Job aborted due to stage failure:\nTraceback (most recent call last):\n"
         '  File "x.py", line 1, in f\n    raise StorageError("a: b")\n'
@@ -175,7 +175,7 @@ def test_executors_get_the_credentials_of_the_driver() -> None:
     assert executor_options("s3://b/t", None, {"AWS_ACCESS_KEY_ID": "half"}) == {}
 
 
-def test_executors_are_told_what_the_driver_knows_of_google_and_azure() -> None:
+def test_executors_receive_the_drivers_google_and_azure_settings() -> None:
     environment = {
         "GOOGLE_SERVICE_ACCOUNT_KEY": "{}",
         "GOOGLE_APPLICATION_CREDENTIALS": "/only/on/the/driver.json",

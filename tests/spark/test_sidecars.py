@@ -239,7 +239,7 @@ def test_a_damaged_checkpoint_is_passed_over(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.conformance("CKPT-25")
-def test_a_failed_attempt_is_made_again_and_nothing_refers_to_what_it_left(
+def test_a_failed_attempt_is_repeated_and_its_files_stay_unreferenced(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = start(tmp_path)
@@ -327,7 +327,7 @@ def test_large_log(spark: SparkSession, tmp_path: Path) -> None:
     ]
     assert results[0].num_files == results[1].num_files == 180_000
     assert results[0].num_tombstones == results[1].num_tombstones == 20_000
-    # What the driver is told is small, and there is one report for each share.
+    # The driver receives little. Live files and tombstones have shares of their own.
     assert len(engine.reports) <= results[0].sidecars <= 14
     assert len(pickle.dumps(engine.reports)) < 20_000
     on_spark, local = (action_columns(tmp_path, result) for result in results)

@@ -128,7 +128,7 @@ def test_executors_delete_what_was_found_and_spare_what_came_back(
     assert both(spark, table)[1].plan.files == 0
 
 
-def test_what_stops_the_local_engine_stops_this_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_errors_of_the_local_engine_also_stop_spark(spark: SparkSession, tmp_path: Path) -> None:
     cases: list[tuple[str, list[Any], list[str], type[DeltaMaintenanceError]]] = [
         ("missing", [add("absent.parquet")], [], CorruptTableError),
         ("nested", [], ["sub/inner/_delta_log/0.json"], RefusedError),
@@ -188,7 +188,7 @@ def test_a_plan_for_spark_needs_spark(tmp_path: Path) -> None:
         vacuum.plan(table.open().snapshot(), VacuumOptions(engine="spark"), now=table.now)
 
 
-def test_the_driver_holds_no_list(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_driver_has_no_list_of_files(spark: SparkSession, tmp_path: Path) -> None:
     """What comes back is one row per bucket, and the list only when it is asked for."""
     table = build(tmp_path / "t")
     _, ours = both(spark, table)

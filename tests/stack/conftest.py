@@ -1,4 +1,4 @@
-"""Airflow as people run it: scheduler, triggerer, API server, tasks in processes of their own."""
+"""Airflow as it is deployed: scheduler, triggerer, API server, and tasks in separate processes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ("delta_maintenance_dags",)
 PATIENCE = 480
-"""Seconds for anything to happen; machines that run tests are busy."""
+"""The timeout of every wait in seconds; machines that run tests are slow."""
 
 
 POLL_INTERVAL = 3
-"""Seconds from one look at a watched table to the next."""
+"""Seconds between two polls of a watched table."""
 
 
 class Airflow:
@@ -37,7 +37,7 @@ class Airflow:
         self._base = f"http://127.0.0.1:{port}"
         self._token = ""
         self.pid = 0
-        """Of the process that has started all others, which share its session."""
+        """The process that started all others, which are in its session."""
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """One request, below `/api/v2`."""
@@ -83,7 +83,7 @@ class Airflow:
         return self.call("GET", f"{path}/xcomEntries/return_value{query}")["value"]
 
     def wait_for(self, what: str, look: Callable[[], Any]) -> Any:
-        """What `look` gives once it gives something."""
+        """The first result of `look` that is not empty."""
         end = time.monotonic() + PATIENCE
         while not (found := look()):
             assert time.monotonic() < end, f"{what} did not happen; see {self.home}/airflow.log"
@@ -91,7 +91,7 @@ class Airflow:
         return found
 
     def wait_for_run(self, dag_id: str, run_id: str) -> str:
-        """How a run ended."""
+        """The final state of a run."""
 
         def ended() -> str | None:
             state = self.call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"]
@@ -158,6 +158,8 @@ def standalone(home: Path, settings: Mapping[str, str], *, dags: Set[str]) -> It
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        # The files do not change after the start; to parse them again takes a second each.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
         "AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS": str(home / "assessments"),
         **settings,
     }

@@ -37,10 +37,12 @@ PER_RUN = 16
 """Of these, so many are worked on in one run."""
 BROKEN = 5
 _DAG_FILE = """
-from delta_maintenance_airflow.dags import RunLimits, delta_maintenance_dags
+from delta_maintenance_airflow.dags import DagIds, RunLimits, delta_maintenance_dags
 
 delta_maintenance_dags(
-    schedule=None, limits=RunLimits(tables_per_run={per_run}), on_commit=None, manual=None
+    ids=DagIds(on_commit=None, manual=None),
+    schedule=None,
+    limits=RunLimits(tables_per_run={per_run}),
 )
 """
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
+from urllib.parse import urlsplit
 
 import pytest
 from emulators.azure_server import ACCOUNT, AzureServer
 from emulators.gcs_server import GCSServer
 from emulators.s3_server import S3Server
 
+from delta_maintenance.errors import StorageError
 from delta_maintenance.storage.azure.client import AzureClient
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.azure.store import AzureStore
@@ -20,17 +23,70 @@ from delta_maintenance.storage.gcs.store import GCSStore
 from delta_maintenance.storage.s3.client import S3Client
 from delta_maintenance.storage.s3.options import S3Options
 from delta_maintenance.storage.s3.store import S3Store
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.fault_contract import PATIENCE, FaultContract
-from delta_maintenance.testing.fault_proxy import FaultProxy, serve_faults
+from delta_maintenance.testing.fault_proxy import FaultProxy, HttpFault, serve_faults
+from delta_maintenance.testing.loopback import Request
+from delta_maintenance.testing.table_builder import TableBuilder
 
 MIB = 1 << 20
+COMMIT = f"{1:020}.json"
 
 
 def no_pause(seconds: float) -> None:
     return
 
 
-class TestS3(FaultContract):
+class TableContract(FaultContract):
+    """What a table makes of answers that are empty."""
+
+    @pytest.fixture
+    def table(self, open_one: Callable[[], Store]) -> Table:
+        builder = TableBuilder(open_one())
+        builder.commit([protocol(), metadata(), add("a")])
+        builder.commit([add("b")])
+        return Table(open_one())
+
+    def test_an_empty_answer_for_a_commit_is_looked_at_again(
+        self, proxy: FaultProxy, table: Table
+    ) -> None:
+        proxy.choose = _empty_for(COMMIT, times=1)
+        assert table.snapshot().live_files().num_rows == 2
+        assert proxy.injected == [HttpFault.EMPTY_ANSWER]
+
+    def test_a_commit_of_a_store_that_stays_empty_is_nothing_to_remove(
+        self, proxy: FaultProxy, table: Table
+    ) -> None:
+        proxy.choose = _empty_for(COMMIT, times=100)
+        with pytest.raises(StorageError) as refused:
+            table.snapshot().live_files()
+        assert "remove" not in str(refused.value) and "restore" not in str(refused.value)
+
+    @pytest.mark.parametrize("number", range(6))
+    def test_an_empty_answer_to_any_request_hides_no_version(
+        self, proxy: FaultProxy, table: Table, number: int
+    ) -> None:
+        requests = count()
+        proxy.choose = lambda request: HttpFault.EMPTY_ANSWER if next(requests) == number else None
+        try:
+            found = table.snapshot().live_files().num_rows
+        except StorageError:
+            return
+        assert found == 2
+
+
+def _empty_for(name: str, *, times: int) -> Callable[[Request], HttpFault | None]:
+    left = iter(range(times))
+
+    def choose(request: Request) -> HttpFault | None:
+        concerned = request.method == "GET" and urlsplit(request.target).path.endswith(name)
+        return HttpFault.EMPTY_ANSWER if concerned and next(left, None) is not None else None
+
+    return choose
+
+
+class TestS3(TableContract):
     @pytest.fixture
     def proxy(self, s3_server: S3Server, s3_bucket: str) -> Iterator[FaultProxy]:
         self.server, self.bucket = s3_server, s3_bucket
@@ -43,7 +99,7 @@ class TestS3(FaultContract):
         return S3Store(f"s3://{self.bucket}/t", client=client, multipart_size=MIB)
 
 
-class TestGCS(FaultContract):
+class TestGCS(TableContract):
     @pytest.fixture
     def proxy(self, gcs_server: GCSServer, gcs_bucket: str) -> Iterator[FaultProxy]:
         self.bucket = gcs_bucket
@@ -60,7 +116,7 @@ class TestGCS(FaultContract):
         return GCSStore(f"gs://{self.bucket}/t", client=client, multipart_size=MIB, part_size=MIB)
 
 
-class TestAzure(FaultContract):
+class TestAzure(TableContract):
     @pytest.fixture
     def proxy(self, azure_server: AzureServer, azure_container: str) -> Iterator[FaultProxy]:
         self.server, self.container = azure_server, azure_container

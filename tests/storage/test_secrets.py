@@ -10,7 +10,7 @@ from collections.abc import Callable
 from urllib.parse import unquote
 
 import pytest
-from canaries import OPTIONS, SECRET, echo, hang_up
+from hostile.canaries import OPTIONS, SECRET, echo, hang_up
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.storage import open_store

@@ -186,9 +186,9 @@ def _problems(value: Any, schema: Mapping[str, Any], where: str) -> list[str]:
             submission(replace(WHEEL, py_files=("x.zip",)), Resources()),
             "x.zip",
         ),
-        (DATABRICKS, submission(WHEEL), "nodes decide"),
+        (DATABRICKS, submission(WHEEL), "node type determines"),
         (DatabricksRun(), submission(WHEEL, Resources()), "needs a cluster"),
-        (DatabricksRun(existing_cluster_id="c"), submission(WHEEL, Resources()), "that is there"),
+        (DatabricksRun(existing_cluster_id="c"), submission(WHEEL, Resources()), "its own version"),
     ],
 )
 def test_settings_a_platform_lacks_are_refused(

@@ -72,11 +72,11 @@ def test_allowed_spark_properties(name: str) -> None:
         ("spark.yarn.am.extraJavaOptions", "load code"),
         ("spark.yarn.dist.files", "load code"),
         ("spark.sql.catalog.lake", "load code"),
-        ("spark.submit.pyFiles", "not to be set here; name them as py_files"),
-        ("spark.pyspark.python", "not to be set here; name it as python"),
-        ("spark.kubernetes.container.image", "not to be set here; name it as image"),
-        ("spark.master", "not to be set here"),
-        ("spark.app.name", "not to be set here"),
+        ("spark.submit.pyFiles", "must not be set here; name them as py_files"),
+        ("spark.pyspark.python", "must not be set here; name it as python"),
+        ("spark.kubernetes.container.image", "must not be set here; name it as image"),
+        ("spark.master", "must not be set here"),
+        ("spark.app.name", "must not be set here"),
         ("spark.executorEnv.TMPDIR", "name it in the environment"),
         ("spark.something.new", "not among those"),
         ("spark.executor.memoryhog", "not among those"),
@@ -104,7 +104,7 @@ def test_the_local_command_line_refuses_only_secrets() -> None:
         ("LD_PRELOAD", "other code"),
         ("PYTHONPATH", "other code"),
         ("PYSPARK_PYTHON", "other code"),
-        ("A=B", "no name"),
+        ("A=B", "not a name"),
     ],
 )
 def test_secrets_and_code_in_the_environment_are_refused(name: str, why: str) -> None:
@@ -116,23 +116,23 @@ def test_secrets_and_code_in_the_environment_are_refused(name: str, why: str) ->
     ("spec", "where", "problem"),
     [
         ({"table": "/lake/events"}, {}, "table /lake/events is a path"),
-        ({"table": "file:///lake/events"}, {}, "path of this machine"),
+        ({"table": "file:///lake/events"}, {}, "path on this machine"),
         ({}, {"report": "report.json"}, "report report.json is a path"),
         ({}, {"code": Code(application="/opt/job.py")}, "application /opt/job.py is a path"),
         ({"options": {"kinds": "x"}}, {}, "kinds"),
         (
             {"storage_options": {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "hush"}},
             {},
-            "would stand where",
+            "other users could read",
         ),
-        ({"storage_options": {"key": "id", "secret": "hush"}}, {}, "would stand where"),
+        ({"storage_options": {"key": "id", "secret": "hush"}}, {}, "other users could read"),
         (
             {
                 "table": "gs://lake/events",
                 "storage_options": {"GOOGLE_SERVICE_ACCOUNT_KEY": '{"k": "hush"}'},
             },
             {},
-            "would stand where",
+            "other users could read",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Tables as assessments tell of them: no table is there, only what would have been found."""
+"""Assessments of tables that do not exist, for tests of pages and policies."""
 
 from __future__ import annotations
 

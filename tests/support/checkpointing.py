@@ -1,4 +1,4 @@
-"""Writing checkpoints in tests, and comparing what stands before and after."""
+"""Writing checkpoints in tests, and comparing the actions in effect before and after."""
 
 from __future__ import annotations
 

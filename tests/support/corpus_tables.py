@@ -1,4 +1,4 @@
-"""Where the corpus of real tables is, and which tables it holds."""
+"""The location of the corpus of real tables, and its tables."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ CORPUS = Path(
     os.environ.get("DELTA_MAINTENANCE_CORPUS", Path(__file__).parents[3] / "shared" / "tables")
 )
 TABLES = sorted(path.stem for path in (CORPUS / "expected").glob("*.json"))
-"""The names of its tables; none where the corpus is absent."""
+"""The names of its tables; empty if the corpus is absent."""

@@ -1,4 +1,4 @@
-"""The oracle at its bench: its tables, each made when first asked for, and what it says of them."""
+"""The tables of the oracle, each made on first use, and the answers of Delta Spark about them."""
 
 from __future__ import annotations
 

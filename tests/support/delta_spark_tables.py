@@ -1,4 +1,4 @@
-"""Small tables that Delta Spark writes: between them, what a log can hold today."""
+"""Small tables written by Delta Spark, which together use all features of current logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that use a feature which can be dropped, and what their protocols come to."""
+"""Tables with a feature that can be dropped, and their protocols afterwards."""
 
 from __future__ import annotations
 
@@ -231,3 +231,10 @@ def comparable(protocol: Mapping[str, Any]) -> tuple[int, int, frozenset[str], f
         frozenset(protocol.get("readerFeatures") or ()),
         frozenset(protocol.get("writerFeatures") or ()),
     )
+
+
+def built(table: Droppable, clock: Clock, store: Store | None = None) -> TableBuilder:
+    """Builds the table in a store whose times are those of the clock."""
+    builder = table.build(store)
+    clock.govern(builder.store)
+    return builder

@@ -1,4 +1,4 @@
-"""An operation, played once for every fault of its store calls; each outcome is looked at once."""
+"""Runs an operation once for every fault of every store call; equal outcomes are checked once."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from vacuum_tables import NOW, Folder
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.policies.assess import Assessment, assess
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.models import AssessedOperation, RunResult
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -40,7 +41,10 @@ def run_on(
     clock = now or (lambda: NOW)
     assert isinstance(table.store, MemoryStore)
     table.store.now_ms = lambda: epoch_millis(NOW)
-    return run(table.open(), policy_table, now=clock, **o)
+    environment = RunEnvironment(
+        now=clock, submit=o.pop("submit", None), lease=o.pop("lease", None)
+    )
+    return run(table.open(), policy_table, environment=environment, **o)
 
 
 class Ticking:

@@ -1,5 +1,5 @@
-"""What a piece of work takes: the most memory at any moment, and the time of processors, which
-depends less than that of clocks on what else the machine does."""
+"""The peak memory and the CPU time of a piece of code. CPU time depends less on other processes
+than elapsed time does."""
 
 from __future__ import annotations
 

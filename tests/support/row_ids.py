@@ -1,6 +1,6 @@
-"""Tables that race with a backfill of row IDs, and what must hold of their logs whatever happened.
+"""Tables that race with a backfill of row IDs, and the invariants of their logs.
 
-The checks read the log as JSON, line by line, and share no code with what they put to the test.
+The checks read the log as JSON, line by line, and share no code with the tested operation.
 """
 
 from __future__ import annotations

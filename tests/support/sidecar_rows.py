@@ -1,4 +1,4 @@
-"""The file actions that a checkpoint holds, as plain values that two engines can be compared by."""
+"""The file actions of a checkpoint as plain values, for comparing two engines."""
 
 from __future__ import annotations
 

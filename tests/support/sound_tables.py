@@ -1,4 +1,4 @@
-"""A table with one of everything and nothing wrong, for tests that spoil it in one way each."""
+"""A valid table with every kind of file and action, which each test damages in one way."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from delta_maintenance.testing.actions import Action, metadata, protocol
 from delta_maintenance.testing.table_builder import Line, TableBuilder
 
 NOW = datetime(2026, 6, 30, 12, tzinfo=UTC)
-"""When the vacuum of a test in memory takes place."""
+"""The time of a vacuum in tests on memory stores."""
 
 
 def named_memory(address: str) -> MemoryStore:

@@ -1,4 +1,4 @@
-"""What tests of triggers share: a table that counts its requests, and triggers that run."""
+"""What tests of watchers share: a table that counts requests, commits, and running triggers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,25 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from delta_maintenance.testing.actions import add, commit_info, remove
+from delta_maintenance.testing.actions import add, commit_info, metadata, protocol, remove
+from delta_maintenance.testing.counting_store import CountingStore
+from delta_maintenance.testing.table_builder import TableBuilder
 
 WRITE = [commit_info("WRITE"), add("d")]
 MERGE = [commit_info("MERGE"), remove("a"), add("c")]
 OPTIMIZE = [commit_info("OPTIMIZE"), remove("a", dataChange=False), add("b", dataChange=False)]
+
+
+def watched_table(store: CountingStore) -> TableBuilder:
+    """Version 9, a classic checkpoint of version 4 and its hint; no request is counted yet."""
+    table = TableBuilder(store)
+    table.commit([protocol(), metadata()])
+    for number in range(9):
+        table.commit([add(f"{number}.parquet")])
+    table.checkpoint(4)
+    table.hint(4)
+    store.requests.clear()
+    return table
 
 
 async def eventually(condition: Callable[[], bool], *, seconds: float = 30) -> None:

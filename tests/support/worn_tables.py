@@ -1,134 +1,29 @@
-"""A small table on disk with work for every operation, and what each operator makes of it."""
+"""A small table on disk with work for every operation."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+import pyarrow as pa
+from rewrites.data_files import parquet
 from vacuum_tables import Folder
 
 from delta_maintenance.testing.actions import add, features, metadata, remove
-from delta_maintenance_airflow import operators
 
 STATS = '{"numRecords":1}'
 FEATURE = "vacuumProtocolCheck"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One operator, and how its task ends on a worn table."""
-
-    operator: type[operators.DeltaCheckpointOperator]
-    module: str
-    """Of `delta_maintenance.operations`."""
-    done: str
-    """The status of the first run."""
-    noop: str = "nothing-to-do"
-    """The status of the second one."""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    refused: Mapping[str, Any]
-    """Arguments with which it must fail at once."""
-    commits: int = 0
-    """Versions that the first run adds."""
-
-    @property
-    def verb(self) -> str:
-        """Names the case."""
-        return self.operator.operation
-
-
-def _case(operator: Any, module: str, done: str, **fields: Any) -> Case:
-    return Case(operator=operator, module=module, done=done, **fields)
-
-
-_SHORT = {"allow_short_retention": True}
-CASES = (
-    _case(
-        operators.DeltaCheckpointOperator,
-        "checkpoint",
-        "written",
-        refused={"options": {"kind": "v2-json"}},
-    ),
-    _case(
-        operators.DeltaLogCompactionOperator,
-        "compact_log",
-        "written",
-        refused={"options": {"last_version": 99}},
-    ),
-    _case(
-        operators.DeltaLogCleanupOperator,
-        "clean_log",
-        "cleaned",
-        refused={"options": {"log_retention": "P29D", **_SHORT}},
-    ),
-    _case(
-        operators.DeltaVacuumOperator,
-        "vacuum",
-        "vacuumed",
-        refused={"options": {"retention": "PT1H", **_SHORT}},
-        commits=2,
-    ),
-    _case(
-        operators.DeltaFsckOperator,
-        "fsck",
-        "sound",
-        noop="sound",
-        refused={"report_uri": "{{ params.root }}/fsck/report.parquet"},
-    ),
-    _case(
-        operators.DeltaProtocolUpgradeOperator,
-        "upgrade_protocol",
-        "committed",
-        arguments={"features": ["deletionVectors"]},
-        refused={"features": ["teleportation"]},
-        commits=1,
-    ),
-    _case(
-        operators.DeltaTablePropertiesOperator,
-        "set_properties",
-        "committed",
-        arguments={"properties": {"delta.logRetentionDuration": "interval 60 days"}},
-        refused={"properties": {"delta.logRetentionDuration": "a while"}},
-        commits=1,
-    ),
-    _case(
-        operators.DeltaAddConstraintOperator,
-        "add_constraint",
-        "committed",
-        arguments={"name": "positive", "expression": "id > 0"},
-        refused={"expression": " "},
-        commits=1,
-    ),
-    _case(
-        operators.DeltaDropFeatureOperator,
-        "drop_feature",
-        "dropped",
-        arguments={"feature": FEATURE},
-        refused={"feature": "appendOnly"},
-        commits=4,
-    ),
-    _case(
-        operators.DeltaRowTrackingBackfillOperator,
-        "backfill_row_ids",
-        "enabled",
-        refused={"options": {"files_per_commit": 0}},
-        commits=3,
-    ),
-)
-BY_VERB = {case.verb: case for case in CASES}
 
 
 def worn_table(path: Path) -> Folder:
     """Sixteen commits, most of them forty days old, a checkpoint at version 4, one dead file."""
     table = Folder(path, now=datetime.now(UTC), first=[features(FEATURE), metadata()])
     for number in range(14):
-        table.log(add(f"{number}.parquet", stats=STATS))
-        table.file(f"{number}.parquet")
+        data = parquet(pa.table({"id": [number]})) if number else b"x"
+        table.log(add(f"{number}.parquet", stats=STATS, size=len(data)))
+        table.file(f"{number}.parquet", data=data)
     table.log(remove("0.parquet"))
     table.checkpoint(4)
     return table

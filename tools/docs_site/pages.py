@@ -87,7 +87,8 @@ def _of_the_repository() -> dict[str, str]:
     `README.md` is not: the site has a first page of its own.
     """
     sources = [path.name for path in sorted(ROOT.glob("*.md")) if path.name != "README.md"]
-    sources += ["benchmarks/README.md", "examples/dagster/README.md"]
+    sources += ["benchmarks/README.md"]
+    sources += ["examples/airflow/README.md", "examples/dagster/README.md"]
     return {source: f"project/{_name(source)}.md" for source in sources}
 
 

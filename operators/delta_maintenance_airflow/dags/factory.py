@@ -1,11 +1,13 @@
-"""The Dags of a policy, as options of one function."""
+"""The Dags of a policy, made by one function."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from delta_maintenance.moved_arguments import moved_arguments
 from delta_maintenance_airflow.dags.scheduled import RunLimits, scheduled_dag
 
 if TYPE_CHECKING:
@@ -14,43 +16,58 @@ if TYPE_CHECKING:
 _DEFAULT_ARGS: Mapping[str, Any] = {"retries": 2, "retry_delay": timedelta(minutes=2)}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DagIds:
+    """The IDs of the Dags of a policy; None leaves a Dag out."""
+
+    scheduled: str = "delta_maintenance"
+    """Maintains all tables on a schedule."""
+    on_commit: str | None = "delta_on_commit"
+    """Runs when there are commits to the tables."""
+    manual: str | None = "delta_manual"
+    """Runs one operation manually. The health page looks for `delta_manual`."""
+    short_retention: str | None = None
+    """A second Dag for manual runs, whose options may shorten a retention. Give the right to
+    trigger it to few people."""
+
+
+def _with_ids(given: DagIds | None, moved: dict[str, Any]) -> DagIds:
+    names = {"scheduled" if name == "dag_id" else name: moved[name] for name in moved}
+    return replace(given or DagIds(), **names)
+
+
+@moved_arguments("ids", ("dag_id", "on_commit", "manual", "short_retention"), _with_ids)
 def delta_maintenance_dags(
     policy: str | None = None,
     *,
-    dag_id: str = "delta_maintenance",
+    ids: DagIds | None = None,
     schedule: Any = "@hourly",
     default_args: Mapping[str, Any] | None = None,
     work_args: Mapping[str, Any] | None = None,
     limits: RunLimits | None = None,
-    on_commit: str | None = "delta_on_commit",
-    manual: str | None = "delta_manual",
-    short_retention: str | None = None,
 ) -> dict[str, DAG]:
     """Makes the Dags that maintain the tables of a policy. Call it in a file of the Dags folder.
 
-    Airflow finds the Dags without further ado. Upgrading the package upgrades them. Several
-    policies take several calls, with other IDs.
+    Airflow finds the Dags without further code, and upgrading the package upgrades them. Call the
+    function once for each policy, with different IDs.
 
-    :param policy: the file with the policy; by default the one that `[delta_maintenance] policy`
-        names in Airflow's configuration.
-    :param dag_id: of the Dag that maintains all tables on a schedule.
-    :param schedule: of that Dag: anything that Airflow takes as one; None for runs by hand.
-    :param default_args: of all tasks, over two retries after two minutes: `retries`, `owner`,
-        callbacks and the like.
-    :param work_args: of the tasks that open tables, over `default_args`: `pool`, `queue`,
-        `executor_config`, `execution_timeout` and the like.
-    :param limits: how much one run takes on.
-    :param on_commit: the ID of the Dag that commits to the tables wake; None for none.
-    :param manual: the ID of the Dag that runs one operation by hand; None for none. The health
-        page looks for `delta_manual`.
-    :param short_retention: the ID of a second Dag for manual runs, whose options may shorten a
-        retention; None for none. Give the right to trigger it to few people.
+    :param policy: the file with the policy; the default is `[delta_maintenance] policy` in the
+        configuration of Airflow.
+    :param ids: the IDs of the Dags, by default those of `DagIds`.
+    :param schedule: the schedule of the Dag that maintains all tables, of any kind that Airflow
+        supports; None for manual runs only.
+    :param default_args: arguments of all tasks, such as `retries`, `owner` and callbacks. The
+        default is two retries with a delay of two minutes.
+    :param work_args: arguments of the tasks that open tables, which override `default_args`:
+        `pool`, `queue`, `executor_config`, `execution_timeout` and others.
+    :param limits: how many tables one run maintains, and how long it waits for approvals.
     """
+    ids = ids or DagIds()
     arguments = {**_DEFAULT_ARGS, **(default_args or {})}
     work = dict(work_args or {})
     made = {
-        dag_id: scheduled_dag(
-            dag_id=dag_id,
+        ids.scheduled: scheduled_dag(
+            dag_id=ids.scheduled,
             policy=policy,
             schedule=schedule,
             default_args=arguments,
@@ -58,13 +75,13 @@ def delta_maintenance_dags(
             limits=limits or RunLimits(),
         )
     }
-    if on_commit is not None:
+    if ids.on_commit is not None:
         from delta_maintenance_airflow.dags.on_commit import on_commit_dag
 
-        made[on_commit] = on_commit_dag(
-            dag_id=on_commit, policy=policy, default_args=arguments, work_args=work
+        made[ids.on_commit] = on_commit_dag(
+            dag_id=ids.on_commit, policy=policy, default_args=arguments, work_args=work
         )
-    for name, shortens in ((manual, False), (short_retention, True)):
+    for name, shortens in ((ids.manual, False), (ids.short_retention, True)):
         if name is None:
             continue
         from delta_maintenance_airflow.dags.manual import manual_dag

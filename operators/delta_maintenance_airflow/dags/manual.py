@@ -1,4 +1,4 @@
-"""The Dag that runs one operation on some tables because somebody asks for it."""
+"""The Dag for manual runs of one operation on some tables."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from delta_maintenance_airflow.dags.scheduled import START, TAGS
 from delta_maintenance_airflow.manual_form import required_options, titles
 from delta_maintenance_airflow.operators.by_hand import DeltaApprovalOperator, DeltaManualOperator
 
-_DOCUMENTATION = """### One operation on Delta tables, by hand
+_DOCUMENTATION = """### Manual run of one operation on Delta tables
 
-Fill in the form: an operation, the tables, and options if those of the policy will not do. For each
-table on its own:
+Fill in the form: an operation, the tables, and options that differ from those of the policy. For
+each table separately:
 
-1. **plan** says what would be done, and why; nothing is changed;
-2. **approve** shows the plan and waits for a yes, where something would be deleted or repaired, the
-   protocol raised or a feature taken out of it, or where the policy asks for it. No answer within a
-   day is a no;
-3. **run** plans anew, and carries out what was approved; where the table has moved in a way that
-   changes the plan, it fails and changes nothing.
+1. **plan** shows what would be done, and why. Nothing is changed.
+2. **approve** shows the plan and waits for an approval, if the plan deletes or repairs something,
+   raises the protocol or drops a feature, or if the policy requires it. After a day without an
+   answer, the plan counts as rejected.
+3. **run** plans again, and carries out what was approved. If the table has changed in a way that
+   changes the plan, the task fails and changes nothing.
 
-Retentions are those of the table, or longer. The two flags that make one shorter are refused, but
-for the Dag that `delta_maintenance_dags(short_retention=...)` adds. The tables are those of the
-policy, unless `[delta_maintenance] any_address` is set.
+Retentions are those of the table, or longer. Only the Dag that `DagIds(short_retention=...)` adds
+accepts the two flags that shorten a retention. The tables must be tables of the policy, unless
+`[delta_maintenance] any_address` is set.
 
-With `"truncate_history": true`, dropping a feature may take a second run: the first one then ends
-well, as `incomplete`, and says from when on the other can drop it.
+With `"truncate_history": true`, dropping a feature may take a second run. The first one then
+succeeds as `incomplete`, and states the time from which the second run can drop the feature.
 
 """
 
@@ -47,12 +47,12 @@ def manual_dag(
     offered = titles()
     with DAG(
         dag_id=dag_id,
-        description="Plans one operation on Delta tables, has it approved, and carries it out.",
+        description="Plans one operation on Delta tables, asks for approval, and carries it out.",
         doc_md=f"{_DOCUMENTATION}{required_options()}",
         schedule=None,
         start_date=START,
         default_args=dict(default_args),
-        # Parameters keep their types on the way into the tasks.
+        # Parameters keep their types when they are passed to tasks.
         render_template_as_native_obj=True,
         tags=TAGS,
         params={
@@ -73,27 +73,27 @@ def manual_dag(
                 type="array",
                 items={"type": "string"},
                 title="Or several tables",
-                description="Addresses, or names that the policy has for them.",
+                description="Addresses, or the names of tables in the policy.",
             ),
             "options": Param(
                 {},
                 type="object",
                 title="Options",
-                description="Fields of the operation's options, over what the policy says: "
+                description="Fields of the operation's options, which override the policy: "
                 f'{{"retention": "P30D"}}. {required_options()}',
             ),
             "plan_only": Param(
                 False,
                 type="boolean",
                 title="Plan only",
-                description="Say what would be done, and why, and end there.",
+                description="Show what would be done, and why, and stop there.",
             ),
         },
     ) as dag:
 
         @task
         def tables() -> list[dict[str, Any]]:
-            """What the form names."""
+            """The tables that the form names."""
             params = get_current_context()["params"]
             named = [params["table_uri"], *params["tables"]]
             found = [
@@ -106,7 +106,7 @@ def manual_dag(
 
         @task_group
         def one_table(table: dict[str, Any]) -> None:
-            """Each table on its own: a no for one of them is none for the others."""
+            """One task group per table: a rejection for one does not affect others."""
             asked: dict[str, Any] = {
                 "table": table,
                 "operation": "{{ params.operation }}",
@@ -122,8 +122,8 @@ def manual_dag(
                 **work_args,
             )
             planned: Any = plan.output
-            # An answer that comes before Airflow 3.3 has seen the end of the asking process fails
-            # the task; whoever answered is still there, and is asked again at once.
+            # Before Airflow 3.3, an answer that arrives before the asking process has ended fails
+            # the task. The answer is kept, so the question is asked again at once.
             approve = DeltaApprovalOperator(
                 task_id="approve", plan=planned, retries=5, retry_delay=timedelta(seconds=5)
             )

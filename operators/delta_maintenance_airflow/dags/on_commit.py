@@ -1,4 +1,4 @@
-"""The Dag that is woken by commits to the tables that a policy names."""
+"""The Dag that runs when there are commits to the tables of a policy."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from delta_maintenance_airflow.policy_assets import changed_tables, watched_asse
 
 _DOCUMENTATION = """### Maintenance of Delta tables when they change
 
-Woken by new commits to the tables that the policy names with their address: of each table that has
-changed, what is due by its policy is done at once, instead of with the next scheduled run. Commits
-of maintenance wake nobody, neither those of this package nor OPTIMIZE, VACUUM and the like of
-others.
+Runs when there are new commits to tables that the policy names by address. For each changed table,
+the operations that are due by its policy run at once instead of with the next scheduled run.
+Maintenance commits do not start a run: neither those of this package, nor OPTIMIZE, VACUUM and
+similar ones of other engines.
 
-The triggerer asks each table's log every 30 seconds for what is new, with one or two requests. One
-trigger watches all tables of a store. What it has told is remembered by Airflow: after a restart
-nothing is missed.
+The triggerer polls the log of each table every 30 seconds, with one or two requests. One trigger
+watches all tables of a store. Airflow stores its position, so that no commit is missed after a
+restart.
 
-Tables that are behind patterns are looked after by the scheduled Dag alone, which may stand beside
-this one: on each table one of them is at work at a time.
+Tables that only patterns find are maintained by the scheduled Dag. Both Dags can be active: only
+one of them works on a table at a time.
 """
 
 

@@ -27,23 +27,25 @@ TAGS = ["delta", "maintenance"]
 _DOCUMENTATION = """### Maintenance of all Delta tables of a policy
 
 1. **find_tables** lists the patterns of the policy, and puts the tables that were assessed longest
-   ago first. A pattern that cannot be listed fails alone;
-2. **assess** looks what is due, from the logs of the tables alone, many tables in each task;
-3. **tables_with_work** chooses those on which something is due, the ones maintained longest ago
-   first. What is more than one run takes waits for the next run, where it comes first;
-4. **run** does what is due, one task for each table with work, in order, within the hours and the
-   limits of the policy;
-5. **summary** says what was done, what waits for the next run, and what needs somebody;
-6. **pending_plans** collects the plans for which the policy wants an approval. Plans that change
-   nothing are not among them, and without any plan the next two tasks are skipped;
-7. **approve** shows all of them in one question, and waits for an answer under *Required Actions*:
-   choose plans, and approve, reject or snooze them. Later runs go on meanwhile; they do not ask
-   again before this question is answered;
-8. **run_approved** carries out what was approved, exactly as it was shown, one task for each table.
+   ago first. A pattern that cannot be listed fails alone.
+2. **assess** finds the operations that are due, from the logs of the tables alone, many tables in
+   each task.
+3. **tables_with_work** chooses the tables with due operations, those maintained longest ago first.
+   Tables beyond the limit of one run come first in the next run.
+4. **run** carries out the operations that are due, one task for each table with work, in order,
+   within the hours and the limits of the policy.
+5. **summary** reports what was done, which tables wait for the next run, and which problems need
+   attention.
+6. **pending_plans** collects the plans for which the policy requires an approval. Plans that change
+   nothing are left out. Without any plan, the next two tasks are skipped.
+7. **approve** shows all plans in one question, and waits for an answer under *Required Actions*:
+   choose plans, and approve, reject or snooze them. Later runs continue meanwhile, and do not ask
+   again before this question is answered.
+8. **run_approved** carries out exactly what was approved, one task for each table.
 
-A table that fails holds up no other; its task fails, and so does the summary. A table that another
-Dag is at work on is skipped until the next run. Nothing due is a normal answer: then nothing is
-run, and no table costs a task.
+If a table fails, its task and the summary fail, and the other tables are not affected. A table on
+which another Dag works is skipped until the next run. Often nothing is due: then no operation runs,
+and no table takes a task.
 
 Running this twice, stopping it half-way or clearing any of its tasks does no harm.
 """
@@ -51,18 +53,18 @@ Running this twice, stopping it half-way or clearing any of its tasks does no ha
 
 @dataclass(frozen=True, kw_only=True)
 class RunLimits:
-    """How much one run of the scheduled Dag takes on."""
+    """The limits of one run of the scheduled Dag."""
 
     tables_per_assess_task: int = 50
-    """How many tables one task assesses."""
+    """The number of tables that one task assesses."""
     tables_per_run: int = 1_000
-    """How many tables with work one run takes; Airflow's `[core] max_map_length` is a limit too."""
+    """The most tables with work of one run; `[core] max_map_length` of Airflow is a limit too."""
     tables_at_once: int = 8
-    """How many tasks of a kind run at a time."""
+    """The number of tasks of one kind that run at the same time."""
     plans_per_approval: int = 100
-    """How many plans one question shows."""
+    """The most plans that one question shows."""
     approval_timeout: timedelta = timedelta(hours=24)
-    """How long a question stays open. The next run after that asks again."""
+    """The time for which a question is open. The next run after that asks again."""
 
 
 def scheduled_dag(
@@ -83,10 +85,10 @@ def scheduled_dag(
         schedule=schedule,
         start_date=START,
         catchup=False,
-        # One that is at work, and one that waits for its approvals.
+        # One run that works, and one that waits for its approvals.
         max_active_runs=2,
         default_args=dict(default_args),
-        # Parameters keep their types on the way into the tasks.
+        # Parameters keep their types when they are passed to tasks.
         render_template_as_native_obj=True,
         tags=TAGS,
         params={
@@ -95,13 +97,13 @@ def scheduled_dag(
                 type="array",
                 items={"type": "string"},
                 title="Only these tables",
-                description="Names or addresses of the policy's tables; none stands for all.",
+                description="Names or addresses of tables of the policy; empty for all.",
             ),
             "plan_only": Param(
                 False,
                 type="boolean",
                 title="Plan only",
-                description="Say what would be done on each table, and why.",
+                description="Show what would be done on each table, and why.",
             ),
         },
     ) as dag:
@@ -120,9 +122,9 @@ def scheduled_dag(
         ).expand(tables=find.output)
         select = DeltaSelectWorkOperator(
             task_id="tables_with_work",
-            assessed=assess.output,  # type: ignore[arg-type]
+            assessed=assess.output,  # type: ignore[arg-type]  # rendered before use
             most=limits.tables_per_run,
-            # A batch that could not be assessed holds up no other.
+            # A batch that could not be assessed does not affect the others.
             trigger_rule="all_done",
         )
         run = DeltaPolicyRunOperator.partial(
@@ -150,14 +152,15 @@ def scheduled_dag(
             run_task="run",
             approve_task="approve",
             most=limits.plans_per_approval,
-            # A table that failed holds up the approvals of no other.
+            plan_only="{{ params.plan_only }}",
+            # A table that failed does not delay the approvals of others.
             trigger_rule="all_done",
         )
-        # An answer that comes before Airflow 3.3 has seen the end of the asking process fails the
-        # try, and the next one asks again.
+        # Before Airflow 3.3, an answer that arrives before the asking process has ended fails the
+        # try, and the next try asks again.
         approve = DeltaApprovalsOperator(
             task_id="approve",
-            plans=pending.output,  # type: ignore[arg-type]
+            plans=pending.output,  # type: ignore[arg-type]  # rendered before use
             response_timeout=limits.approval_timeout,
             notifiers=[ApprovalNotifier()],
             retries=5,

@@ -1,6 +1,6 @@
-"""The web application of the health page: three pages, for signed-in users of Airflow only.
+"""The web application of the health page: three pages, only for signed-in users of Airflow.
 
-No table is opened and no Dag parsed: everything shown was kept by the last assessments.
+It opens no table and parses no Dag: everything it shows was stored by the last assessments.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _POLICY = (
 
 
 def configured_app() -> FastAPI:
-    """The application with what Airflow's configuration names."""
+    """The application with the settings of Airflow's configuration."""
     return create_app(settings.assessment_store, PolicyFile(settings.policy_path()))
 
 
@@ -52,9 +52,9 @@ def create_app(
     *,
     now: Callable[[], datetime] = clock.now,
 ) -> FastAPI:
-    """The application on one folder of assessments, which is opened for the first visitor."""
+    """The application on one folder of assessments, which is opened on the first request."""
     app = FastAPI(title="Delta tables", openapi_url=None, docs_url=None, redoc_url=None)
-    # No data in these: the page that says "sign in" needs them too.
+    # Static files contain no data: the page that asks users to sign in needs them too.
     app.mount("/static", StaticFiles(directory=_FOLDER / "static"), name="static")
     app.middleware("http")(_with_headers)
     pages = Pages(open_store, policy, now)
@@ -71,7 +71,7 @@ def create_app(
 
 
 class Pages:
-    """What each page shows. Plain functions: Airflow runs them beside its event loop."""
+    """The pages. Plain functions: Airflow runs them outside of its event loop."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Pages:
         left: bool = False,
         page: Annotated[int, Parameter(ge=1)] = 1,
     ) -> Response:
-        """How things stand, and all tables, filtered and sorted."""
+        """The overview, and all tables, filtered and sorted."""
         query = rows.Query(
             text=q,
             status=status,
@@ -141,7 +141,7 @@ class Pages:
         )
 
     def problem(self, request: Request, error: Exception) -> Response:
-        """What cannot be shown, and why."""
+        """An error page."""
         assert isinstance(error, HTTPException)
         return self._page(request, "problem.html", code=error.status_code, detail=str(error.detail))
 
@@ -154,17 +154,17 @@ class Pages:
             return rows.TableRow(name=name, uri=None, status="unreadable", problem=entry.problem)
         table = next((table for table in known.tables if table.name == name), None)
         if table is None:
-            raise HTTPException(404, "Nothing is known of a table of this name.")
+            raise HTTPException(404, "No table of this name is known.")
         return rows.never_assessed(table)
 
     def _asked(self, question: Callable[[AssessmentStore], Any]) -> Any:
-        """What the store answers. One that is down is no defect of the page's."""
+        """The answer of the store. If the store is unavailable, the page reports that."""
         try:
             if self._store is None:
                 self._store = self._open_store()
             return question(self._store)
         except (DeltaMaintenanceError, AirflowException) as error:
-            # Opened anew next time: credentials run out, and connections are put right.
+            # Opened again for the next request: credentials expire, and connections are corrected.
             self._store = None
             raise HTTPException(503, f"The assessments cannot be read: {error}") from error
 
@@ -192,7 +192,7 @@ def _load(store: AssessmentStore, *, name: str) -> Any:
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("delta_maintenance_airflow.health_page"),
-        # Names and addresses are other people's text.
+        # Names and addresses come from other people.
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -231,7 +231,7 @@ def _within(link: str | None) -> str | None:
 async def _with_headers(
     request: Request, call_next: Callable[[Request], Awaitable[Response]]
 ) -> Response:
-    # Asked first: the router moves the root to wherever it passes the request on.
+    # Read before the call: the router changes the root path when it passes the request on.
     static = request.url.path.startswith(f"{request.scope.get('root_path', '')}/static/")
     response = await call_next(request)
     response.headers["Content-Security-Policy"] = _POLICY

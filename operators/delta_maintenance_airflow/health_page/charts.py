@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT = 620, 300
 _SVG = "{http://www.w3.org/2000/svg}"
 _TICKS = 6
-"""On the axis of a chart, at most."""
+"""The most labels on the axis of a chart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing with what it shows in words."""
+    """A drawing, and the same information in words."""
 
     title: str
     explanation: str
     svg: Markup
     columns: tuple[str, str, str]
-    """Of the rows below."""
+    """The headings of the rows."""
     rows: tuple[tuple[str, str, str], ...]
-    """The newest, or all, values, for who does not see the drawing."""
+    """The newest values, or all values, for people who cannot see the drawing."""
 
 
 def charts(health: TableHealth) -> tuple[Chart, ...]:
-    """The charts of a table; none where Pygal is not installed."""
+    """The charts of a table; empty if Pygal is not installed."""
     try:
         _library()
     except ImportError:
@@ -56,8 +56,8 @@ def _library() -> Any:
     before = list(sys.meta_path)
     import pygal
 
-    # It leaves a finder for its plugins behind, of a kind that Python 3.11 warns about at every
-    # further import, and later versions ignore.
+    # Pygal installs a finder for its plugins that causes a warning of Python 3.11 at every further
+    # import; later versions ignore it.
     sys.meta_path[:] = [
         finder
         for finder in sys.meta_path
@@ -67,7 +67,8 @@ def _library() -> Any:
 
 
 def replayed(health: TableHealth) -> list[int | None]:
-    """How many commits a reader of each version replays; None before the first known checkpoint."""
+    """The number of commits that a reader of each version replays; None before the first known
+    checkpoint."""
     commits = health.commits
     last: int | None = None
     if commits and commits[0].version == 0:
@@ -107,7 +108,7 @@ def _replay(health: TableHealth) -> Chart:
     ]
     return Chart(
         "Commits to replay",
-        "What a reader of each version replays after its checkpoint",
+        "Commits that a reader of each version replays after its checkpoint",
         _drawn(chart),
         ("Version", "Commits", "Committed"),
         tuple(rows),
@@ -179,7 +180,7 @@ def _sizes(health: TableHealth) -> Chart:
 
 
 def _filled(sizes: Sequence[SizeBucket]) -> Iterator[SizeBucket]:
-    """The buckets with the empty ones between them, which belong to the shape."""
+    """The buckets, including empty ones in between, which are part of the shape."""
     from delta_maintenance.operations.health.models import SizeBucket
 
     known = {bucket.from_bytes: bucket for bucket in sizes}
@@ -197,7 +198,7 @@ def _settings(title: str) -> dict[str, Any]:
     return {
         "width": _WIDTH,
         "height": _HEIGHT,
-        # Not drawn: the title of the drawing, for who does not see it.
+        # Not drawn: the title of the drawing, for screen readers.
         "title": None,
         "no_data_text": f"{title}: no data",
         "legend_at_bottom": True,
@@ -206,7 +207,7 @@ def _settings(title: str) -> dict[str, Any]:
         "margin": 6,
         "margin_bottom": 18,
         "legend_at_bottom_columns": 3,
-        # Neither scripts nor styles of the library: the page has its own style for both themes.
+        # No scripts and styles of the library: the page has its own styles for both themes.
         "js": (),
         "css": (),
     }
@@ -223,7 +224,7 @@ def _drawn(chart: Any) -> Markup:
                 parent.remove(child)
         _with_tooltip(parent)
     for element in root.iter():
-        # More than one drawing is on the page, and an empty `id` is no HTML.
+        # The page has several drawings, and an empty `id` is invalid HTML.
         for attribute in ("id", "style"):
             element.attrib.pop(attribute, None)
         element.tag = element.tag.removeprefix(_SVG)

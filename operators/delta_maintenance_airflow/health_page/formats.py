@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 
 def count(value: int | None) -> str:
-    """`1,234,567`; a dash for what is not known."""
+    """`1,234,567`; a dash for unknown values."""
     return "–" if value is None else f"{value:,}"
 
 
@@ -17,7 +17,7 @@ def size(value: int | None) -> str:
     if value < 1024:
         return f"{value} B"
     amount, unit = value / 1024, 0
-    # What would round to 1024 of a unit is one of the next.
+    # A value that would be rounded to 1024 of a unit is shown in the next one.
     while amount >= 1023.95 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
     number = f"{amount:.0f}" if amount >= 99.95 else f"{amount:.1f}".removesuffix(".0")
@@ -28,14 +28,14 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def percent(share: float | None) -> str:
-    """`12%`, and `<1%` for what is little but there."""
+    """`12%`, and `<1%` for small values above zero."""
     if share is None:
         return "–"
     return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def span(length: timedelta) -> str:
-    """`3 days`, the largest unit only."""
+    """`3 days`, in the largest unit only."""
     seconds = int(abs(length).total_seconds())
     for unit, unit_seconds in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= unit_seconds:

@@ -12,7 +12,7 @@ from delta_maintenance.policies.definition.policy import Policy, TableEntry, loa
 
 @dataclass(frozen=True, slots=True)
 class KnownTable:
-    """What a policy says of a table."""
+    """A table of the policy."""
 
     name: str
     uri: str
@@ -22,11 +22,11 @@ class KnownTable:
 
 @dataclass(frozen=True)
 class KnownTables:
-    """The tables that stand in the policy with their address."""
+    """The tables that the policy names by address."""
 
     policy: Policy | None = None
     problem: str | None = None
-    """Why the policy cannot be read here: one line."""
+    """Why the policy cannot be read: one line."""
     _found: dict[tuple[str, str], KnownTable | None] = field(default_factory=dict)
 
     @property
@@ -36,7 +36,7 @@ class KnownTables:
 
     @cached_property
     def tables(self) -> tuple[KnownTable, ...]:
-        """In the policy's order."""
+        """The tables in the order of the policy."""
         entries = self.policy.tables if self.policy is not None else ()
         return tuple(
             self._known(entry.name or entry.uri, entry.uri, entry)
@@ -52,7 +52,7 @@ class KnownTables:
         return self._found[key]
 
     def has_pattern(self, pattern: str) -> bool:
-        """Whether a pattern stands in the policy."""
+        """Whether the policy contains a pattern."""
         patterns = self.policy.patterns if self.policy is not None else ()
         return any(entry.pattern == pattern for entry in patterns)
 
@@ -86,7 +86,7 @@ class PolicyFile:
         self._read: tuple[tuple[int, int], KnownTables] | None = None
 
     def tables(self) -> KnownTables:
-        """What the file says now. A page without it still shows every table ever assessed."""
+        """The tables of the current file. Without it, the page still shows all assessed tables."""
         if self._path is None:
             return KnownTables()
         try:

@@ -17,14 +17,14 @@ Status = Literal[
     "failed", "unreadable", "needs-approval", "blocked", "due", "never-assessed", "nothing-due"
 ]
 STATUSES: tuple[Status, ...] = get_args(Status)
-"""What asks most for somebody's attention comes first."""
+"""The order of statuses: those that need attention most come first."""
 PAGE_SIZE = 100
 _NOT_BEGUN = ("needs-approval", "stopped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """One table, or one pattern that cannot be listed, as far as anything is known of it."""
+    """One table, or one pattern that cannot be listed, with everything known about it."""
 
     name: str
     uri: str | None
@@ -34,32 +34,32 @@ class TableRow:
     owner: str | None = None
     tags: tuple[str, ...] = ()
     in_policy: bool = True
-    """False where the policy can be read and does not have it any more."""
+    """False if the policy is readable and no longer contains it."""
     entry: AssessmentEntry | None = None
 
     @property
     def assessment(self) -> Assessment | None:
-        """The last one."""
+        """The last assessment."""
         return self.entry.assessment if self.entry is not None else None
 
     @property
     def health(self) -> TableHealth | None:
-        """The newest that is known."""
+        """The newest known health."""
         return self.entry.health if self.entry is not None else None
 
     @property
     def run(self) -> RunResult | None:
-        """The last one."""
+        """The last run."""
         return self.entry.run if self.entry is not None else None
 
     @property
     def link(self) -> str | None:
-        """To the task of the last run."""
+        """The address of the task of the last run."""
         return self.entry.link if self.entry is not None else None
 
     @property
     def failing_link(self) -> str | None:
-        """To the task that tells more about a failure."""
+        """The address of the task that reports a failure."""
         if self.entry is None or self.status != "failed":
             return None
         assessed = self.entry.assessment.status == "failed"
@@ -86,13 +86,13 @@ class TableRow:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """The operations that are due once somebody agrees, and that nobody put off."""
+        """The operations that are due and wait for an approval, without snoozed ones."""
         put_off = _put_off(self.entry)
         return tuple(each for each in self._needing_approval if each not in put_off)
 
     @property
     def blocked(self) -> tuple[str, ...]:
-        """The operations that wait for a change or for the hour, or that somebody put off."""
+        """The operations that wait for a change or for the hours, and snoozed ones."""
         put_off = _put_off(self.entry)
         later = tuple(each for each in self._needing_approval if each in put_off)
         return (*self._operations(lambda each: each.status == "blocked"), *later)
@@ -107,7 +107,7 @@ class TableRow:
 
     @property
     def last_maintenance(self) -> LastMaintenance | None:
-        """The last thing that was done to the table, by us or by others."""
+        """The last maintenance of the table, by this library or others."""
         if self.run is not None and self.run.outcomes:
             begun = [each for each in self.run.outcomes if each.status not in _NOT_BEGUN]
             return LastMaintenance(
@@ -131,26 +131,26 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastMaintenance:
-    """What was done, with what result, and when."""
+    """What was done, with which result, and when."""
 
     what: str
     result: str
     at: datetime
     ours: bool
-    """Whether a run of ours tells of it; otherwise the table's log does."""
+    """Whether a run of this library reported it; otherwise the log of the table did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Which rows are asked for, in which order."""
+    """The filter and order of the rows."""
 
     text: str = ""
     """Each word must be in the name, the address, the owner, a tag or a table feature."""
     status: str = ""
     operation: str = ""
-    """That is due, blocked or waits for an approval."""
+    """Only rows with this operation due, blocked or waiting for an approval."""
     left: bool = False
-    """Only tables that are no longer in the policy, which are left out otherwise."""
+    """Only tables that are no longer in the policy; by default they are left out."""
     sort: str = "status"
     descending: bool = False
     page: int = 1
@@ -158,26 +158,26 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Some of the rows, and what there is in all."""
+    """Some of the rows, and totals over all of them."""
 
     rows: tuple[TableRow, ...]
     matching: int
     total: int
     number: int
-    """From 1 on."""
+    """The number of this page, from 1."""
     pages: int
     counts: dict[str, int]
-    """Of all rows, by status."""
+    """The number of all rows by status."""
     operations: dict[str, int]
-    """Of all rows, by the operation that is due or blocked; in the order in which they run."""
+    """The number of all rows by due or blocked operation, in the order in which operations run."""
     left: int = 0
-    """How many are no longer in the policy."""
+    """The number of tables that are no longer in the policy."""
 
 
 def put_together(
     entries: Iterable[AssessmentEntry | UnreadableEntry], known: KnownTables
 ) -> tuple[TableRow, ...]:
-    """A row for each entry, and one for each table of the policy that has none."""
+    """A row for each entry, and for each table of the policy without an entry."""
     rows = [_row(entry, known) for entry in entries]
     seen = {row.name for row in rows}
     rows += (never_assessed(table) for table in known.tables if table.name not in seen)
@@ -212,7 +212,7 @@ def row_of(entry: AssessmentEntry, known: KnownTables) -> TableRow:
 
 
 def run_status(run: RunResult) -> str:
-    """How a run ended, in the same words as for an assessment."""
+    """The status of a run, in the words of an assessment."""
     return "needs-approval" if run.waits_for_approval else run.status
 
 
@@ -222,7 +222,7 @@ def _status(entry: AssessmentEntry) -> Status:
     if assessment.status == "failed":
         return "failed"
     open_operations = [each for each in assessment.operations if each.status == "due"]
-    # What failed is due again, or it was mended by somebody else since.
+    # A failed operation is due again, unless it was repaired since.
     if run is not None and run.status == "failed" and open_operations:
         return "failed"
     if any(not each.needs_approval for each in open_operations):
@@ -235,12 +235,12 @@ def _status(entry: AssessmentEntry) -> Status:
 
 
 def _put_off(entry: AssessmentEntry | None) -> set[str]:
-    # Each assessment drops those whose time is over.
+    # Each assessment removes expired entries.
     return {each.operation for each in entry.put_off} if entry is not None else set()
 
 
 def never_assessed(table: KnownTable) -> TableRow:
-    """The row of a table of which nothing is known but its place in the policy."""
+    """The row of a table that was never assessed."""
     return TableRow(
         name=table.name,
         uri=table.uri,
@@ -251,7 +251,7 @@ def never_assessed(table: KnownTable) -> TableRow:
 
 
 def select(rows: Sequence[TableRow], query: Query) -> Page:
-    """The page of rows that a query asks for."""
+    """The page of rows for a query."""
     left = [row for row in rows if not row.in_policy]
     rows = left if query.left else [row for row in rows if row.in_policy]
     matching = _sorted([row for row in rows if _matches(row, query)], query)
@@ -298,7 +298,7 @@ def _matches(row: TableRow, query: Query) -> bool:
 
 
 def _sorted(rows: list[TableRow], query: Query) -> list[TableRow]:
-    """Rows that have no such value come last, in either direction."""
+    """Sorts the rows; rows without a value come last in both directions."""
     key = COLUMNS.get(query.sort, COLUMNS["status"])
     rows = sorted(rows, key=lambda row: row.name.casefold())
     valued = [(value, row) for row in rows if (value := key(row)) is not None]
@@ -317,7 +317,7 @@ def _maintained_at(row: TableRow) -> datetime | None:
 
 COLUMNS: dict[str, Callable[[TableRow], Any]] = {
     "name": lambda row: row.name.casefold(),
-    # Patterns first among what failed: each stands for many tables.
+    # Failed patterns first: each stands for many tables.
     "status": lambda row: (STATUSES.index(row.status), not row.is_pattern),
     "version": _of_health(lambda health: health.version),
     "commits": _of_health(lambda health: health.commits_since_checkpoint),
@@ -335,4 +335,4 @@ COLUMNS: dict[str, Callable[[TableRow], Any]] = {
     "maintained": _maintained_at,
     "assessed": lambda row: row.assessment.assessed_at if row.assessment is not None else None,
 }
-"""What rows can be sorted by."""
+"""The columns by which rows can be sorted."""

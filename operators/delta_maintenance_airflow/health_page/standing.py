@@ -1,4 +1,4 @@
-"""How things stand over all tables: what needs somebody, and what maintenance brought."""
+"""The overview over all tables: problems that need attention, and the effect of maintenance."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from delta_maintenance_airflow.health_page.rows import TableRow
 
 LATELY = timedelta(days=7)
 STALE = timedelta(hours=3)
-"""Without an assessment for so long, the Dag is not running; it runs every hour by default."""
+"""Without an assessment for this time, the Dag is not running; by default it runs every hour."""
 SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What the first screen says."""
+    """The contents of the overview."""
 
     tables: int
     failed: tuple[TableRow, ...]
-    """Tables that failed, or whose entry is unreadable: the longest first."""
+    """Tables that failed, or whose entry is unreadable, the longest first."""
     unlisted: tuple[TableRow, ...]
     """Patterns that cannot be listed."""
     waiting: tuple[TableRow, ...]
-    """Tables on which something waits for an approval."""
+    """Tables with operations that wait for an approval."""
     plans: tuple[PendingPlan, ...]
-    """The plans that wait for an approval: the longest first."""
+    """The plans that wait for an approval, the longest first."""
     blocked: int
     never_assessed: int
     last_assessed: datetime | None
     is_stale: bool
-    """Whether no table was assessed lately."""
+    """Whether no table was assessed recently."""
     runs: int
     """Runs of the last days that did something or failed."""
     failed_runs: int
@@ -41,12 +41,12 @@ class Standing:
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing needs anybody."""
+        """Whether nothing needs attention."""
         return not (self.failed or self.unlisted or self.waiting or self.is_stale)
 
 
 def standing(rows: Sequence[TableRow], *, now: datetime) -> Standing:
-    """How things stand with the tables that are in the policy."""
+    """The overview over the tables of the policy."""
     rows = [row for row in rows if row.in_policy]
     tables = [row for row in rows if not row.is_pattern]
     failed = [row for row in tables if row.status in ("failed", "unreadable")]

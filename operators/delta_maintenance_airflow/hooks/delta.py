@@ -27,13 +27,13 @@ class DeltaHook(BaseHook):
     """Opens tables with the storage options of an Airflow connection.
 
     Login and password are the access key of S3 and its secret; the form has fields for the other
-    stores. Credentials may also come from a connection of another provider, by its id in
-    `storage_conn_id`: `aws`, `google_cloud_platform`, `wasb` or `adls`; what the connection itself
-    says goes before that. Every other field of the extra is a storage option under its own name,
-    such as `profile`. Whatever is secret is masked in logs from the first look on.
+    stores. Credentials may also come from a connection of another provider, whose ID is
+    `storage_conn_id`: `aws`, `google_cloud_platform`, `wasb` or `adls`. Fields of this connection
+    take precedence. Every other field of the extra is a storage option of the same name, such as
+    `profile`. Secrets are masked in logs as soon as the connection is read.
 
-    :param delta_conn_id: the connection; None where the environment of the worker has all it takes
-        (an instance role, variables), and for local tables.
+    :param delta_conn_id: the connection; None for local tables, and if the environment of the
+        worker provides everything (an instance role, variables).
     """
 
     conn_name_attr = "delta_conn_id"
@@ -48,10 +48,10 @@ class DeltaHook(BaseHook):
     def storage_options(
         self, address: str | None = None, *, credentials: bool = True
     ) -> dict[str, str]:
-        """The storage options; with credentials never to be logged, rendered or stored.
+        """The storage options. Never log, render or store them: they contain credentials.
 
-        Those for the store at an address, none on the worker's own disks; for any store where no
-        address is given. Without credentials only those are given that are known to be none.
+        With an address, those for its store, and none for local disks. Without credentials, only
+        options that are known not to be secret.
         """
         if not self.delta_conn_id or (address is not None and store_of(address) is None):
             return {}
@@ -64,7 +64,7 @@ class DeltaHook(BaseHook):
         return options if credentials else without_credentials(options)
 
     def open_watched(self, table_uri: str) -> Store:
-        """The store of a table that is asked again and again: see `operations.watch`."""
+        """The store of a table that is polled repeatedly: see `operations.watch`."""
         return _open_watched(table_uri, self.options_for(table_uri))
 
     async def astorage_options(self, address: str) -> dict[str, str]:
@@ -82,32 +82,32 @@ class DeltaHook(BaseHook):
     async def aopen_watched(self, table_uri: str) -> Store:
         """Like `open_watched`, in an event loop."""
         options = await self.astorage_options(table_uri)
-        # In a thread, since the first of its kind loads the client of its store.
+        # In a thread, because the first store of a kind loads its client.
         return await asyncio.to_thread(_open_watched, table_uri, options or None)
 
     def options_for(self, address: str) -> dict[str, str] | None:
-        """The storage options for what is at an address, None where there are none."""
+        """The storage options for an address; None if there are none."""
         return self.storage_options(address) or None
 
     def open_table(self, table_uri: str) -> Table:
         """The table at an address; nothing is read yet."""
-        # Loads pyarrow, which the parsing of DAGs must not wait for.
+        # Imported here because it loads PyArrow, which would slow down Dag parsing.
         from delta_maintenance import open_table
 
         return open_table(table_uri, self.options_for(table_uri))
 
     @property
     def other_writers(self) -> str | None:
-        """Who else commits to the tables: `conditional_put`, `spark`, `none`; None if unsaid."""
+        """The other writers of the tables: `conditional_put`, `spark`, `none`; None if not set."""
         return self._field("other_writers")
 
     @property
     def spark_conn_id(self) -> str | None:
-        """The connection to submit Spark jobs to; None if unsaid."""
+        """The connection to which Spark jobs are submitted; None if not set."""
         return self._field("spark_conn_id")
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the address to test with can be read, and what is there."""
+        """Whether the test address can be read, and what is there."""
         try:
             return self._tried()
         except (DeltaMaintenanceError, AirflowException) as error:
@@ -118,13 +118,13 @@ class DeltaHook(BaseHook):
 
         address = self._field("test_address")
         if address is None:
-            return False, "nothing was tried: give a table or a folder as the address to test with"
+            return False, "nothing was tested: give a table or a folder as the address to test with"
         store = self.open_watched(address)
         try:
             return True, f"{address} is a table at version {LogWatch(store).look().version}"
         except NotADeltaTableError:
-            # The listing was answered.
-            return True, f"{address} can be listed; there is no table right there"
+            # The listing succeeded.
+            return True, f"{address} can be listed; there is no table at this address"
 
     def _field(self, name: str) -> str | None:
         if not self.delta_conn_id:
@@ -134,7 +134,7 @@ class DeltaHook(BaseHook):
 
 
 def _open_watched(table_uri: str, options: dict[str, str] | None) -> Store:
-    # Loads numpy, which the parsing of DAGs must not wait for.
+    # Imported here because it loads NumPy, which would slow down Dag parsing.
     from delta_maintenance.operations.watch import open_watched
 
     return open_watched(table_uri, options)

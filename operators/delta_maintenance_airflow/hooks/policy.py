@@ -1,4 +1,4 @@
-"""Access to the store of a table as its policy describes it: a connection and further options."""
+"""Access to the store of a table as its policy specifies it: a connection and further options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PolicyHook(DeltaHook):
-    """A connection that the policy names, if it does, with the storage options of the policy."""
+    """The connection that the policy names, if any, with the storage options of the policy."""
 
     def __init__(self, rule: StorageRule) -> None:
         super().__init__(rule.connection)
@@ -28,7 +28,7 @@ class PolicyHook(DeltaHook):
     def storage_options(
         self, address: str | None = None, *, credentials: bool = True
     ) -> dict[str, str]:
-        # Loads pyarrow, which the parsing of Dags must not wait for.
+        # Imported here because it loads PyArrow, which would slow down Dag parsing.
         from delta_maintenance.storage.options import options_over
 
         own = self._own_options()
@@ -38,7 +38,7 @@ class PolicyHook(DeltaHook):
         return options_over(connected, own if credentials else without_credentials(own))
 
     async def astorage_options(self, address: str) -> dict[str, str]:
-        # In a thread, since the first of its kind loads pyarrow.
+        # In a thread, because the first store of a kind loads PyArrow.
         own = await asyncio.to_thread(self._own_options)
         for secret in secrets_in(own):
             await mask_async(secret)
@@ -53,29 +53,29 @@ class PolicyHook(DeltaHook):
 
 
 class WayByPolicy:
-    """The way to tables as the policy in a file has it whenever one is opened.
+    """Access to tables by the policy file as it is when a table is opened.
 
-    For triggers, whose arguments Airflow keeps in its database: the name of the file is all they
-    have. Neither the options nor what they refer to in the environment ever leaves the triggerer.
+    For triggers, whose arguments Airflow stores in its database: they only contain the path of the
+    file. Storage options, and the environment variables that they name, stay in the triggerer.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     async def aopen_watched(self, table_uri: str) -> Store:
-        """The store of a table that is asked again and again, in an event loop."""
+        """The store of a table that is polled repeatedly, in an event loop."""
         rule = await asyncio.to_thread(_storage_rule, self._path, table_uri)
         return await PolicyHook(rule).aopen_watched(table_uri)
 
 
 def _storage_rule(path: str, table_uri: str) -> StorageRule:
-    # Loads pydantic models, which the parsing of Dags must not wait for.
+    # Imported here because it loads pydantic models, which would slow down Dag parsing.
     from delta_maintenance.policies.definition.policy import load_policy
 
     try:
         status = os.stat(path)
     except OSError:
-        # Which says what is wrong.
+        # Raises an error that states the problem.
         policy = load_policy(path)
     else:
         with _ONE_AT_A_TIME:
@@ -84,12 +84,12 @@ def _storage_rule(path: str, table_uri: str) -> StorageRule:
 
 
 _ONE_AT_A_TIME = threading.Lock()
-"""So that the first one reads it for all."""
+"""The first caller reads the file for all others."""
 
 
 @lru_cache(maxsize=8)
 def _read(path: str, modified_ns: int, size: int) -> Policy:
-    """The policy in a file of this age and size: hundreds of tables are opened at once."""
+    """The policy in a file of this age and size; cached, because hundreds of tables are opened."""
     from delta_maintenance.policies.definition.policy import load_policy
 
     return load_policy(path)

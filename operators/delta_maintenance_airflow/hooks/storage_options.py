@@ -1,8 +1,8 @@
 """Storage options from the fields of an Airflow connection.
 
-The form of a `delta` connection has fields for every store; whatever a connection refers to comes
-from the connection types of the other providers, whose packages are not needed. Nothing here asks
-anybody anything, and no message repeats a value.
+The form of a `delta` connection has fields for every store. It may also refer to a connection of
+another provider, whose package is not needed. This module makes no requests, and no message
+contains a value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 
 NOT_FOR_STORES = frozenset({"storage_conn_id", "spark_conn_id", "other_writers", "test_address"})
-"""Fields of the form that are no storage options."""
+"""Fields of the form that are not storage options."""
 
 _WITHOUT_OPTIONS = (StoreKind.LOCAL, StoreKind.MEMORY)
 _FIELDS: Mapping[str, Mapping[str, str]] = {
@@ -39,8 +39,8 @@ _FIELDS: Mapping[str, Mapping[str, str]] = {
     "azure_client_id": {"azure": "AZURE_CLIENT_ID"},
     "azure_client_secret": {"azure": "AZURE_CLIENT_SECRET"},
 }
-"""For each field of the form the option that it is, by store. Any other extra is an option as it
-stands."""
+"""For each store, the storage option of each field of the form. Any other extra is an option of the
+same name."""
 
 _HARMLESS = frozenset(
     {
@@ -81,7 +81,7 @@ _UNMASKED = _HARMLESS | {
     "azure_client_id",
     "username",
 }
-"""Names rather than secrets. To mask them would make logs unreadable and tell nobody less."""
+"""Options that are not secret: masking their values would make logs unreadable."""
 
 
 def store_of(address: str) -> str | None:
@@ -91,22 +91,22 @@ def store_of(address: str) -> str | None:
 
 
 def extra_of(connection: Any) -> dict[str, Any]:
-    """The extra of a connection. `InvalidRequestError` where it is no JSON object."""
-    # Not `extra_dejson`: it waits for the supervisor, which no event loop may.
+    """The extra of a connection. Raises `InvalidRequestError` if it is not a JSON object."""
+    # Not `extra_dejson`: it blocks on the supervisor, which is not allowed in an event loop.
     try:
         extra = json.loads(connection.extra or "{}")
     except ValueError:
         extra = None
     if not isinstance(extra, dict):
         raise InvalidRequestError(
-            f"the extra of the connection {connection.conn_id!r} is no JSON object",
+            f"the extra of the connection {connection.conn_id!r} is not a JSON object",
             remedy="correct the connection",
         )
     return extra
 
 
 def own_options(connection: Any, address: str | None) -> dict[str, str]:
-    """The options in a `delta` connection, for the store at an address or for any."""
+    """The options in a `delta` connection, for the store at an address or for any store."""
     extra = extra_of(connection)
     given = {"login": connection.login, "password": connection.password, **extra}
     store = store_of(address) if address is not None else None
@@ -114,7 +114,7 @@ def own_options(connection: Any, address: str | None) -> dict[str, str]:
     for name, value in given.items():
         meanings = _FIELDS.get(name, {})
         option = name if name not in _FIELDS else meanings.get(store or next(iter(meanings)))
-        # What the form has for other stores says nothing to this one, an unset switch to none.
+        # Ignore fields for other stores, and unset switches.
         unset = value is None or value == "" or (name in _FIELDS and value is False)
         if option is None or name in NOT_FOR_STORES or unset:
             continue
@@ -123,16 +123,16 @@ def own_options(connection: Any, address: str | None) -> dict[str, str]:
 
 
 def referred_options(connection: Any) -> dict[str, str]:
-    """The options that a connection of another provider comes to.
+    """The storage options of a connection of another provider.
 
-    `aws`, `google_cloud_platform`, `wasb` and `adls`. `InvalidRequestError` for other types, and
-    for ways to log in that only their providers know.
+    The types are `aws`, `google_cloud_platform`, `wasb` and `adls`. Raises `InvalidRequestError`
+    for other types, and for ways to log in that only their providers implement.
     """
     read = _REFERRED.get(connection.conn_type or "")
     if read is None:
         raise InvalidRequestError(
             f"the connection {connection.conn_id!r} is of the type {connection.conn_type!r}, which "
-            "holds no access to a store",
+            "does not contain access to a store",
             remedy=f"refer to one of {', '.join(sorted(_REFERRED))}",
         )
     options = read(connection, extra_of(connection))
@@ -140,17 +140,17 @@ def referred_options(connection: Any) -> dict[str, str]:
 
 
 def without_credentials(options: Mapping[str, str]) -> dict[str, str]:
-    """Only the options that are known to be no credentials."""
+    """Only the options that are known not to be credentials."""
     return {name: value for name, value in options.items() if name.lower() in _HARMLESS}
 
 
 def secrets_in(options: Mapping[str, str]) -> Iterator[str]:
-    """Every text that must not be printed, in each form in which it might be."""
+    """Every text that must not be printed, in each form in which it might appear."""
     for name, value in options.items():
         if name.lower() in _UNMASKED:
             continue
         yield value
-        # The parts by which it is used, and would be met in a log.
+        # The parts of the secret that are used alone, and might appear in a log.
         for _, part in parse_qsl(value) if "sig=" in value else ():
             yield part
         if "AccountKey=" in value:
@@ -207,7 +207,7 @@ def _azure(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
         }
     signature = str(extra.get("sas_token") or "")
     if signature:
-        # The provider takes the token by itself, and the address that the portal shows.
+        # The provider accepts the token alone, and the address in the form that the portal shows.
         return {**named, "AZURE_STORAGE_SAS_TOKEN": signature.rpartition("?")[2]}
     key = extra.get("shared_access_key") or connection.password
     return {**named, "AZURE_STORAGE_ACCOUNT_KEY": key}
@@ -220,13 +220,13 @@ def _refuse(
         if extra.get(name):
             raise InvalidRequestError(
                 f"the connection {connection.conn_id!r} logs in by {name}, which only its own "
-                "provider can do",
+                "provider supports",
                 remedy=f"give the worker that identity, or use {instead}",
             )
 
 
 def _key_of(value: str) -> Iterator[str]:
-    """The private key in a key of Google, as it is and as JSON writes it."""
+    """The private key in a key file of Google, plain and as a JSON string."""
     try:
         key = json.loads(value).get("private_key")
     except (ValueError, AttributeError):

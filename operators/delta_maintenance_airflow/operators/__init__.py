@@ -1,7 +1,7 @@
 """Operators that maintain Delta tables: one for each operation.
 
-Those for the tables of a policy are imported from `policy`, those for what somebody asks for from
-`by_hand`. An operation `NAME` of another distribution has the operator `DeltaNameOperator` here.
+Operators for the tables of a policy are in `policy`, operators for manual runs in `by_hand`. An
+operation `NAME` of another distribution has the operator `DeltaNameOperator` here.
 """
 
 from typing import Any
@@ -13,7 +13,9 @@ from delta_maintenance_airflow.operators.operations import (
     DeltaFsckOperator,
     DeltaLogCleanupOperator,
     DeltaLogCompactionOperator,
+    DeltaOptimizeOperator,
     DeltaProtocolUpgradeOperator,
+    DeltaPurgeOperator,
     DeltaRowTrackingBackfillOperator,
     DeltaTablePropertiesOperator,
     DeltaVacuumOperator,
@@ -26,7 +28,9 @@ __all__ = [
     "DeltaFsckOperator",
     "DeltaLogCleanupOperator",
     "DeltaLogCompactionOperator",
+    "DeltaOptimizeOperator",
     "DeltaProtocolUpgradeOperator",
+    "DeltaPurgeOperator",
     "DeltaRowTrackingBackfillOperator",
     "DeltaTablePropertiesOperator",
     "DeltaVacuumOperator",
@@ -35,7 +39,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name.startswith("Delta") and name.endswith("Operator"):
-        # Looks for operations of other distributions, which most processes have no use for.
+        # Searches operations of other distributions, which most processes do not need.
         from delta_maintenance_airflow.operators.further import operator_named
 
         found = operator_named(name)

@@ -1,4 +1,4 @@
-"""Operators that have the plans of a run approved, all of them in one task."""
+"""Operators that ask for the approval of all plans of a run in one task."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator, Param
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance import clock
+from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.approver import name_of, require_other_person
 from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
@@ -24,8 +25,8 @@ from delta_maintenance_airflow.operators.policy import (
     task_key,
 )
 from delta_maintenance_airflow.policy_work import submitter
-from delta_maintenance_airflow.progress import LoggedProgress
 from delta_maintenance_airflow.settings import assessment_store
+from delta_maintenance_airflow.template_values import as_flag
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from delta_maintenance.errors import BusyError
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
     from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.environment import Lease
     from delta_maintenance.policies.models import RunResult
     from delta_maintenance.policies.pending import PendingPlan
 
@@ -47,28 +49,40 @@ _READS_AT_ONCE = 16
 class DeltaPendingPlansOperator(BaseOperator):
     """Collects the plans that wait for an approval after a run over the tables of a policy.
 
-    Returns them as `PendingPlan` in JSON, those first that have waited longest. Without any, or
-    while an earlier run of the Dag has its question open, the task is skipped, and so is what
-    follows it: what waits is asked about by a later run.
+    Returns them as `PendingPlan` in JSON, the plans that have waited longest first. The task and
+    the tasks after it are skipped if there are no such plans, or while an earlier run of the Dag
+    has its question open. A later run then asks about the plans.
 
     :param assess_task: the mapped task of `DeltaAssessOperator`.
     :param run_task: the mapped task of `DeltaPolicyRunOperator`.
     :param approve_task: the task of `DeltaApprovalsOperator`.
-    :param most: how many plans one question has, at most.
+    :param most: the most plans in one question.
+    :param plan_only: whether the run only plans, so that no approval is needed. (templated)
     """
 
+    template_fields: Sequence[str] = ("plan_only",)
     ui_color = "#00add4"
 
     def __init__(
-        self, *, assess_task: str, run_task: str, approve_task: str, most: int = 100, **kwargs: Any
+        self,
+        *,
+        assess_task: str,
+        run_task: str,
+        approve_task: str,
+        most: int = 100,
+        plan_only: bool | str = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.assess_task = assess_task
         self.run_task = run_task
         self.approve_task = approve_task
         self.most = most
+        self.plan_only = plan_only
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
+        if as_flag(self.plan_only):
+            raise AirflowSkipException("this run only plans")
         ti = context["ti"]
         names = [
             *(row["name"] for some in _all(ti, self.assess_task) for row in some if row["waits"]),
@@ -96,17 +110,16 @@ class DeltaPendingPlansOperator(BaseOperator):
 
 
 class DeltaApprovalsOperator(HITLOperator):
-    """Asks once about all plans that wait, and returns those that somebody approved.
+    """Asks once about all waiting plans, and returns those that were approved.
 
-    The question shows the plans as a table and offers them as a list. The answer holds for the
-    chosen plans: *Approve*, *Reject* (they are not asked about for a week) or *Snooze* (until the
-    date given, or for a week). All others wait on, and so do all of them without an answer in time.
+    The question shows the plans as a table and offers them as a list. The answer applies to the
+    chosen plans: *Approve*, *Reject* (no question for a week) or *Snooze* (until the given date, or
+    for a week). The other plans keep waiting, and so do all of them without an answer in time.
 
-    Returns, for `DeltaApprovedRunOperator`, an object with `table` and `plans` for each table.
-    Where `[delta_maintenance] separate_approver` is set and a person triggered the run, that person
-    cannot approve.
+    Returns, for `DeltaApprovedRunOperator`, an object with `table` and `plans` for each table. If
+    `[delta_maintenance] separate_approver` is set, the person who triggered the run cannot approve.
 
-    :param plans: what `DeltaPendingPlansOperator` returned. (templated)
+    :param plans: the return value of `DeltaPendingPlansOperator`. (templated)
     """
 
     template_fields: Sequence[str] = (*HITLOperator.template_fields, "plans")
@@ -120,7 +133,7 @@ class DeltaApprovalsOperator(HITLOperator):
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("subject", "Delta tables: plans wait for your approval")
-        # Airflow hands in the parameters of the Dag, which are no part of the question.
+        # Airflow adds the parameters of the Dag, which are not part of the question.
         kwargs["params"] = {"plans": _choice([]), "snooze_until": _date()}
         super().__init__(
             options=[APPROVE, REJECT, SNOOZE, LATER],
@@ -144,6 +157,7 @@ class DeltaApprovalsOperator(HITLOperator):
         answer, user = (event.get("chosen_options") or [LATER])[0], event.get("responded_by_user")
         by = name_of(user)
         self.log.info("%s, by %s: %s", answer, by or "nobody", [plan.label for plan in chosen])
+        self._close_question()
         if answer == APPROVE:
             require_other_person(context, user)
             return _by_table(chosen)
@@ -151,6 +165,11 @@ class DeltaApprovalsOperator(HITLOperator):
             until = _until(given.get("snooze_until") if answer == SNOOZE else None)
             self._put_off(chosen, "snoozed" if answer == SNOOZE else "rejected", until, by)
         return []
+
+    def _close_question(self) -> None:
+        store = assessment_store()
+        for plan in self._pending:
+            store.link_pending(plan.name, [plan.operation], None)
 
     @property
     def _pending(self) -> list[PendingPlan]:
@@ -183,9 +202,9 @@ class DeltaApprovalsOperator(HITLOperator):
 class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
     """Runs approved plans of one table, in order, each exactly as it was shown.
 
-    An operation is planned again as of the time of the approved plan. Where that comes to something
-    else, because the table has changed, the task fails and changes nothing. The limits of the
-    policy hold; its hours do not, since a person has just agreed.
+    An operation is planned again as of the time of the approved plan. If the new plan has another
+    effect, because the table has changed, the task fails and changes nothing. The limits of the
+    policy apply; its hours do not, because a person has just approved.
 
     Takes the parameters of `DeltaPolicyRunOperator`, and:
 
@@ -199,13 +218,14 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
         self.plans = plans
 
     def busy(self, error: BusyError) -> Exception:
-        # Somebody has agreed: it is tried again.
+        # A person has approved: Airflow retries the task.
         return AirflowException(str(error))
 
     def work(
-        self, table: PolicyTable, context: Context, known: AssessmentEntry | None
+        self, table: PolicyTable, context: Context, known: AssessmentEntry | None, lease: Lease
     ) -> RunResult:
         from delta_maintenance.policies.approval import ApprovedPlan
+        from delta_maintenance.policies.environment import RunEnvironment
         from delta_maintenance.policies.on_demand import run_plans
 
         return run_plans(
@@ -213,13 +233,16 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
             table,
             [ApprovedPlan.from_json(plan) for plan in self.plans],
             last_runs=known.last_runs if known is not None else (),
-            submit=submitter(context, task_key(self, context), self._submissions.append),
-            progress=LoggedProgress(self.log),
+            environment=RunEnvironment(
+                submit=submitter(context, task_key(self, context), self._submissions.append),
+                lease=lease,
+                progress=LoggedProgress(self.log),
+            ),
         )
 
 
 def _pending(store: AssessmentStore, names: Iterable[str], *, now: datetime) -> list[PendingPlan]:
-    """The plans of these tables that nobody put off, those first that have waited longest."""
+    """The plans of these tables that are not snoozed, those that have waited longest first."""
     from delta_maintenance.policies.pending import PLAN_LIFE, put_off_operations
 
     with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
@@ -260,7 +283,7 @@ def _choice(labels: Sequence[str]) -> Param:
         items={"type": "string"},
         examples=list(labels),
         title="Plans",
-        description="The plans that the answer holds for.",
+        description="The plans to which the answer applies.",
     )
 
 
@@ -281,5 +304,7 @@ def _until(text: str | None) -> datetime:
     try:
         day = date.fromisoformat(text[:10])
     except ValueError:
-        raise AirflowException(f"{text[:40]!r} is no date; give one such as 2026-12-31") from None
+        raise AirflowException(
+            f"{text[:40]!r} is not a date; give one such as 2026-12-31"
+        ) from None
     return datetime.combine(day, time(), UTC)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance import clock
 from delta_maintenance.operations import core
+from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.delta import DeltaHook
 from delta_maintenance_airflow.lineage import TellsLineage, Told
+from delta_maintenance_airflow.links import HealthPageLink, ReportLink
 from delta_maintenance_airflow.outlets import tell_outlets
-from delta_maintenance_airflow.progress import LoggedProgress
 from delta_maintenance_airflow.template_values import as_flag
 from delta_maintenance_airflow.xcom import flat
 
@@ -31,27 +32,28 @@ if TYPE_CHECKING:
 class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
     """Runs one operation on one table: plans, logs the plan and its reason, carries it out.
 
-    What a task returns, and pushes to XCom, is a small flat JSON object: `operation`, `status`
+    The return value, which is pushed to XCom, is a small flat JSON object: `operation`, `status`
     (`planned` with `plan_only`, otherwise that of the Result), and the fields of the Result, or of
-    the Plan. Of each list it has the first ten items as text. A task that fails after it has done
-    a part pushes that too.
+    the Plan. Of each list it has the first ten items as text. A task that fails after a part of its
+    work pushes it too.
 
-    The event of every asset in `outlets` carries `delta_version`, `operation` and `status`. Errors
-    that may pass (the store is down, another writer won) are retried as the task says; all others
-    fail it at once.
+    The event of every asset in `outlets` has `delta_version`, `operation` and `status`. Temporary
+    errors (the store is unavailable, another writer committed first) are retried as the task
+    specifies; all other errors fail the task at once.
 
     :param table_uri: the address of the table: a path, or a URI such as `s3://lake/events`.
         (templated)
-    :param options: how to go about it, as fields of the operation's Options. Durations are
-        `timedelta` or ISO 8601 (`P30D`). Empty values stand for the defaults. (templated)
-    :param plan_only: only say what would be done, and why. (templated)
-    :param delta_conn_id: the connection with the storage options of the table; None where the
-        worker's environment has all it takes. See `DeltaHook`. (templated)
+    :param options: fields of the operation's Options. Durations are `timedelta` or ISO 8601
+        (`P30D`). Empty values stand for the defaults. (templated)
+    :param plan_only: only report what would be done, and why. (templated)
+    :param delta_conn_id: the connection with the storage options of the table; None if the
+        environment of the worker provides them. See `DeltaHook`. (templated)
     """
 
     operation: ClassVar[str]
-    """The verb of the command line. All else about the operation is in its record."""
+    """The verb of the command line. Everything else about the operation is in its record."""
 
+    operator_extra_links: Collection[BaseOperatorLink] = (HealthPageLink(), ReportLink())
     template_fields: Sequence[str] = ("table_uri", "options", "plan_only", "delta_conn_id")
     template_fields_renderers = {"options": "json"}
     ui_color = "#00add4"
@@ -66,7 +68,7 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        # What comes from another task is no mapping before it is rendered.
+        # The output of another task is not a mapping before it is rendered.
         given = set(options) if isinstance(options, Mapping) else set()
         for name in given.intersection(self.template_fields):
             raise ValueError(f"give the argument `{name}`, not an option of this name")
@@ -78,7 +80,7 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
 
     @property
     def record(self) -> AnyOperation:
-        """What describes the operation."""
+        """The record of the operation."""
         return core.find(self.operation)
 
     def lineage(self) -> Told | None:
@@ -100,7 +102,7 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
             ending = record.ending_of_plan(document) if plan_only else record.ending(document)
             error = ending.error(table=document.table, version=document.version)
             if error is not None:
-                # Airflow takes what a task returns only where it succeeds.
+                # Airflow pushes the return value of a task only if it succeeds.
                 context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=outcome)
                 raise error
         if not plan_only:
@@ -119,15 +121,15 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
         return prepared.plan if plan_only else prepared.apply()
 
     def planned(self, options: Any) -> Prepared[Any, Any] | None:
-        """Plans, and logs why; None where only a job can make the plan."""
+        """Plans, and logs the reason; None if only a job can make the plan."""
         prepared = self.prepared(options)
         if prepared is not None:
             self.log_reason(prepared.plan)
         return prepared
 
     def prepared(self, options: Any) -> Prepared[Any, Any] | None:
-        """Opens the table and plans; None where only a job can make the plan."""
-        # Before the table is opened: what comes later must not look older than it is.
+        """Opens the table and plans; None if only a job can make the plan."""
+        # Read before the table is opened, so that later files do not look older than they are.
         now = clock.now()
         execution = core.Execution(
             progress=LoggedProgress(self.log),
@@ -138,15 +140,15 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
         return self.record.prepare(table, options, now=now, execution=execution)
 
     def new_report(self) -> str | None:
-        """Where this try reports; None without a report."""
+        """The address of the report of this try; None without a report."""
         return None
 
     def reported(self, document: Any) -> str | None:
-        """Where a report is, of those that were asked for."""
+        """The address of the report, if one was requested."""
         return None
 
     def log_reason(self, plan: Any) -> None:
-        """Logs why this, or why nothing."""
+        """Logs the reason of the plan."""
         self.log.info("%s, version %d: %s", plan.table, plan.version, plan.reason)
 
     @property
@@ -161,31 +163,31 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
         given = {name: value for name, value in given.items() if value not in (None, "")}
         if record.commits_by_name and "operation_id" not in given:
             given["operation_id"] = self._operation_id(context, given)
-            # No try can have begun before the run was due, and none ever changes that.
+            # No try can have begun before the run was due, and this time is the same in every try.
             given.setdefault("operation_since", context["dag_run"].run_after)
             self.log.info("operation id %s", given["operation_id"])
-        # Behind the id, which is that of the task whatever its connection says.
+        # After the ID, which does not depend on the connection.
         if record.asks_for_writers:
             declared = self.hook.other_writers if "other_writers" not in given else None
             given |= {"other_writers": declared} if declared else {}
         return given
 
     def _operation_id(self, context: Context, given: Mapping[str, Any]) -> str:
-        """The same in every try of this task, so that two of them at a time commit once.
+        """The same in every try of this task, so that two concurrent tries commit once.
 
-        A cleared task is another one, and so is one whose templates give something else.
+        A cleared task has another ID, and so has a task whose templates result in other values.
         """
         ti = context["ti"]
-        # Clearing raises max_tries by the tries so far; a retry leaves it alone.
+        # Clearing a task adds the number of tries so far to max_tries; a retry does not.
         first_try = ti.max_tries - (self.retries or 0) + 1
         task = [ti.dag_id, ti.run_id, ti.task_id, ti.map_index, first_try]
         asked = json.dumps([*task, self.table_uri, given], sort_keys=True, default=str)
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"airflow:{asked}"))
 
     def _told(self, document: Any, *, planned: bool) -> dict[str, Any]:
-        """Logs what is planned or done, and gives its facts for XCom."""
+        """Logs the Plan or the Result, and returns its facts for XCom."""
         record, told = self.record, document.to_json()
-        # What the task was given, and what all reports are called by one name.
+        # The arguments of the task, and one name for all reports.
         for name in ("options", "report"):
             told.pop(name, None)
         status = "planned" if planned else told.pop("status")
@@ -200,4 +202,4 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
 
 
 _LOGGED = ("table", "version", "status", "reason")
-"""Facts that stand in lines of their own."""
+"""Facts that are logged in lines of their own."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 
 from delta_maintenance.operations import core
+from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.approver import (
     require_allowed_options,
     require_other_person,
@@ -19,7 +20,6 @@ from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.operators.plan_texts import plan_text
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator, task_key
 from delta_maintenance_airflow.policy_work import PolicyWork, submitter
-from delta_maintenance_airflow.progress import LoggedProgress
 from delta_maintenance_airflow.template_values import as_flag
 
 if TYPE_CHECKING:
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
     from delta_maintenance.errors import BusyError
     from delta_maintenance.policies.assessments import AssessmentEntry
     from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.environment import Lease
     from delta_maintenance.policies.models import RunResult
 
 
 class DeltaManualOperator(DeltaPolicyRunOperator):
-    """One operation on one table because somebody asks for it, due or not.
+    """Runs one operation on one table on demand, whether or not it is due.
 
-    It is set up as the table's policy sets it up, with `options` over that. With `plan_only` the
-    result has `needs_approval`, which is true where something would be deleted or repaired, the
-    protocol raised or a feature taken out of it, or where the policy asks for it; `plan_text` for
-    people; and `plan`, to be handed to the task that carries it out. That task plans anew, and
-    fails where the table has moved in a way that changes the plan.
+    The options are those of the table's policy, overridden by `options`. With `plan_only`, the
+    result has `needs_approval`, which is true if the plan deletes or repairs something, raises the
+    protocol or drops a feature, or if the policy requires an approval; `plan_text` for people; and
+    `plan`, for the task that carries it out. That task plans again, and fails if the table has
+    changed in a way that changes the plan.
 
-    The table is one of the policy, unless `[delta_maintenance] any_address` opens all addresses;
-    a table outside of the policy has the defaults. No policy asks for `drop-feature` and
-    `add-constraint`, so that these need options: the `feature`; `name` and `expression`. Where a
-    feature is switched off, but cannot be dropped yet, the task succeeds with the status
-    `incomplete`, and `problem` says from when on another run can.
+    The table must be a table of the policy, unless `[delta_maintenance] any_address` is set; a
+    table outside of the policy has the defaults. `drop-feature` and `add-constraint` cannot be part
+    of a policy, so they need options: the `feature`; `name` and `expression`. If a feature is
+    disabled but cannot be dropped yet, the task succeeds with the status `incomplete`, and
+    `problem` states from when on another run can drop it.
 
-    :param operation: the verb of the command line: one of those that a policy knows, `drop-feature`
-        or `add-constraint`. (templated)
-    :param options: fields of the operation's Options, over those of the policy. Empty values stand
-        for what the policy says. (templated)
-    :param plan: what the planning task returned. (templated)
-    :param approval: what the approving task returned. (templated)
-    :param stop_after_plan: with `plan_only`: tell the tasks behind that the plan is all that was
-        asked for. (templated)
+    :param operation: the verb of the command line: an operation of policies, `drop-feature` or
+        `add-constraint`. (templated)
+    :param options: fields of the operation's Options, which override those of the policy. Empty
+        values stand for those of the policy. (templated)
+    :param plan: the return value of the planning task. (templated)
+    :param approval: the return value of the approving task. (templated)
+    :param stop_after_plan: with `plan_only`: skip the tasks after the plan. (templated)
     :param short_retention: whether `options` may shorten a retention, by `allow_short_retention`
         and `no_other_writers`.
     """
@@ -90,7 +90,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         if self.plan is not None:
             if self.plan.get("only_planned"):
-                raise AirflowSkipException("only a plan was asked for")
+                raise AirflowSkipException("only a plan was requested")
             chosen = (self.approval or {}).get("chosen_options")
             if self.plan["needs_approval"] and chosen != [ApprovalOperator.APPROVE]:
                 raise AirflowSkipException("this plan was not approved")
@@ -104,13 +104,14 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         return work
 
     def busy(self, error: BusyError) -> Exception:
-        # Somebody waits for it: it is tried again.
+        # A person waits for the result: Airflow retries the task.
         return AirflowException(str(error))
 
     def work(
-        self, table: PolicyTable, context: Context, known: AssessmentEntry | None
+        self, table: PolicyTable, context: Context, known: AssessmentEntry | None, lease: Lease
     ) -> RunResult:
         from delta_maintenance.policies.approval import ApprovedPlan
+        from delta_maintenance.policies.environment import RunEnvironment
         from delta_maintenance.policies.on_demand import run_operation
 
         self._table = table
@@ -124,8 +125,11 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
             last_runs=known.last_runs if known is not None else (),
             plan_only=self.plans,
             approved=ApprovedPlan.from_json(approved) if approved else None,
-            submit=submitter(context, task_key(self, context), self._submissions.append),
-            progress=LoggedProgress(self.log),
+            environment=RunEnvironment(
+                submit=submitter(context, task_key(self, context), self._submissions.append),
+                lease=lease,
+                progress=LoggedProgress(self.log),
+            ),
         )
 
     @property
@@ -168,12 +172,12 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
 
 
 class DeltaApprovalOperator(ApprovalOperator):
-    """Shows somebody the plan, and waits for a yes. Where nothing needs one, it goes on at once.
+    """Shows the plan and waits for its approval. Continues at once if no approval is needed.
 
-    Without an answer in time it is a no, and nothing is carried out. Where
+    Without an answer in time, the plan counts as rejected, and nothing is carried out. If
     `[delta_maintenance] separate_approver` is set, the person who triggered the run cannot approve.
 
-    :param plan: what the planning `DeltaManualOperator` returned. (templated)
+    :param plan: the return value of the planning `DeltaManualOperator`. (templated)
     """
 
     template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "plan")
@@ -192,7 +196,7 @@ class DeltaApprovalOperator(ApprovalOperator):
 
     def execute(self, context: Context) -> Any:
         if self.plan.get("only_planned") or not self.plan["needs_approval"]:
-            self.log.info("nothing of this plan needs an approval")
+            self.log.info("this plan needs no approval")
             return {"chosen_options": [self.APPROVE], "params_input": {}}
         operation = self.plan["operations"][0].partition(":")[0]
         self.subject = f"{operation} of {self.plan['uri']}"

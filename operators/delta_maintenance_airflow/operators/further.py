@@ -1,4 +1,4 @@
-"""Operators of operations that have no class in `operations`: made from their records."""
+"""Operators for operations without a class in `operations`, made from their records."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def class_name(operation: str) -> str:
 
 
 def operator_named(name: str) -> Operator | None:
-    """The operator of that name; None where no operation has one.
+    """The operator of that name; None if no operation has one.
 
-    An operation with a class in `operations` has no other.
+    An operation with a class in `operations` has no other operator.
     """
     written = {kind.operation for kind in vars(written_operators).values() if _is_operator(kind)}
     further = (record for record in operations() if record.name not in written)
@@ -74,7 +74,7 @@ def _init(record: AnyOperation, base: Operator) -> Callable[..., None]:
         for name, value in given.items():
             setattr(self, name, value)
 
-    # Airflow reads from the signature what must be given, and what may be mapped.
+    # Airflow reads the required and the mappable arguments from the signature.
     keyword, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
     parameters = [
         inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
@@ -84,5 +84,6 @@ def _init(record: AnyOperation, base: Operator) -> Callable[..., None]:
         ),
         inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
     ]
-    initialise.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    own = inspect.Signature(parameters)
+    initialise.__signature__ = own  # type: ignore[attr-defined]  # inspect.signature reads it
     return initialise

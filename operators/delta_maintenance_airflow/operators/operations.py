@@ -1,6 +1,6 @@
 """One operator for each operation.
 
-A class names its operation, its arguments and what a task's author has to know; what it does
+A class names its operation and its arguments, and documents them for authors of Dags. Its behaviour
 follows from the record of the operation.
 """
 
@@ -17,10 +17,9 @@ from delta_maintenance_airflow.operators.spark_base import DeltaJobOperator, Del
 class DeltaCheckpointOperator(DeltaSparkOperator):
     """Writes a checkpoint of a table's newest version, so that readers need not replay its log.
 
-    A checkpoint adds no version and deletes nothing. It is read back and compared before any
-    reader can see it, so a task that fails or is killed leaves the table as it was, and running it
-    twice does no harm. Where the version has a sound checkpoint already, the task says so and
-    succeeds.
+    A checkpoint adds no version and deletes nothing. It is read back and compared before any reader
+    can see it. A task that fails or is killed leaves the table unchanged, and running it twice does
+    no harm. If the version already has a valid checkpoint, the task reports that and succeeds.
 
     `status` is `written`, `already-there` or `nothing-to-do`. Takes the parameters of
     `DeltaSparkOperator`. `options` are fields of `CheckpointOptions`: `kind` (`auto`, `classic`,
@@ -32,13 +31,14 @@ class DeltaCheckpointOperator(DeltaSparkOperator):
 
 
 class DeltaLogCompactionOperator(DeltaSparkOperator):
-    """Puts the commits after the newest checkpoint into fewer files, for readers to read instead.
+    """Combines the commits after the newest checkpoint into fewer files, which readers read
+    instead.
 
     Adds no version and deletes nothing. Each compaction is read back and compared before any reader
     can see it; running the task twice, or two at a time, does no harm.
 
-    `status` is `written`, `already-there` or `nothing-to-do`. A task that finds a compaction which
-    does something else than its commits fails. Takes the parameters of `DeltaSparkOperator`.
+    `status` is `written`, `already-there` or `nothing-to-do`. The task fails if an existing
+    compaction differs in effect from its commits. Takes the parameters of `DeltaSparkOperator`.
     `options` are fields of `CompactLogOptions`: `commits_per_file`, `first_version`,
     `last_version`, `partial`, `auto_spark_bytes`.
     """
@@ -47,16 +47,16 @@ class DeltaLogCompactionOperator(DeltaSparkOperator):
 
 
 class DeltaLogCleanupOperator(DeltaReportingOperator):
-    """Cuts off the history of a table at the newest checkpoint that its log retention covers.
+    """Deletes the history of a table before the newest checkpoint outside its log retention.
 
-    That checkpoint is read before anything goes, the oldest commits go first, and every version
-    that is to stay opens whenever it stops. No data file is touched. A retention shorter than the
-    table's own, or than a day, is refused unless `allow_short_retention` and `no_other_writers` are
-    both given.
+    That checkpoint is read before any file is deleted, and the oldest commits are deleted first, so
+    that every remaining version can be opened at any time. No data file is touched. A retention
+    shorter than the table's own, or than a day, is refused unless both `allow_short_retention` and
+    `no_other_writers` are given.
 
     `status` is `cleaned` or `nothing-to-do`. A task that could not delete a file fails, with the
     status `partly` in XCom, and may be retried. Takes the parameters of `DeltaReportingOperator`;
-    the report names every file that goes. `options` are fields of `CleanLogOptions`:
+    the report lists every file to delete. `options` are fields of `CleanLogOptions`:
     `log_retention`, `allow_short_retention`, `no_other_writers`, `as_of`, `to_the_minute`.
     """
 
@@ -64,14 +64,15 @@ class DeltaLogCleanupOperator(DeltaReportingOperator):
 
 
 class DeltaVacuumOperator(DeltaReportingOperator, DeltaSparkOperator):
-    """Deletes data files, deletion vectors and change data files that nothing retained refers to.
+    """Deletes data files, deletion vectors and change data files that no retained version refers
+    to.
 
-    The log is read again before every few thousand deletions, so that others may write meanwhile. A
-    retention shorter than the table's own, or than a week, is refused unless
-    `allow_short_retention` and `no_other_writers` are both given; so are more than 1,000 files that
-    are more than half of all, without `allow_large_delete`. A task that is killed is continued by
-    the next one. With the engine `spark` a job lists the table, finds what is dead and deletes it
-    in parallel; it makes the plan, too.
+    The log is read again before every few thousand deletions, so that other writers may commit at
+    the same time. A retention shorter than the table's own, or than a week, is refused unless both
+    `allow_short_retention` and `no_other_writers` are given. Deleting more than 1,000 files that
+    are more than half of all files is refused without `allow_large_delete`. If a task is killed,
+    the next one continues. With the engine `spark`, a job plans the vacuum: it lists the table,
+    finds unreferenced files and deletes them in parallel.
 
     `status` is `vacuumed` or `nothing-to-do`. A task that could not delete a file fails, with the
     status `partly` in XCom, and may be retried. Takes the parameters of `DeltaReportingOperator`
@@ -87,11 +88,11 @@ class DeltaVacuumOperator(DeltaReportingOperator, DeltaSparkOperator):
 
 
 class DeltaFsckOperator(DeltaReportingOperator, DeltaSparkOperator):
-    """Holds commits, checkpoints, compactions, checksums and files of a table against each other.
+    """Compares commits, checkpoints, compactions, checksums and files of a table with each other.
 
-    Changes nothing unless a repair is asked for. A task that finds the table corrupt, and leaves it
-    so, fails at once; what was found is in XCom all the same. With the engine `spark` the job opens
-    the files of a `deep` examination.
+    Changes nothing unless a repair is requested. A task that finds the table corrupt, and does not
+    repair it, fails at once; its findings are in XCom. With the engine `spark`, the job opens the
+    files of a `deep` examination.
 
     `status` is `sound` or `warnings`. `num_corrupt` counts the findings of corruption. Takes the
     parameters of `DeltaReportingOperator` and of `DeltaSparkOperator`; the report has every
@@ -103,14 +104,48 @@ class DeltaFsckOperator(DeltaReportingOperator, DeltaSparkOperator):
     template_fields: Sequence[str] = (*DeltaSparkOperator.template_fields, "report_uri")
 
 
+class DeltaOptimizeOperator(DeltaMaintenanceOperator):
+    """Merges small data files, and rewrites files with many deleted rows.
+
+    No row changes: new files are read back from storage and compared before each commit. Other
+    writers may commit at the same time. The old files stay until a vacuum.
+
+    `status` is `rewritten` or `nothing-to-do`. A task fails with the status `conflict` if other
+    writers changed the sources of all its work, with `partly` if it ended early, and may then be
+    retried; with `failed` it is not retried. Takes the parameters of `DeltaMaintenanceOperator`.
+    `options` are fields of `OptimizeOptions`: `where`, `quiet_for`, `target_bytes`, `min_files`,
+    `deleted_percent`, `int96`, `other_codecs`, `full`, `max_bytes`, `max_files`, `max_duration`,
+    `proof`, `workers`, `other_writers`.
+    """
+
+    operation = "optimize"
+
+
+class DeltaPurgeOperator(DeltaMaintenanceOperator):
+    """Rewrites each data file that holds deleted rows, or values of dropped columns, without them.
+
+    No live row changes: new files are read back from storage and compared before each commit.
+    Older versions keep the old files until a vacuum deletes them.
+
+    `status` is `rewritten` or `nothing-to-do`. A task fails with the status `conflict` if other
+    writers changed the sources of all its work, with `partly` if it ended early, and may then be
+    retried; with `failed` it is not retried. Takes the parameters of `DeltaMaintenanceOperator`.
+    `options` are fields of `PurgeOptions`: `where`, `quiet_for`, `above_percent`,
+    `dropped_columns`, `max_bytes`, `max_files`, `max_duration`, `proof`, `workers`,
+    `other_writers`.
+    """
+
+    operation = "purge"
+
+
 class DeltaRowTrackingBackfillOperator(DeltaSparkOperator):
-    """Gives row IDs to every file of a table, some at a time, and enables row tracking.
+    """Assigns row IDs to every file of a table, in batches, and enables row tracking.
 
-    Others may write meanwhile. A task that ends anywhere is continued by the next one, and two at a
-    time do no harm. With the engine `spark` the job reads the footers of files whose statistics do
-    not tell their number of rows.
+    Other writers may commit at the same time. The next task continues an interrupted one, and two
+    concurrent tasks do no harm. With the engine `spark`, the job reads the footers of files whose
+    statistics do not state their number of rows.
 
-    `status` is `enabled` or `nothing-to-do`. A task that made some commits and could not go on
+    `status` is `enabled` or `nothing-to-do`. A task that made some commits and could not continue
     fails, with the status `incomplete` in XCom, and may be retried. Takes the parameters of
     `DeltaSparkOperator`. `options` are fields of `BackfillRowIdsOptions`: `files_per_commit`,
     `auto_spark_files`, `other_writers`, `operation_id`, `operation_since`, `checkpoint`,
@@ -121,16 +156,16 @@ class DeltaRowTrackingBackfillOperator(DeltaSparkOperator):
 
 
 class DeltaProtocolUpgradeOperator(DeltaMaintenanceOperator):
-    """Adds table features to the protocol of a table, in one commit, without losing an implied one.
+    """Adds table features to the protocol of a table in one commit, and keeps implied features.
 
-    Changes the protocol and nothing else: a feature that is added is supported, not active. The
-    plan says which clients are cut off; look at it with `plan_only` first.
+    Changes only the protocol: an added feature is supported, but not active. The plan lists the
+    clients that lose access; look at it with `plan_only` first.
 
     `status` is `committed`, `already-done` or `nothing-to-do`; a conflict fails the task, and may
     be retried. Takes the parameters of `DeltaMaintenanceOperator`, and:
 
-    :param features: what the table is to support, by the names of the protocol; what they require
-        comes along. (templated)
+    :param features: the features that the table should support, by their names in the protocol;
+        features that they require are added as well. (templated)
 
     `options` are fields of `UpgradeProtocolOptions`: `reader_version`, `writer_version`,
     `convert_draft`, `other_writers`, `operation_id`, `operation_since`.
@@ -147,14 +182,14 @@ class DeltaProtocolUpgradeOperator(DeltaMaintenanceOperator):
 class DeltaTablePropertiesOperator(DeltaMaintenanceOperator):
     """Sets and removes table properties in one commit, with the table features that they need.
 
-    Names and values are checked first. A property that activates a feature brings it with it; any
-    other one never touches the protocol.
+    Names and values are checked first. A property that activates a feature also adds the feature;
+    other properties never change the protocol.
 
     `status` is `committed`, `already-done` or `nothing-to-do`; a conflict fails the task, and may
     be retried. Takes the parameters of `DeltaMaintenanceOperator`, and:
 
     :param properties: the properties to set, with their values as text. (templated)
-    :param remove: the properties to remove; one that is not there is no error. (templated)
+    :param remove: the properties to remove; a missing one is no error. (templated)
 
     `options` are fields of `SetPropertiesOptions`: `other_writers`, `operation_id`,
     `operation_since`.
@@ -183,16 +218,17 @@ class DeltaTablePropertiesOperator(DeltaMaintenanceOperator):
 class DeltaAddConstraintOperator(DeltaJobOperator):
     """Adds a CHECK constraint, after a Spark job found that every row satisfies it.
 
-    The worker plans, and submits the job where the table lacks the constraint. Rows that others
-    append meanwhile are looked at too. A row of which the expression is false or null violates it.
+    The worker plans, and submits the job if the table lacks the constraint. Rows that others append
+    meanwhile are checked too. A row for which the expression is false or null violates it.
 
-    `status` is `committed`, `already-done` or `nothing-to-do`. Where rows violate the constraint,
+    `status` is `committed`, `already-done` or `nothing-to-do`. If rows violate the constraint,
     nothing is committed and the task fails at once, with the status `violated`, their number and
     the files with the most of them in XCom; a `conflict` fails it too, and may be retried. Takes
     the parameters of `DeltaJobOperator`, and:
 
     :param name: the name of the constraint, regardless of case. (templated)
-    :param expression: Spark SQL that must be true of every row, such as `quantity > 0`. (templated)
+    :param expression: Spark SQL that must be true for every row, such as `quantity > 0`.
+        (templated)
 
     `options` are fields of `AddConstraintOptions`: `other_writers`, `operation_id`,
     `operation_since`.
@@ -208,12 +244,12 @@ class DeltaAddConstraintOperator(DeltaJobOperator):
 
 
 class DeltaDropFeatureOperator(DeltaMaintenanceOperator):
-    """Switches a table feature off, takes its traces out of the table, and drops it.
+    """Disables a table feature, removes its traces from the table, and drops it.
 
-    Versions that used it are kept from clients that would misread them, or with `truncate_history`
-    cleaned away. That takes a second run once they are old enough: until then `status` is
-    `waiting`, and `ready_at` says from when on another run can drop the feature. Running it again
-    ends what an earlier run began.
+    Earlier versions that use it are protected from clients that would misread them, or with
+    `truncate_history` deleted from the log. That takes a second run once they are old enough: until
+    then `status` is `waiting`, and `ready_at` states from when on another run can drop the feature.
+    Another run completes an interrupted one.
 
     `status` is `dropped`, `waiting` or `nothing-to-do`. Takes the parameters of
     `DeltaMaintenanceOperator`, and:

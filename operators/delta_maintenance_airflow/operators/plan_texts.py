@@ -1,37 +1,41 @@
-"""Plans for people who approve them, in Markdown."""
+"""Plans as Markdown, for the people who approve them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from delta_maintenance.operations import core
+
 if TYPE_CHECKING:
     from delta_maintenance.policies.pending import PendingPlan
 
 _MOST = 8_000
-"""Characters of a text: it stands in Airflow's database."""
+"""The most characters of a text, which is stored in Airflow's database."""
 _LONGEST = 300
-"""Characters of one cell."""
+"""The most characters of one cell."""
+_TOLD = ("table", "reason")
+"""Facts that are shown above the others, or in the subject."""
+_SHOWN = 10
 
 
 def plans_text(plans: Sequence[PendingPlan]) -> str:
     """Several plans as one table."""
-    from delta_maintenance.operations.core.facts import count_text, size_text
-
-    tables = len({plan.name for plan in plans})
-    total = size_text(sum(plan.bytes for plan in plans))
+    number = core.count_text(len(plans), "plan")
+    tables = core.count_text(len({plan.name for plan in plans}), "table")
+    files = core.count_text(sum(plan.files for plan in plans), "file")
+    total = core.size_text(sum(plan.bytes for plan in plans))
     verb = "waits" if len(plans) == 1 else "wait"
     sentence = (
-        f"{count_text(len(plans), 'plan')} on {count_text(tables, 'table')} {verb} for approval; "
-        f"together they delete {count_text(sum(plan.files for plan in plans), 'file')} ({total}). "
-        "Choose plans below, and then what becomes of them. The others are asked about again."
+        f"{number} on {tables} {verb} for approval; together they delete {files} ({total}). "
+        "Choose plans below, and an answer for them. The other plans will be asked about again."
     )
     rows = [
         (
             plan.name,
             plan.operation,
             f"{plan.files:,}",
-            size_text(plan.bytes),
+            core.size_text(plan.bytes),
             f"{plan.share:.0%}" if plan.share is not None else "",
             f"{plan.due_since:%Y-%m-%d %H:%M} UTC",
             plan.reason,
@@ -44,15 +48,21 @@ def plans_text(plans: Sequence[PendingPlan]) -> str:
 
 def plan_text(operation: str, reason: str, plan: Mapping[str, Any] | None) -> str:
     """One plan: a sentence, and a table of its facts."""
-    from delta_maintenance.operations.core.facts import fact_lines, shown
-    from delta_maintenance.operations.core.registry import find
-
     if plan is None:
         return f"{operation}: {reason}"
-    record = find(operation)
-    facts = record.plan_facts(record.plan.from_json(plan))
-    rows = [(name, line) for name, value in shown(facts) for line in fact_lines(value)]
-    return _bounded(f"{operation}: {reason}\n\n", ("fact", "value"), rows)
+    record = core.find(operation)
+    read = record.plan.from_json(plan)
+    facts = ((n, v) for n, v in core.shown(record.plan_facts(read)) if n not in _TOLD)
+    rows = [(name, line) for name, value in facts for line in _first(value)]
+    sentences = "\n\n".join(filter(None, (f"{operation}: {reason}", read.reason)))
+    return _bounded(f"{sentences}\n\n", ("fact", "value"), rows)
+
+
+def _first(value: object) -> list[str]:
+    """The first lines of a fact, and the number of further lines."""
+    lines = core.fact_lines(value)
+    more = len(lines) - _SHOWN
+    return lines if more <= 0 else [*lines[:_SHOWN], f"and {more:,} more"]
 
 
 def _bounded(text: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -73,7 +83,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Other people's text as a code span, so that nothing of it is taken for Markdown or HTML."""
+    """Text of other people as a code span, so that no part of it is read as Markdown or HTML."""
     plain = " ".join(str(text).split()).replace("`", "'").replace("|", "¦")
     shortened = plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST - 1]}…"
     return f"`{shortened}`" if shortened else ""

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -13,6 +14,7 @@ from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance.errors import BusyError, DeltaMaintenanceError
 from delta_maintenance.operations import core
+from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.compat import (
     AirflowException,
     AirflowFailException,
@@ -21,9 +23,9 @@ from delta_maintenance_airflow.compat import (
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.policy import PolicyHook
 from delta_maintenance_airflow.lineage import TellsLineage, Told
+from delta_maintenance_airflow.links import HealthPageLink
 from delta_maintenance_airflow.outlets import tell_outlets
 from delta_maintenance_airflow.policy_work import PolicyWork, submitter
-from delta_maintenance_airflow.progress import LoggedProgress
 from delta_maintenance_airflow.settings import assessment_store, leases
 from delta_maintenance_airflow.template_values import as_flag
 from delta_maintenance_airflow.xcom import flat
@@ -33,28 +35,29 @@ if TYPE_CHECKING:
 
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
     from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.environment import Lease
     from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
     from delta_maintenance_airflow.spark.submission import SparkSubmission
 
 _log = logging.getLogger(__name__)
 _PAUSE = 15.0
-"""Seconds before another look at what failed and may be well again."""
+"""The pause in seconds before temporary failures are tried again."""
 _AT_ONCE = 8
-"""Tables that one task looks at together: nearly all of it is waiting for the store."""
+"""Tables that one task assesses concurrently; most of the time is spent waiting for the store."""
 
 
 class DeltaAssessOperator(BaseOperator):
-    """Looks what is due on tables of a policy, and keeps what it finds for the health page.
+    """Assesses tables of a policy, and stores the assessments for the health page.
 
-    Returns, of every table on which something is due or which cannot be looked at, `name`, `uri`,
-    `status`, `due` (the operations that a run begins or plans, in order), `waits` (those whose
-    plans wait for an approval), `problem`, and `last_run_at`, when its last run ended. A table that
-    is broken ends as one of these, and not as a failure of the task. Where
-    another look may help, for the store is down, there is one after all other tables.
+    Returns, for every table with operations that are due or with a failed assessment: `name`,
+    `uri`, `status`, `due` (the operations that a run begins or plans, in order), `waits` (those
+    whose plans wait for an approval), `problem`, and `last_run_at`, the end of its last run. A
+    damaged table appears in this list and does not fail the task. Temporary failures, such as an
+    unavailable store, are tried again after all other tables.
 
-    :param tables: what to look at: objects with `name` and `uri`. (templated)
-    :param policy: the file with the policy; by default the one that `[delta_maintenance] policy`
-        names in Airflow's configuration. (templated)
+    :param tables: the tables: objects with `name` and `uri`. (templated)
+    :param policy: the file with the policy; the default is `[delta_maintenance] policy` in
+        Airflow's configuration. (templated)
     """
 
     template_fields: Sequence[str] = ("tables", "policy")
@@ -80,7 +83,7 @@ class DeltaAssessOperator(BaseOperator):
                 if row.pop("retryable")
             ]
             if again:
-                self.log.info("%d tables are looked at once more", len(again))
+                self.log.info("%d tables are assessed once more", len(again))
                 time.sleep(_PAUSE)
                 found |= self._assess_all(work, store, again, link_to(context))
         return [
@@ -96,7 +99,7 @@ class DeltaAssessOperator(BaseOperator):
         tables: Sequence[Mapping[str, str]],
         link: str,
     ) -> dict[str, dict[str, Any]]:
-        """What is found of each table, by its address."""
+        """The result for each table, by its address."""
 
         def look(table: Mapping[str, str]) -> dict[str, Any]:
             assessment, known = _assessed(work, table, store, link)
@@ -119,23 +122,25 @@ class DeltaAssessOperator(BaseOperator):
 
 
 class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
-    """Does on one table what its policy says is due, in order, one operation after the other.
+    """Runs the operations that are due on one table by its policy, in order.
 
-    Whoever else works on the same table by a policy, in whichever Dag, has it first: then this task
-    is skipped. The result goes to XCom, small and flat, and to the health page; a table that cannot
-    be finished fails the task, which is retried where that may help. Two at a time do no harm.
+    While another task changes the same table, in any Dag, this task is skipped; a task that changes
+    nothing hinders no other. The result goes to XCom, small and flat, and to the health page. If a
+    table cannot be completed, the task fails, and is retried if that may help. Two concurrent tasks
+    do no harm.
 
-    The event of every asset in `outlets` carries `delta_version`, `status` and `operations`. None
-    of them may be the table's own asset where that has a watcher or wakes this very Dag.
+    The event of every asset in `outlets` has `delta_version`, `status` and `operations`. None of
+    these assets may be the table's own asset if that has a watcher or triggers this Dag.
 
-    :param table: the table: an object with `name` and `uri`; what else is in it is not looked at,
-        but for a `problem`, which fails the task. (templated)
-    :param policy: as of `DeltaAssessOperator`. (templated)
-    :param plan_only: only say what would be done. (templated)
-    :param approved: operations that somebody agreed to, of those that need it. (templated)
+    :param table: the table: an object with `name` and `uri`. A `problem` in it fails the task;
+        other keys are ignored. (templated)
+    :param policy: see `DeltaAssessOperator`. (templated)
+    :param plan_only: only report what would be done. (templated)
+    :param approved: the approved operations, of those that need an approval. (templated)
     """
 
     template_fields: Sequence[str] = ("table", "policy", "plan_only", "approved")
+    operator_extra_links = (HealthPageLink(),)
     ui_color = "#00add4"
 
     def __init__(
@@ -161,14 +166,14 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
         with retrying_only_what_may_pass():
             table = self.policy_work().table(self.table.get("name"), self.table.get("uri"))
             store = assessment_store()
+            lease = partial(leases(store).held, table.name, holder=holder(context))
             try:
-                with leases(store).held(table.name, holder=holder(context)):
-                    result = self.work(table, context, entry_of(store, table.name))
-                    store.save(
-                        result.after or result.before or _nothing(result),
-                        run=result,
-                        link=link_to(context),
-                    )
+                result = self.work(table, context, entry_of(store, table.name), lease)
+                store.save(
+                    result.after or result.before or _nothing(result),
+                    run=result,
+                    link=link_to(context),
+                )
             except BusyError as error:
                 facts = {"name": table.name, "uri": table.uri, "status": "busy", "problem": None}
                 context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=facts)
@@ -176,19 +181,20 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
         return self._ended(context, result)
 
     def policy_work(self) -> PolicyWork:
-        """Where its table stands."""
+        """The policy of the table."""
         return PolicyWork(self.policy)
 
     def busy(self, error: BusyError) -> Exception:
-        """What a table that somebody else is at work on means to this task."""
+        """The exception for a table on which another task works."""
         return AirflowSkipException(str(error))
 
     def work(
-        self, table: PolicyTable, context: Context, known: AssessmentEntry | None
+        self, table: PolicyTable, context: Context, known: AssessmentEntry | None, lease: Lease
     ) -> RunResult:
-        """Does it."""
+        """Runs the operations. `lease` keeps other tasks from changing the table meanwhile."""
         from delta_maintenance import clock
         from delta_maintenance.policies.approval import Approvals
+        from delta_maintenance.policies.environment import RunEnvironment
         from delta_maintenance.policies.pending import still_asked
         from delta_maintenance.policies.run import run
 
@@ -202,8 +208,11 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
                 operations=frozenset(self.approved), asked=asked, plans_on_spark=not plan_only
             ),
             plan_only=plan_only,
-            submit=submitter(context, task_key(self, context), self._submissions.append),
-            progress=LoggedProgress(self.log),
+            environment=RunEnvironment(
+                submit=submitter(context, task_key(self, context), self._submissions.append),
+                lease=lease,
+                progress=LoggedProgress(self.log),
+            ),
         )
 
     def on_kill(self) -> None:
@@ -211,7 +220,7 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
             submission.kill()
 
     def facts(self, result: RunResult) -> Mapping[str, Any]:
-        """What XCom has besides what every run has."""
+        """The facts in XCom besides those of every run."""
         return {}
 
     def lineage(self) -> Told | None:
@@ -224,11 +233,14 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
             self.log.info(
                 "%s: %s %s: %s", result.uri, outcome.operation, outcome.status, outcome.reason
             )
+        if not result.outcomes and result.before is not None:
+            for each in result.before.operations:
+                self.log.info("%s: %s %s: %s", result.uri, each.operation, each.status, each.reason)
         facts = flat(
             {
                 "name": result.name,
                 "uri": result.uri,
-                "status": result.status,
+                "status": "needs-approval" if result.waits_for_approval else result.status,
                 "operations": [f"{each.operation}: {each.status}" for each in result.outcomes],
                 "version": _version(result.after or result.before),
                 "problem": result.problem,
@@ -243,7 +255,7 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
             results=[each.result for each in done if each.result is not None],
         )
         if result.exit_status:
-            # Airflow takes what a task returns only where it succeeds.
+            # Airflow pushes the return value of a task only if it succeeds.
             context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=facts)
             kind = AirflowException if result.retryable else AirflowFailException
             raise kind(result.problem or f"{result.uri}: {result.status}")
@@ -258,28 +270,28 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
 
 
 def holder(context: Context) -> str:
-    """The name of a task for who waits for it; the same in every try of it."""
+    """The name of a task for processes that wait for it; the same in every try of it."""
     ti = context["ti"]
     mapped = f"[{ti.map_index}]" if _is_mapped(ti) else ""
     return f"{ti.dag_id}, run {ti.run_id}, task {ti.task_id}{mapped}"
 
 
 def task_key(task: BaseOperator, context: Context) -> list[Any]:
-    """What is the same in every try of a task, and another when it is cleared."""
+    """The same in every try of a task, and different after it is cleared."""
     ti = context["ti"]
     first_try = ti.max_tries - (task.retries or 0) + 1
     return [ti.dag_id, ti.run_id, ti.task_id, ti.map_index, first_try]
 
 
 def link_to(context: Context) -> str:
-    """The page of a task, below Airflow's address."""
+    """The page of a task, relative to Airflow's address."""
     ti = context["ti"]
     page = f"/dags/{ti.dag_id}/runs/{ti.run_id}/tasks/{ti.task_id}"
     return f"{page}/mapped/{ti.map_index}" if _is_mapped(ti) else page
 
 
 def entry_of(store: AssessmentStore, name: str) -> AssessmentEntry | None:
-    """What is remembered of a table; None where nothing is, or nothing that can be read."""
+    """The stored state of a table; None if there is none that can be read."""
     from delta_maintenance.policies.assessments import AssessmentEntry
 
     found = store.load(name)
@@ -293,7 +305,7 @@ def _is_mapped(ti: Any) -> bool:
 def _assessed(
     work: PolicyWork, told: Mapping[str, str], store: AssessmentStore, link: str
 ) -> tuple[Assessment, AssessmentEntry | None]:
-    """The assessment, which is kept, and what was kept before."""
+    """The assessment, which is saved, and the entry that was saved before."""
     known = entry_of(store, told.get("name") or told["uri"])
     assessment = _looked_at(work, told, known)
     store.save(assessment, link=link)
@@ -301,7 +313,7 @@ def _assessed(
 
 
 def _divided(assessment: Assessment, known: AssessmentEntry | None) -> tuple[list[str], list[str]]:
-    """What is due: the operations to begin or to plan, and those whose plans wait already."""
+    """The operations that are due: those to begin or to plan, and those whose plans wait."""
     from delta_maintenance.policies.pending import put_off_operations, still_asked
 
     pending, put_off = (known.pending, known.put_off) if known is not None else ((), ())
@@ -332,11 +344,11 @@ def _looked_at(
             previous=known.health if known is not None else None,
         )
     except (AirflowException, DeltaMaintenanceError) as error:
-        # Such as a connection that is not there: the other tables have theirs.
+        # For example a missing connection: other tables have other connections.
         problem = " ".join(str(error).split())
         retryable = isinstance(error, DeltaMaintenanceError) and error.retryable
     except Exception as error:
-        # A defect, or worse, with one table: the others go on.
+        # A defect that concerns one table: continue with the others.
         _log.exception("%s cannot be assessed", name)
         problem, retryable = f"{type(error).__name__}: {error}; see the log of the task", False
     return Assessment(
@@ -378,4 +390,7 @@ def _version(assessment: Assessment | None) -> int | None:
 
 def _told(assessment: Assessment) -> str:
     due = ", ".join(f"{each.operation} ({each.reason})" for each in assessment.due)
-    return f"{assessment.name}: {due or assessment.problem or assessment.status}"
+    if due or assessment.problem:
+        return f"{assessment.name}: {due or assessment.problem}"
+    why = "; ".join(f"{each.operation} {each.reason}" for each in assessment.operations)
+    return f"{assessment.name}: {assessment.status}: {why or 'its policy asks for nothing'}"

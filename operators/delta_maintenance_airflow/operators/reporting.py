@@ -10,13 +10,13 @@ from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 
 
 class DeltaReportingOperator(DeltaMaintenanceOperator):
-    """Writes every single file or finding to a report, before anything is changed.
+    """Writes all files or findings to a report, before anything is changed.
 
     Takes the parameters of `DeltaMaintenanceOperator`, and:
 
-    :param report_uri: the address of a new Parquet file outside the table. One that ends in `/` is
-        a folder, in which every try leaves a file of its own. XCom says which as `report_uri`.
-        (templated)
+    :param report_uri: the address of a new Parquet file outside the table. An address that ends in
+        `/` is a folder, in which every try writes a file of its own. XCom has the address of that
+        file as `report_uri`. (templated)
     """
 
     template_fields: Sequence[str] = (*DeltaMaintenanceOperator.template_fields, "report_uri")
@@ -34,10 +34,10 @@ class DeltaReportingOperator(DeltaMaintenanceOperator):
         return self._report
 
     def reported_at(self, address: str) -> None:
-        """Takes note of where a Spark job has reported; that of an earlier try, elsewhere."""
+        """Stores the address of the report of a Spark job; an earlier try may have another one."""
         self._report = address
 
     def reported(self, document: Any) -> str | None:
-        # Some documents say themselves whether there is a report.
+        # Some documents state whether there is a report.
         told: str | None = getattr(document, "report", self._report)
         return told

@@ -1,4 +1,4 @@
-"""Operators that choose tables of a policy: which to assess, and on which of them to work."""
+"""Operators that choose tables of a policy: those to assess, and those to work on."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 FOUND = "found"
-"""The XCom key of what was found: how many `tables` in how many `batches`, the `unlisted` patterns,
-and why the run was `skipped`, if it was."""
+"""The XCom key of the search: the number of `tables` and of `batches`, the `unlisted` patterns, and
+the reason why the run was `skipped`, if it was."""
 LEFT_OVER = "left_over"
 """The XCom key of the tables that wait for the next run."""
 _NAMED = 20
@@ -29,18 +29,17 @@ class DeltaFindTablesOperator(BaseOperator):
     """Finds the tables of a policy, and divides them into batches for `DeltaAssessOperator`.
 
     Returns the batches: lists of objects with `name` and `uri`. The tables that were assessed
-    longest ago, or never, come first. A pattern that cannot be listed fails alone: it is kept for
-    the health page, and named among the `unlisted` in the XCom `found`. Patterns whose store is
-    down are listed again after a pause.
+    longest ago, or never, come first. A pattern that cannot be listed fails alone: the failure is
+    stored for the health page, and is among the `unlisted` in the XCom `found`. If a store is
+    unavailable, its patterns are listed again after a pause.
 
-    :param policy: the file with the policy; by default the one that `[delta_maintenance] policy`
-        names in Airflow's configuration. (templated)
-    :param only: names or addresses of the tables that are wanted; all, if there are none.
-        (templated)
-    :param tables_per_batch: how many tables one task assesses, at least. Batches become larger
-        where Airflow would not map a task over so many.
-    :param work_tasks: tasks of the same Dag. While an earlier run of the Dag has one of them at
-        work, this run is skipped: two at a time would look at everything twice.
+    :param policy: the file with the policy; the default is `[delta_maintenance] policy` in
+        Airflow's configuration. (templated)
+    :param only: names or addresses of the requested tables; empty for all. (templated)
+    :param tables_per_batch: the least number of tables that one task assesses. Batches become
+        larger if Airflow would not map a task over so many.
+    :param work_tasks: tasks of the same Dag. While an earlier run of the Dag runs one of them, this
+        run is skipped, because both would assess the same tables.
     """
 
     template_fields: Sequence[str] = ("policy", "only")
@@ -91,7 +90,7 @@ class DeltaFindTablesOperator(BaseOperator):
         return batches
 
     def _is_another_at_work(self, ti: Any) -> bool:
-        # This run has none of these tasks at work yet.
+        # None of these tasks of this run has begun yet.
         count: int = ti.get_ti_count(
             dag_id=ti.dag_id, task_ids=list(self.work_tasks), states=list(_AT_WORK)
         )
@@ -101,14 +100,12 @@ class DeltaFindTablesOperator(BaseOperator):
 class DeltaSelectWorkOperator(BaseOperator):
     """Chooses the tables with work for `DeltaPolicyRunOperator`: those maintained longest ago.
 
-    Returns at most `most` of the tables on which something is due. Tables that could not be
-    assessed are not among them; nothing can be done there. The names of those that wait for the
-    next run, where they come first, are pushed to XCom as `left_over`: `{"tables": number,
-    "names": the first 20}`.
+    Returns at most `most` of the tables with operations that are due. Tables that could not be
+    assessed are left out. The names of the tables that wait for the next run, where they come
+    first, are pushed to XCom as `left_over`: `{"tables": number, "names": the first 20}`.
 
-    :param assessed: what the tasks of `DeltaAssessOperator` returned. (templated)
-    :param most: how many tables one run works on, at most; never more than Airflow maps a task
-        over.
+    :param assessed: the return values of the tasks of `DeltaAssessOperator`. (templated)
+    :param most: the most tables of one run; Airflow's limit for mapped tasks applies too.
     """
 
     template_fields: Sequence[str] = ("assessed",)
@@ -130,7 +127,7 @@ class DeltaSelectWorkOperator(BaseOperator):
         context["ti"].xcom_push(key=LEFT_OVER, value={"tables": len(left), "names": names})
         if left:
             self.log.warning(
-                "%d tables wait for the next run, for this one takes %d: %s%s",
+                "%d tables wait for the next run, because this one takes %d: %s%s",
                 len(left),
                 most,
                 ", ".join(names),
@@ -142,7 +139,7 @@ class DeltaSelectWorkOperator(BaseOperator):
 
 
 def oldest_first(tables: Iterable[Any], at: Callable[[Any], datetime | None]) -> list[Any]:
-    """In the order of an instant, those without one first. Equal ones keep their order."""
+    """Sorted by an instant, those without one first. Equal ones keep their order."""
     return sorted(tables, key=lambda table: at(table) or _NEVER)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from delta_maintenance_airflow.links import SparkUILink
+from delta_maintenance_airflow.links import HealthPageLink, ReportLink, SparkUILink
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 
@@ -21,20 +21,20 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
 
     Takes the parameters of `DeltaMaintenanceOperator`, and:
 
-    :param spark_conn_id: the connection to submit to; of the Apache Spark provider, which comes
-        with the extra `airflow-spark`. By default the one that the connection of the table names,
-        or `spark_default`. (templated)
-    :param spark_conf: Spark properties of the job; those that load code or hold secrets are
-        refused. (templated)
-    :param spark_code: how the library comes to the executors, as fields of
+    :param spark_conn_id: the connection to which jobs are submitted, of the Apache Spark provider,
+        which the extra `airflow-spark` installs. The default is the one that the connection of the
+        table names, or `spark_default`. (templated)
+    :param spark_conf: Spark properties of the job; properties that load code or contain secrets
+        are refused. (templated)
+    :param spark_code: how the executors get the library, as fields of
         `delta_maintenance.submission.specification.Code`: `application`, `py_files`, `archives`,
-        `python`, `image`. Without it a standalone cluster or YARN is sent the library as it is in
-        the worker. (templated)
-    :param report_folder: the address of a folder in which the job leaves its report, under a new
-        name each time; the worker reads it with the storage options of the table. Needed where the
-        driver runs on the cluster (deploy mode `cluster`), which also needs an identity of its own:
-        credentials of `delta_conn_id` stay in the worker. Otherwise a temporary file of the worker
-        does, which other workers do not see. (templated)
+        `python`, `image`. By default, the library of the worker is sent to a standalone cluster or
+        YARN. (templated)
+    :param report_folder: the address of a folder in which the job writes its report, under a new
+        name each time; the worker reads it with the storage options of the table. Required if the
+        driver runs on the cluster (deploy mode `cluster`). Such a driver also needs an identity of
+        its own, because credentials of `delta_conn_id` stay in the worker. Otherwise, the report is
+        a temporary file of the worker, which other workers do not see. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -45,7 +45,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         "report_folder",
     )
     template_fields_renderers = {"options": "json", "spark_conf": "json", "spark_code": "json"}
-    operator_extra_links = (SparkUILink(),)
+    operator_extra_links = (HealthPageLink(), ReportLink(), SparkUILink())
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         spark = self.record.spark
         assert spark is not None
         if getattr(options, "engine", None) == "spark" and (spark.plans_by_job or not plan_only):
-            # Not opened here: a table that asks for Spark may be more than the worker can hold.
+            # Not opened here: a table for Spark may exceed the memory of the worker.
             return self._submitted(options, plan_only=plan_only)
         prepared = self.planned(options)
         if prepared is None:
@@ -113,9 +113,9 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         plan_only: bool = False,
         settles: Callable[[Mapping[str, Any]], bool] = lambda _: True,
     ) -> dict[str, Any]:
-        """Runs the operation as a job, and gives the JSON of its Result, or of its Plan.
+        """Runs the operation as a job, and returns the JSON of its Result, or of its Plan.
 
-        `settles` says of the Result that an earlier try's job has left whether that will do.
+        `settles` decides whether the Result of an earlier try's job is sufficient.
         """
         asked = {"operation": self.operation, "plan_only": plan_only, **options}
         self._submission = SparkSubmission(
@@ -141,7 +141,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         return document
 
     def reported_at(self, address: str) -> None:
-        """Takes note of where the job has written the list that it was asked for."""
+        """Stores the address of the list that the job has written."""
 
     def on_kill(self) -> None:
         if self._submission is not None:
@@ -153,8 +153,8 @@ class DeltaSparkOperator(DeltaJobOperator):
 
     Takes the parameters of `DeltaJobOperator`, and:
 
-    :param engine: `local` works in the worker; `spark` submits a PySpark job, which plans and works
-        on its own; `auto` opens the table in the worker and submits a job for large work only.
+    :param engine: `local` works in the worker; `spark` submits a PySpark job, which also makes the
+        plan; `auto` opens the table in the worker and submits a job only for large work.
         (templated)
     """
 

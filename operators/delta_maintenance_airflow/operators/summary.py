@@ -1,4 +1,4 @@
-"""What a run over many tables came to."""
+"""The summary of a run over many tables."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SHOWN = 20
 
 
 class DeltaSummaryOperator(BaseOperator):
-    """Says what a run over the tables of a policy came to; fails if tables need somebody.
+    """Summarises a run over the tables of a policy; fails if tables need attention.
 
-    Returns `tables`, how many had work; `statuses`, how many of these ended how; `not_assessed`,
-    how many tables and patterns could not be looked at; `problems`, the first of what went wrong,
-    and `num_problems`, how many there are; `left_over`, how many tables wait for the next run; and
-    `text`.
+    Returns `tables`, the number of tables with work; `statuses`, the number of these by status;
+    `not_assessed`, the number of tables and patterns that could not be assessed; `problems`, the
+    first problems; `num_problems`, the number of problems; `left_over`, the number of tables that
+    wait for the next run; and `text`.
 
-    :param find_task: the task of `DeltaFindTablesOperator`; where it was skipped, so is this one.
+    :param find_task: the task of `DeltaFindTablesOperator`; if it was skipped, so is this one.
     :param assess_task: the mapped task of `DeltaAssessOperator`.
     :param select_task: the task of `DeltaSelectWorkOperator`.
     :param run_task: the mapped task of `DeltaPolicyRunOperator`.
@@ -64,7 +64,7 @@ class DeltaSummaryOperator(BaseOperator):
         )
         self.log.info("%s", told_of(summary))
         if summary["num_problems"]:
-            # Airflow takes what a task returns only where it succeeds.
+            # Airflow pushes the return value of a task only if it succeeds.
             ti.xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=summary)
             raise AirflowFailException(told_of(summary))
         return summary
@@ -75,7 +75,7 @@ def _one(ti: Any, task_id: str, key: str) -> Any:
 
 
 def _all(ti: Any, task_id: str) -> list[Any]:
-    """What the mapped tasks have left, failed ones included, by one request."""
+    """The values of the mapped tasks, including failed ones, by one request."""
     found = ti.xcom_pull(task_ids=[task_id], key=BaseXCom.XCOM_RETURN_KEY) or []
     return [each for each in found if each is not None]
 
@@ -87,12 +87,12 @@ def summarised(
     failures: Sequence[Mapping[str, Any]],
     left_over: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The summary of the tables with work, by name, and of what could not be looked at."""
+    """The summary of the tables with work, by name, and of those that could not be assessed."""
     statuses: dict[str, int] = {}
     problems = [f"{row['name']}: {row['problem']}" for row in failures]
     for row in work:
         outcome = outcomes.get(row["name"])
-        # A task that was skipped or killed has left nothing.
+        # A task that was skipped or killed has no value.
         status = outcome["status"] if outcome is not None else "not-finished"
         statuses[status] = statuses.get(status, 0) + 1
         if outcome is None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
+from delta_maintenance.moved_arguments import moved_arguments
 from delta_maintenance_airflow.compat import (
     AirflowFailException,
     AirflowSkipException,
@@ -23,41 +24,54 @@ if TYPE_CHECKING:
     from delta_maintenance.operations.watch import Wait, WaitCondition, WaitProgress
 
 
+class CommitConditions(TypedDict, total=False):
+    """The commits that count: those that meet all of these conditions."""
+
+    data_changes_only: bool | str
+    """Only commits that add or remove rows, and no maintenance."""
+    operations: Sequence[str] | str
+    """Only commits of these operations, such as `MERGE`."""
+    protocol_changes: bool | str
+    """Only commits that change the protocol."""
+    properties: Sequence[str] | str
+    """Only commits that change one of these table properties."""
+
+
+_CONDITIONS = tuple(CommitConditions.__annotations__)
+
+
 class DeltaCommitSensor(BaseSensorOperator):
-    """Waits until a table has a version, some new commits, or some that no checkpoint covers.
+    """Waits for a version, for new commits, or for commits that no checkpoint covers.
 
-    Give exactly one of `version`, `after_version` and `min_commits_since_checkpoint`. Commits after
-    a version can be told apart: by whether they change data, by their operation, by whether they
-    change the protocol or certain table properties; a commit counts where all of that is true.
+    Give exactly one of `version`, `after_version` and `min_commits_since_checkpoint`.
 
-    A poll is one listing that begins where the last one ended, and a small read where there is
-    something new; it never opens the table. (The first poke opens it once where properties are
-    waited for.)
+    A poll makes one listing, which starts where the last one ended, and reads the newest commit if
+    it is new. It does not open the table, except that the first poll does if `commits` names
+    properties.
 
-    What it returns (and pushes to XCom) is `{"table": ..., "version": newest version}`; with
-    `after_version` also `commits`, those that counted; with `min_commits_since_checkpoint` also
-    `checkpoint_version` (null without one) and `commits`.
+    The return value, which is pushed to XCom, is `{"table": ..., "version": newest version}`. With
+    `after_version` it also has `commits`, the number of commits that counted. With
+    `min_commits_since_checkpoint` it also has `checkpoint_version` (null without a checkpoint) and
+    `commits`.
 
-    A wrong address, credentials that are turned away or a log that cannot be read fail the task at
-    once, `soft_fail` or not: only waiting in vain is skipped by `soft_fail`. While a task is
-    deferred, a store that is down or throttles is asked again, less and less often.
+    A wrong address, rejected credentials or an unreadable log fail the task at once, even with
+    `soft_fail`, which applies to timeouts only. While the task is deferred, polls of a store that
+    is unavailable or throttles are repeated, with growing pauses.
 
     :param table_uri: the address of the table. (templated)
     :param version: wait until this version exists. (templated)
     :param after_version: wait for `min_commits` commits after this version; -1 is before the first.
         (templated)
-    :param min_commits: how many commits `after_version` waits for, by default one. (templated)
-    :param data_changes_only: count only commits with which rows came or went, and no maintenance.
+    :param min_commits: the number of commits that `after_version` waits for; one by default.
         (templated)
-    :param operations: count only commits of these operations, such as `MERGE`. (templated)
-    :param protocol_changes: count only commits that change the protocol. (templated)
-    :param properties: count only commits that change one of these table properties. (templated)
-    :param min_commits_since_checkpoint: wait until a reader has to replay so many commits on top of
-        the newest checkpoint; 0 does not wait. (templated)
-    :param delta_conn_id: the connection with the storage options of the table; None where the
-        worker's environment has all it takes. (templated)
-    :param deferrable: wait in the triggerer, where thousands of tables can be waited for at once.
-        By default what `[operators] default_deferrable` says.
+    :param commits: the commits that count for `after_version`, all by default; see
+        `CommitConditions`. (templated)
+    :param min_commits_since_checkpoint: wait until readers must replay this number of commits on
+        top of the newest checkpoint; 0 does not wait. (templated)
+    :param delta_conn_id: the connection with the storage options of the table; None if the
+        environment of the worker provides them. (templated)
+    :param deferrable: wait in the triggerer, which can wait for thousands of tables at once. The
+        default is `[operators] default_deferrable`.
     """
 
     template_fields: Sequence[str] = (
@@ -65,15 +79,13 @@ class DeltaCommitSensor(BaseSensorOperator):
         "version",
         "after_version",
         "min_commits",
-        "data_changes_only",
-        "operations",
-        "protocol_changes",
-        "properties",
+        "commits",
         "min_commits_since_checkpoint",
         "delta_conn_id",
     )
     ui_color = "#00add4"
 
+    @moved_arguments("commits", _CONDITIONS, lambda given, moved: {**(given or {}), **moved})
     def __init__(
         self,
         *,
@@ -81,10 +93,7 @@ class DeltaCommitSensor(BaseSensorOperator):
         version: int | str | None = None,
         after_version: int | str | None = None,
         min_commits: int | str = 1,
-        data_changes_only: bool | str = False,
-        operations: Sequence[str] | str = (),
-        protocol_changes: bool | str = False,
-        properties: Sequence[str] | str = (),
+        commits: CommitConditions | None = None,
         min_commits_since_checkpoint: int | str | None = None,
         delta_conn_id: str | None = None,
         deferrable: bool | None = None,
@@ -96,22 +105,23 @@ class DeltaCommitSensor(BaseSensorOperator):
             raise ValueError(
                 "give exactly one of version, after_version and min_commits_since_checkpoint"
             )
+        if unknown := sorted(set(commits or ()) - set(_CONDITIONS)):
+            raise ValueError(
+                f"commits has no {', '.join(unknown)}; its keys are {', '.join(_CONDITIONS)}"
+            )
         self.table_uri = table_uri
         self.version = version
         self.after_version = after_version
         self.min_commits = min_commits
-        self.data_changes_only = data_changes_only
-        self.operations = operations
-        self.protocol_changes = protocol_changes
-        self.properties = properties
+        self.commits = commits or {}
         self.min_commits_since_checkpoint = min_commits_since_checkpoint
         self.delta_conn_id = delta_conn_id
         self.deferrable = default_deferrable() if deferrable is None else deferrable
         self._wait: Wait | None = None
 
     def execute(self, context: Context) -> Any:
-        # Around the whole wait, not in `poke`: the base class takes an AirflowFailException from
-        # there for a wait in vain, and `soft_fail` would hide a broken table.
+        # Around the whole wait and not in `poke`: the base class treats an AirflowFailException
+        # from there as a timeout, and `soft_fail` would hide a broken table.
         with retrying_only_what_may_pass():
             if not self.deferrable:
                 return super().execute(context)
@@ -126,7 +136,7 @@ class DeltaCommitSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=seen.done, xcom_value=seen.found())
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Ends the wait by what the trigger found."""
+        """Ends the wait with the event of the trigger."""
         if event["status"] != "success":
             raise AirflowFailException(event["message"])
         found = {name: value for name, value in event.items() if name != "status"}
@@ -139,14 +149,14 @@ class DeltaCommitSensor(BaseSensorOperator):
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except AirflowSkipException as skip:
-            # `soft_fail` is for a wait in vain, not for a table that cannot be watched.
+            # `soft_fail` is for timeouts, not for a table that cannot be watched.
             if isinstance(skip.__cause__, AirflowFailException):
                 raise skip.__cause__ from None
             raise
 
     def _poll(self, condition: WaitCondition | None) -> WaitProgress:
-        """Looks once, in as many polls as it takes."""
-        # Loads numpy and pydantic, which the parsing of DAGs must not wait for.
+        """Polls until nothing is left to read."""
+        # Imported here because it loads NumPy and pydantic, which would slow down Dag parsing.
         from delta_maintenance.operations.watch import Wait
 
         if self._wait is None:
@@ -167,7 +177,8 @@ class DeltaCommitSensor(BaseSensorOperator):
         )
 
         after = as_number(self.after_version)
-        properties = as_names(self.properties)
+        commits = self.commits
+        properties = as_names(commits.get("properties", ()))
         known = {}
         if properties and after is not None:
             options = DeltaHook(self.delta_conn_id).options_for(self.table_uri)
@@ -179,9 +190,9 @@ class DeltaCommitSensor(BaseSensorOperator):
             after_version=after,
             min_commits=int(self.min_commits),
             commits=CommitFilter(
-                data_changes_only=as_flag(self.data_changes_only),
-                operations=as_names(self.operations),
-                protocol_changes=as_flag(self.protocol_changes),
+                data_changes_only=as_flag(commits.get("data_changes_only", False)),
+                operations=as_names(commits.get("operations", ())),
+                protocol_changes=as_flag(commits.get("protocol_changes", False)),
                 properties=properties,
             ),
             known_properties=known,
@@ -189,7 +200,7 @@ class DeltaCommitSensor(BaseSensorOperator):
         )
 
     def _defer(self, condition: WaitCondition) -> None:
-        # Loads what runs triggers, which the parsing of DAGs must not wait for.
+        # Imported here because it loads the code of triggers, which would slow down Dag parsing.
         from delta_maintenance_airflow.triggers.commit import DeltaCommitTrigger
 
         self.defer(

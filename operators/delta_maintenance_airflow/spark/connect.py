@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 class ConnectedJob:
     """One job through a connection of the type `spark_connect`.
 
-    The driver is this process: it goes with the task, and commits nothing afterwards.
+    The driver is this process, so it ends with the task and commits nothing afterwards.
     """
 
     def __init__(self, spark_conn_id: str) -> None:
@@ -25,7 +25,7 @@ class ConnectedJob:
         self._session: Any = None
 
     def run(self, spec: JobSpec) -> JobReport:
-        """Runs the job to its end. `AirflowFailException` where there is nothing to run it with."""
+        """Runs the job to its end. Raises `AirflowFailException` if PySpark is missing."""
         try:
             from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 
@@ -47,17 +47,17 @@ class ConnectedJob:
         except DeltaMaintenanceError:
             raise
         except Exception as error:
-            # Spark's own errors are long; the log has them whole, the task one line.
+            # Errors of Spark are long: the log has all of it, the task one line.
             _log.exception("the job failed on the server")
             return JobReport.of_error(error)
         finally:
             self._session = None
 
     def on_kill(self) -> None:
-        """Ends what runs on the server for this job."""
+        """Interrupts the work of this job on the server."""
         session = self._session
         if session is not None:
             try:
                 session.interruptAll()
             except Exception:
-                _log.warning("the server could not be told to end the job", exc_info=True)
+                _log.warning("the server could not be asked to end the job", exc_info=True)

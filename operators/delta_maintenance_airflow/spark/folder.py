@@ -1,7 +1,7 @@
 """The folder that all tries of a task share on a worker: files of their jobs, and a lock.
 
-A task that is killed with SIGKILL leaves its driver behind. The driver holds the lock of the
-folder as long as it lives, so the next try knows of it and lets it finish.
+A task that is killed with SIGKILL leaves its driver running. The driver holds the lock of the
+folder as long as it runs, so the next try detects it and waits for its end.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class JobFolder:
 
     @contextmanager
     def held(self) -> Iterator[int]:
-        """Waits until no driver of an earlier try is left; gives the descriptor of the lock.
+        """Waits until no driver of an earlier try is left; yields the descriptor of the lock.
 
-        A process that inherits the descriptor holds the lock too, for as long as it lives. The
-        folder goes with the block.
+        A process that inherits the descriptor also holds the lock, as long as it runs. The folder
+        is removed at the end of the block.
         """
         descriptor = self._lock()
         try:
@@ -51,11 +51,11 @@ class JobFolder:
             os.close(descriptor)
 
     def note_driver(self, process_group: int) -> None:
-        """Keeps in mind what to end should the task be killed while it waits for this driver."""
+        """Stores the process group to end if the task is killed while it waits for this driver."""
         (self.path / "driver").write_text(str(process_group))
 
     def kill(self) -> None:
-        """Ends a driver that is being waited for, and the waiting."""
+        """Ends the driver that this task waits for, and the waiting."""
         self._is_killed = True
         if not self._is_waiting:
             return
@@ -75,8 +75,8 @@ class JobFolder:
                 self._is_waiting = True
                 if waited % _SECONDS_BETWEEN_LINES == 0:
                     _log.info(
-                        "the driver that an earlier try of this task has started is still at work; "
-                        "waiting for it"
+                        "the driver of an earlier try of this task is still running; waiting for "
+                        "its end"
                     )
             os.close(descriptor)
             time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -95,9 +95,9 @@ class JobFolder:
 
 
 def end_group(process_group: int, reap: Callable[[], object] = lambda: None) -> None:
-    """Ends the processes of a group: first they are asked to, then made to.
+    """Ends the processes of a group: first with SIGTERM, then with SIGKILL.
 
-    `reap` collects a child of this process, which otherwise stays in its group when it is dead.
+    `reap` collects a child of this process, which would otherwise stay in the group as a zombie.
     """
     deadline = time.monotonic() + _SECONDS_TO_END
     with suppress(ProcessLookupError):
@@ -110,7 +110,7 @@ def end_group(process_group: int, reap: Callable[[], object] = lambda: None) -> 
 
 
 def _is_same(descriptor: int, path: Path) -> bool:
-    """Whether the file is still the one of that name, and not removed by whoever held it."""
+    """Whether the file is still the one of that name, and was not removed by its last holder."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False

@@ -19,10 +19,10 @@ _YARN_INTERFACE = re.compile(r"tracking URL: (https?://\S+)")
 
 
 class JobOutput:
-    """Sifts what `spark-submit` prints: lines for people come through, Spark's own are folded.
+    """Sorts the output of `spark-submit`: lines for people are logged, Spark's own are folded.
 
-    `on_interface` is called with the address of the application's user interface, once it is
-    known and whenever it changes.
+    `on_interface` is called with the address of the application's user interface when it becomes
+    known, and whenever it changes.
     """
 
     def __init__(self, on_interface: Callable[[str], None]) -> None:
@@ -31,7 +31,7 @@ class JobOutput:
         self._is_folded = False
 
     def sift(self, lines: Iterable[str]) -> Iterator[str]:
-        """The lines that are Spark's own, for whoever logs and reads those."""
+        """Logs the lines for people and yields those of Spark."""
         try:
             for line in lines:
                 text = line.strip()
@@ -61,7 +61,7 @@ class JobOutput:
             self._on_interface(address)
 
     def _fold(self, folded: bool) -> None:
-        """Airflow shows what is between these as one line, to be opened."""
+        """Airflow shows the lines between these markers as one line, which can be opened."""
         if folded is not self._is_folded:
             _log.info("::group::%s" if folded else "::endgroup::", *([_TITLE] if folded else []))
             self._is_folded = folded

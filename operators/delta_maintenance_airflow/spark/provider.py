@@ -1,4 +1,4 @@
-"""The parts of the Apache Spark provider that we use. Importing it requires the provider."""
+"""The parts of the Apache Spark provider in use. Importing this module requires the provider."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _HOOK_SETTINGS = inspect.signature(SparkSubmitHook.__init__).parameters
 
 
 class JobHook(SparkSubmitHook):
-    """The provider's hook, whose processes are ours to end, and whose lines are sifted first.
+    """The provider's hook with control over its process and its output.
 
-    :param output: gets every line that `spark-submit` prints.
+    :param output: receives every line that `spark-submit` prints.
     :param process: further arguments of `subprocess.Popen`.
     :param on_start: called with the process group, once there is a first line.
     """
@@ -39,10 +39,10 @@ class JobHook(SparkSubmitHook):
 
     def submit(self, application: str = "", **more: Any) -> str | None:
         try:
-            # In a group of its own, so that the driver ends with it, and not by accident with us.
+            # In a process group of its own, so that the whole driver can be ended.
             return super().submit(application, start_new_session=True, **{**self._process, **more})
         finally:
-            # The provider reads to the end of it, and leaves it open.
+            # The provider reads the output to its end, and does not close it.
             if self._submit_sp is not None and self._submit_sp.stdout is not None:
                 self._submit_sp.stdout.close()
 
@@ -63,7 +63,7 @@ class JobHook(SparkSubmitHook):
 
 
 def can_be_followed(hook: SparkSubmitHook) -> bool:
-    """Whether the provider can follow a driver on the cluster by its id, in any later process."""
+    """Whether the provider can follow a driver on the cluster by its ID, in any later process."""
     connection = hook._connection
     if not HAS_TASK_STATE or connection["deploy_mode"] != "cluster":
         return False
@@ -77,9 +77,9 @@ def can_be_followed(hook: SparkSubmitHook) -> bool:
 
 
 class FollowedJob(SparkSubmitOperator):
-    """Submits a job to a cluster and follows it there; a later try of the task takes it up again.
+    """Submits a job to a cluster and follows it there; a later try of the task continues that.
 
-    What is noted of it is noted under `key`, so that a task that was cleared finds nothing.
+    Its state is stored under `key`, so that a cleared task does not find it.
     """
 
     def __init__(self, *, key: str, settings: Mapping[str, Any], **arguments: Any) -> None:
@@ -89,7 +89,7 @@ class FollowedJob(SparkSubmitOperator):
         self._K8S_DRIVER_STATUS_KEY = f"k8s_driver_status_{key}"
 
     def forget(self, context: Any) -> None:
-        """Lets the next try submit anew."""
+        """Deletes the state, so that the next try submits a new job."""
         store = context.get("task_state_store")
         if store is not None:
             store.delete(self.external_id_key)

@@ -1,7 +1,7 @@
 """Runs an operation as a Spark job, through a connection of the Apache Spark provider.
 
-The provider starts `spark-submit` and ends it; what the job is told and what it answers is
-`delta_maintenance.submission`. A connection to Spark Connect takes the job into this process.
+The provider starts `spark-submit` and ends it; `delta_maintenance.submission` has the specification
+and the report of the job. With a connection to Spark Connect, the job runs in this process.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from delta_maintenance_airflow.hooks.delta import DeltaHook
 
 _log = logging.getLogger(__name__)
+_STATUS = re.compile(r"Error code is: (-?\d+)")
+"""The exit status of `spark-submit` in the error of the provider."""
 
 
 class _Killable(Protocol):
@@ -41,12 +45,13 @@ class _Killable(Protocol):
 
 
 class SparkSubmission:
-    """One run of a Spark job, or what an earlier try of the task has left of it.
+    """One run of a Spark job, or the continuation of one that an earlier try of the task started.
 
-    Credentials never stand in the job's arguments, which the process list and Airflow's log show:
-    a driver in the worker reads them from a private file, a driver on the cluster has its own.
+    The arguments of a job, which the process list and Airflow's log show, never contain
+    credentials: a driver in the worker reads them from a private file, and a driver on the cluster
+    has its own.
 
-    `key` is the same in every try of a task, and another one when it is cleared.
+    `key` is the same in every try of a task, and different after the task is cleared.
     """
 
     def __init__(
@@ -70,7 +75,7 @@ class SparkSubmission:
         self._running: _Killable | None = None
         self._folder = JobFolder(key)
         self.report_uri: str | None = None
-        """The list that the job has written, where it was asked for one."""
+        """The address of the list that the job has written, if one was requested."""
 
     def run(
         self,
@@ -85,20 +90,20 @@ class SparkSubmission:
     ) -> dict[str, Any]:
         """Runs the job to its end and returns the JSON of its Result, or of its Plan.
 
-        `version`, `report_uri` and `plan_only` are as of `JobSpec`. Where an earlier try has left
-        a driver at work, that is waited for; where one has left a Result, and `settles` says that
-        there is nothing more to do, no job is submitted.
-        Raises the error that the job reports; `AirflowFailException` where it cannot be submitted
-        like this; `AirflowException`, for Airflow to retry, where it ended without a report.
+        `version`, `report_uri` and `plan_only` are those of `JobSpec`. If the driver of an earlier
+        try is still running, this waits for it. If an earlier try left a Result, and `settles`
+        accepts it, no job is submitted. Raises the error that the job reports;
+        `AirflowFailException` if it cannot be submitted like this; and `AirflowException`, for
+        Airflow to retry, if it ended without a report.
         """
-        # These load pydantic, which the parsing of DAGs must not wait for.
+        # Imported here because they load pydantic, which would slow down Dag parsing.
         from delta_maintenance.submission.configuration import checked_conf
         from delta_maintenance.submission.job_spec import JobSpec
         from delta_maintenance.submission.specification import Code
 
         conf = checked_conf(self._spark_conf or {})
         code = Code.from_json(dict(self._spark_code or {}))
-        # The provider takes an unknown connection for YARN; better to fail here, by its name.
+        # The provider would use YARN for an unknown connection: fail here and name it.
         connection = BaseHook.get_connection(self._spark_conn_id)
         on_cluster = connection.extra_dejson.get("deploy-mode") == "cluster"
         spec = JobSpec.from_json(
@@ -118,19 +123,19 @@ class SparkSubmission:
             return self._run_connected(spec, conf)
         if on_cluster and not self._report_folder:
             raise AirflowFailException(
-                "a driver on the cluster cannot leave its report in this worker: give report_folder"
+                "a driver on the cluster cannot write its report in this worker: give report_folder"
             )
         with self._folder.held() as lock:
             reports = _Reports(self._report_store(), self._key)
             for report in reports.unread():
-                # A plan is made anew: what it was about may have changed meanwhile.
+                # A plan is made again, because the table may have changed meanwhile.
                 if report.status == "done" and not plan_only and settles(report.result or {}):
-                    _log.info("an earlier try of this task has done it")
+                    _log.info("an earlier try of this task has already done the work")
                     return self._settled(report)
             return self._settled(self._submitted(spec, conf, code, reports, lock, on_cluster))
 
     def kill(self) -> None:
-        """Ends the job; may come at any moment, from a signal handler."""
+        """Ends the job; may be called at any time, from a signal handler."""
         if self._running is not None:
             self._running.on_kill()
         else:
@@ -179,19 +184,17 @@ class SparkSubmission:
             if followed is None:
                 hook.on_kill()
         except BaseException:
-            # A timeout, or an order to end.
+            # A timeout, or a request to end.
             self.kill()
             raise
         finally:
-            # Over: from here on a kill has nothing to end.
+            # The process has ended: from here on there is nothing to kill.
             self._running = None
         report = next(reports.unread(), None)
         if followed is not None and (report is not None or failure is None):
             followed.forget(self._context)
         if report is None:
-            raise AirflowException(
-                str(failure) if failure else "the Spark job ended well, but without a report"
-            ) from failure
+            raise AirflowException(_without_report(failure)) from failure
         return report
 
     def _settings(
@@ -208,13 +211,13 @@ class SparkSubmission:
         from delta_maintenance_airflow.spark.output import JobOutput
 
         if on_cluster:
-            # No file of this worker is on the cluster; what goes there holds no credentials.
+            # Files of this worker are not on the cluster; what is sent has no credentials.
             told = ["--spec", json.dumps(spec.to_json())]
         else:
             told = ["--spec", spec.write(self._folder.path / f"{clock.new_id()}.spec")]
             told.append("--discard-spec")
         environment = driver_environment(os.environ)
-        # The Spark of this Python comes last: one that the worker has otherwise comes first.
+        # The installed PySpark comes last: another Spark of the worker takes precedence.
         environment["PATH"] = os.pathsep.join(
             [os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)]
         )
@@ -223,7 +226,7 @@ class SparkSubmission:
             "output": JobOutput(self._show_interface),
             "process": {
                 "env": environment,
-                # What Airflow hands a task there is not for its children.
+                # Variables that Airflow sets for a task are not for its children.
                 "stdin": subprocess.DEVNULL,
                 "pass_fds": (lock,),
             },
@@ -237,11 +240,11 @@ class SparkSubmission:
         }
 
     def _py_files(self, code: Code, on_cluster: bool) -> tuple[str, ...]:
-        """What was named; else this very library, so that executors run what the driver runs."""
+        """The named files; by default this library, so that executors run the driver's code."""
         if code.py_files or code.archives or code.image or code.python:
             return code.py_files
         host = BaseHook.get_connection(self._spark_conn_id).host or ""
-        # Kubernetes takes files of the worker only by way of a store, which has to be set up.
+        # Kubernetes accepts files of the worker only through a store, which must be configured.
         if host.startswith("local") or (host.startswith("k8s") and on_cluster):
             return ()
         from delta_maintenance.submission.library import library_zip
@@ -274,15 +277,15 @@ class SparkSubmission:
         return open_store(self._report_folder, self._delta_hook.options_for(self._report_folder))
 
     def _show_interface(self, address: str) -> None:
-        # While it runs; Airflow asks the link itself when the task has ended.
+        # While the job runs; Airflow calls the link itself when the task has ended.
         try:
             self._context["ti"].xcom_push(key=SparkUILink().xcom_key, value=address)
         except Exception:
-            _log.warning("the link to the Spark UI could not be kept", exc_info=True)
+            _log.warning("the link to the Spark UI could not be stored", exc_info=True)
 
 
 class _Reports:
-    """The reports that the tries of one task have left, each under a name of its own."""
+    """The reports of the tries of one task, each under a name of its own."""
 
     def __init__(self, store: Store, key: str) -> None:
         self._store = store
@@ -290,11 +293,11 @@ class _Reports:
         self._read: set[str] = set()
 
     def new_address(self, folder: str) -> str:
-        """Where a new job shall report."""
+        """The address for the report of a new job."""
         return str(Address.parse(folder).join(f"{self._key}.{clock.new_id()}.json"))
 
     def unread(self) -> Iterator[JobReport]:
-        """Those that were not there when it was last asked, the newest first."""
+        """The reports that are new since the last call, the newest first."""
         from delta_maintenance.submission.job_report import JobReport
 
         listed = []
@@ -320,8 +323,29 @@ def _provider() -> Any:
     return spark_provider
 
 
+def _without_report(failure: Exception | None) -> str:
+    """Why a job left no report. The first line is for people; that of the provider follows."""
+    if failure is None:
+        return "the Spark job succeeded, but without a report"
+    found = _STATUS.search(str(failure))
+    status = int(found[1]) if found is not None else 0
+    killed = -status if status < 0 else status - 128
+    if killed == signal.SIGKILL:
+        first = (
+            "the Spark driver was killed (SIGKILL), perhaps because the worker ran out of memory: "
+            "give the worker more, or lower spark.driver.memory in spark_conf; another try is safe"
+        )
+    elif killed == signal.SIGTERM:
+        first = "the Spark driver was terminated (SIGTERM) before its end; another try is safe"
+    elif found is not None:
+        first = f"the Spark job ended with exit status {status} and without a report"
+    else:
+        return str(failure)
+    return f"{first}\n{failure}"
+
+
 def _warn_of_mixed_versions() -> None:
-    """`pyspark` and `pyspark-client` own the same files, of which the last installed are there."""
+    """`pyspark` and `pyspark-client` contain the same files; the last one installed wins."""
     versions = {}
     for name in ("pyspark", "pyspark-client"):
         with suppress(PackageNotFoundError):

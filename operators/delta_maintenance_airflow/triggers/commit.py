@@ -18,15 +18,15 @@ from delta_maintenance_airflow.triggers.polling import CATCH_UP, Pace, TablePoll
 class DeltaCommitTrigger(BaseTrigger):
     """Polls the log of one table until a condition holds, then fires once.
 
-    The event is `{"status": "success", "table", "version", ...}`, or `{"status": "error",
-    "message", ...}` where waiting is in vain: there is no table (any more), the store turns the
-    credentials away, the request is wrong. A store that is down or throttles is asked again, less
-    and less often.
+    The event is `{"status": "success", "table", "version", ...}`. It is `{"status": "error",
+    "message", ...}` if the condition cannot become true: there is no table, or no longer one, the
+    store rejects the credentials, or the request is wrong. Polls of a store that is unavailable or
+    throttles are repeated, with growing pauses.
 
     :param table_uri: the address of the table.
-    :param condition: what is waited for: `operations.watch.WaitCondition` as JSON.
+    :param condition: the condition: `operations.watch.WaitCondition` as JSON.
     :param delta_conn_id: the connection with the storage options of the table.
-    :param poll_interval: seconds from one poll to the next.
+    :param poll_interval: seconds between two polls.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class DeltaCommitTrigger(BaseTrigger):
         delta_conn_id: str | None = None,
         poll_interval: float = 60.0,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        # Airflow keeps it in its database, which is no place for an address with credentials.
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped
+        # Airflow stores it in its database, which must not contain an address with credentials.
         Address.parse(table_uri)
         self.table_uri = table_uri
         self.condition = dict(condition)
@@ -61,12 +61,12 @@ class DeltaCommitTrigger(BaseTrigger):
             payload = await self._waited()
         except (DeltaMaintenanceError, AirflowException) as error:
             payload = {"status": "error", "error": type(error).__name__, "message": str(error)}
-        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # untyped
 
     async def _waited(self) -> dict[str, Any]:
         polls = TablePolls(DeltaHook(self.delta_conn_id), self.table_uri)
         store = await polls.open()
-        # Loaded by now, in a thread: no event loop may wait for it.
+        # Already imported by a thread: importing it would block the event loop.
         from delta_maintenance.operations.watch import Wait, WaitCondition
 
         wait = Wait(store, WaitCondition.from_json(self.condition))

@@ -21,40 +21,40 @@ from delta_maintenance_airflow.triggers.table_stream import News, TableStream
 
 
 class DeltaCommitEventTrigger(BaseEventTrigger):
-    """Wakes Dags when rows of a table came or went. For an `AssetWatcher`.
+    """Triggers Dags when rows of a table were added or removed. For an `AssetWatcher`.
 
-    Commits of maintenance never wake anybody: neither OPTIMIZE, VACUUM and the like, whoever runs
-    them, nor changes of properties or of the protocol, nor what this package commits. The payload
+    Maintenance commits never trigger a Dag: neither OPTIMIZE, VACUUM and similar ones of any
+    engine, nor changes of properties or of the protocol, nor commits of this package. The payload
     of the event is `{"status": "changed", "table", "from_version", "to_version"}`: all commits
-    after the one up to the other.
+    after the first version up to the second.
 
-    With Airflow 3.3 the watcher remembers in the state of its asset how far it is. After a restart
-    it goes on there: no commit is missed, and an event is repeated only if the triggerer died
-    within seconds of it. It begins at the version that the table has when it is first watched.
-    Before 3.3 it begins there at every start.
+    With Airflow 3.3 the watcher stores its position in the state of its asset. After a restart it
+    continues there: no commit is missed, and an event is repeated only if the triggerer died within
+    seconds of it. The first time, it begins at the newest version of the table. Before 3.3 it does
+    so at every start.
 
-    A table that is gone, credentials that are turned away and a wrong address are told once, as
-    `{"status": "error", "table", "error", "message"}`, so that the run they start can fail with the
-    message. The watcher goes on, and notices when it is mended. A store that is down or throttles
-    is asked again, less and less often.
+    A missing table, rejected credentials and a wrong address are reported once, as
+    `{"status": "error", "table", "error", "message"}`, so that the triggered run can fail with the
+    message. The watcher continues, and notices when the problem is solved. Polls of a store that is
+    unavailable or throttles are repeated, with growing pauses.
 
     All watchers of a table with the same connection, or policy, and interval share one poll loop.
 
     :param table_uri: the address of the table.
-    :param delta_conn_id: the connection with the storage options of the table; None where the
-        triggerer's environment has all it takes.
-    :param policy: instead of a connection, the file of a policy whose `storage` says how the table
-        is reached. The triggerer reads it whenever it opens the table.
-    :param poll_interval: seconds from one poll to the next.
-    :param min_commits: how many such commits an event waits for.
-    :param operations: count only these operations, such as `MERGE`; all others wake nobody.
-    :param after_version: where to begin where nothing is remembered, instead of at the newest
-        version; -1 is before the first.
+    :param delta_conn_id: the connection with the storage options of the table; None if the
+        environment of the triggerer provides them.
+    :param policy: instead of a connection, the file of a policy whose `storage` specifies the
+        access to the table. The triggerer reads it whenever it opens the table.
+    :param poll_interval: seconds between two polls.
+    :param min_commits: the number of such commits that an event waits for.
+    :param operations: count only these operations, such as `MERGE`; others trigger no Dag.
+    :param after_version: the version at which to begin if no position is stored, instead of the
+        newest one; -1 is before the first.
     """
 
     settling_seconds: ClassVar[float] = 5.0
-    """How long an event may take to reach the database. What is remembered sooner could outlive an
-    event that was lost with its triggerer."""
+    """The time for which an event may take to reach the database. A position that is stored sooner
+    could outlive an event that was lost with its triggerer."""
 
     def __init__(
         self,
@@ -67,25 +67,25 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
         after_version: int | None = None,
         policy: str | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped
         if policy is not None and delta_conn_id is not None:
             raise ValueError("give delta_conn_id or policy, which names the connection itself")
         if poll_interval <= 0 or min_commits < 1:
             raise ValueError("poll_interval must be above 0 and min_commits 1 or more")
-        # Airflow keeps it in its database, which is no place for an address with credentials.
+        # Airflow stores it in its database, which must not contain an address with credentials.
         Address.parse(table_uri)
         self.table_uri = table_uri
         self.delta_conn_id = delta_conn_id
         self.poll_interval = float(poll_interval)
         self.min_commits = min_commits
-        # Airflow tells watchers apart by their arguments: the same ones must look the same.
+        # Airflow distinguishes watchers by their arguments, so equal ones must be normalised.
         self.operations = sorted({name.upper() for name in operations})
         self.after_version = after_version
         self.policy = policy
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        # Airflow's database holds these, so that they name where the options stand and never hold
-        # any. Without a policy they are what they were: another argument makes another watcher.
+        # Airflow's database stores these arguments, so they name the policy and contain no options.
+        # Without a policy they are as in earlier versions: other arguments make another watcher.
         named = {} if self.policy is None else {"policy": self.policy}
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
@@ -116,7 +116,7 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
                 yield news
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        # Before 3.3 nothing is shared.
+        # Streams are shared since Airflow 3.3.
         async with (
             aclosing(self.open_shared_stream(self.serialize()[1])) as all_news,
             aclosing(self.filter_shared_stream(all_news)) as events,
@@ -142,11 +142,11 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
             if seen is None:
                 continue
             if seen.event is not None:
-                yield TriggerEvent(seen.event)  # type: ignore[no-untyped-call]
+                yield TriggerEvent(seen.event)  # type: ignore[no-untyped-call]  # untyped
                 await asyncio.sleep(self.settling_seconds)
             await cursor.save(seen.position)
 
     def _cursor_name(self) -> str:
-        """The same for the same watcher: an asset may have several."""
+        """The same for equal watchers: an asset may have several."""
         told_apart = json.dumps([self.table_uri, self.operations, self.min_commits])
         return f"delta_commits_{hashlib.sha256(told_apart.encode()).hexdigest()[:16]}"

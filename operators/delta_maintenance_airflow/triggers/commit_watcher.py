@@ -1,4 +1,4 @@
-"""What the watcher of one table makes of its polls: events, and the position to remember."""
+"""The events and positions that follow from the polls of the watcher of one table."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Seen:
     """The outcome of one poll."""
 
     position: Position
-    """What to remember; if there is an event, only once that is certain to be kept."""
+    """The position to store; if there is an event, only once that is certain to be stored."""
     event: dict[str, Any] | None = None
-    """What to tell: `status`, `table`, and the versions or the error."""
+    """The payload of the event: `status`, `table`, and the versions or the error."""
 
 
 class CommitWatcher:
-    """Counts the commits of one table that change data, and decides when to tell of them."""
+    """Counts the commits of one table that change data, and decides when to send an event."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class CommitWatcher:
         self._count: CommitCount | None = None
 
     async def take(self, news: News) -> Seen | None:
-        """Takes in what a poll shows. None if nothing changed that has to be remembered."""
+        """Processes the result of a poll. Returns None if there is nothing to store."""
         trouble = news.trouble
         if trouble is None:
             count = self._counting(news.version)
             try:
-                # Without a new version there is nothing to ask the store for.
+                # Without a new version, no request is necessary.
                 if news.version > count.version:
                     await news.stream.count(count, newest=news.version, enough=self._min_commits)
             except StorageError as error:
@@ -72,14 +72,14 @@ class CommitWatcher:
         )
 
     def _counting(self, newest: int) -> CommitCount:
-        # Loaded by now, by whoever opened the table.
+        # Already imported by the thread that opened the table.
         from delta_maintenance.operations.watch import CommitCount, CommitFilter
 
         if self._position is None:
             self._position = Position(version=newest, told=newest)
         if self._count is None or newest < self._position.version:
             if newest < self._position.version:
-                # Another table took the place of the one that was known: all of it is new.
+                # Another table replaced the known one: all its commits are new.
                 self._position = Position(version=-1, told=-1)
             accepts = CommitFilter(data_changes_only=True, operations=self._operations)
             self._count = CommitCount(

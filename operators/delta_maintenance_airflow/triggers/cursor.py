@@ -14,20 +14,20 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a watcher stands in the log of its table."""
+    """The position of a watcher in the log of its table."""
 
     version: int
-    """Commits up to this one are taken into account."""
+    """The newest commit that was processed."""
     told: int
     """The version of the last event."""
     counted: int = 0
-    """Commits since then that count."""
+    """The number of commits since then that count."""
     trouble: str | None = None
-    """The error that was told of and has not passed."""
+    """The error that was reported and still persists."""
 
 
 class Cursor:
-    """The position of one watcher, in the state of the assets that it is for, under its name."""
+    """The position of one watcher, in the state of its assets, under its name."""
 
     def __init__(self, states: Sequence[Any], name: str) -> None:
         self._states = states
@@ -35,7 +35,7 @@ class Cursor:
         self._saved: Position | None = None
 
     async def load(self) -> Position | None:
-        """The position that was saved last; the oldest one where assets differ."""
+        """The position that was saved last; the oldest one if assets differ."""
         found = [_position(await state.aget(self._name)) for state in self._states]
         self._saved = min(
             (position for position in found if position is not None),
@@ -45,13 +45,13 @@ class Cursor:
         return self._saved
 
     async def save(self, position: Position) -> None:
-        """Keeps the position. A failure is logged: the worst of it is an event told twice."""
+        """Saves the position. A failure is logged: at worst, an event is sent twice."""
         if position == self._saved:
             return
         try:
             for state in self._states:
                 await state.aset(self._name, asdict(position))
-        # Whatever the state is kept in, none of its errors is worth a missed commit.
+        # No error of the state store is worth a missed commit.
         except Exception as error:
             _log.warning("the position of a watcher could not be saved: %s", error)
         else:
@@ -59,10 +59,10 @@ class Cursor:
 
 
 class CursorBoard:
-    """The positions of many watchers, in the state of the assets that they are for.
+    """The positions of many watchers, in the state of their assets.
 
-    They are kept in a fixed number of values, so that one write remembers many tables, and each
-    value stays below the 64 KiB that Airflow accepts up to about 12,000 tables.
+    They are stored in a fixed number of values, so that one write stores many positions, and each
+    value is smaller than the 64 KiB that Airflow accepts, up to about 12,000 tables.
     """
 
     PARTS = 16
@@ -81,7 +81,7 @@ class CursorBoard:
         self._waiting: dict[str, tuple[float, Position]] = {}
 
     async def load(self) -> None:
-        """Reads all positions; of assets that differ, the oldest position counts."""
+        """Reads all positions; if assets differ, the oldest position counts."""
         for part in range(self.PARTS):
             for state in self._states:
                 value = await state.aget(self._key(part))
@@ -96,16 +96,16 @@ class CursorBoard:
         return _row_position(self._parts[part].get(key))
 
     def put(self, table_uri: str, position: Position, *, after: float = 0.0) -> None:
-        """Has a position written with the next `save` that comes `after` so many seconds.
+        """Schedules a position for the next `save` at least `after` seconds later.
 
-        A later position of the table waits as long as an earlier one that is still waiting:
-        remembered too soon, it would cover an event that is not certain to be kept.
+        If an earlier position of the table is still waiting, a later one waits with it: stored too
+        soon, it would cover an event that is not certain to be in the database.
         """
         before, _ = self._waiting.get(table_uri, (0.0, position))
         self._waiting[table_uri] = (max(before, self._now() + after), position)
 
     async def save(self) -> None:
-        """Writes what is ready. A failure is logged: at worst, an event is told twice."""
+        """Writes the positions that are ready. A failure is logged: an event may be sent twice."""
         now = self._now()
         ready = {uri: pos for uri, (at, pos) in self._waiting.items() if at <= now}
         changed: dict[int, dict[str, list[Any]]] = {}
@@ -122,7 +122,7 @@ class CursorBoard:
                 for state in self._states:
                     await state.aset(self._key(part), value)
                 self._parts[part] = value
-        # Whatever the state is kept in, none of its errors is worth a missed commit.
+        # No error of the state store is worth a missed commit.
         except Exception as error:
             _log.warning("the positions of watchers could not be saved: %s", error)
             return
@@ -131,7 +131,7 @@ class CursorBoard:
                 del self._waiting[uri]
 
     def forget_others(self, table_uris: Collection[str]) -> None:
-        """Drops the positions of all other tables with the next write of their part."""
+        """Deletes the positions of all other tables with the next write of their part."""
         kept = {self._place(uri) for uri in table_uris}
         for part, rows in enumerate(self._parts):
             self._parts[part] = {key: row for key, row in rows.items() if (part, key) in kept}

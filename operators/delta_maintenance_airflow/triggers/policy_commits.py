@@ -1,4 +1,4 @@
-"""Tells an asset of the commits to all tables that a policy names in one store."""
+"""Sends asset events for the commits to all tables that a policy names in one store."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.definition.policy import Policy
 
 _MOST_PER_EVENT = 200
-"""Tables in one event; further ones are in the next."""
+"""The most tables in one event; further ones are in the next event."""
 _UPKEEP = 5.0
-"""Seconds, at most, between two looks at the policy, and between two writes of positions."""
+"""The most seconds between two reads of the policy, and between two writes of positions."""
 _MESSAGE = 500
-"""Characters of an error in an event."""
+"""The most characters of an error in an event."""
 
 
 class DeltaPolicyCommitTrigger(BaseEventTrigger):
-    """Wakes Dags when rows of tables of a policy came or went. For an `AssetWatcher`.
+    """Triggers Dags when rows of tables of a policy were added or removed. For an `AssetWatcher`.
 
     One trigger watches every table that the policy names by its address in one store, so the
     capacity of a triggerer limits stores and not tables. The policy is read again when its file
@@ -39,26 +39,26 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
 
     The payload of an event is `{"tables": [...]}` with one object for each table: `{"status":
     "changed", "table", "from_version", "to_version"}`, or `{"status": "error", "table", "error",
-    "message"}`. What counts as a change, what is remembered, and which errors are told is as of
-    `DeltaCommitEventTrigger`. A table in trouble holds up no other.
+    "message"}`. Changes, positions and reported errors are defined as for
+    `DeltaCommitEventTrigger`. A failing table does not delay the others.
 
     :param policy: the file of the policy, which the triggerer reads.
-    :param store: which of its tables: those with this scheme and bucket, such as `s3://lake`;
+    :param store: the store of the tables: those with this scheme and bucket, such as `s3://lake`;
         `file:` for local tables.
-    :param poll_interval: seconds from one poll of a table to the next.
-    :param min_commits: how many such commits of a table an event waits for.
+    :param poll_interval: seconds between two polls of a table.
+    :param min_commits: the number of such commits of a table that an event waits for.
     """
 
     settling_seconds: ClassVar[float] = 5.0
-    """How long an event may take to reach the database. A position that is remembered sooner could
-    outlive an event that was lost with its triggerer."""
+    """The time for which an event may take to reach the database. A position that is stored sooner
+    could outlive an event that was lost with its triggerer."""
     gathering_seconds: ClassVar[float] = 1.0
-    """How long the first change waits for others, to share an event."""
+    """The seconds for which the first change waits for others, to share an event."""
 
     def __init__(
         self, *, policy: str, store: str, poll_interval: float = 30.0, min_commits: int = 1
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped
         if poll_interval <= 0 or min_commits < 1:
             raise ValueError("poll_interval must be above 0 and min_commits 1 or more")
         self.policy = policy
@@ -67,7 +67,7 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
         self.min_commits = min_commits
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        # Airflow's database holds these: they name the policy and nothing that it says.
+        # Airflow's database stores these arguments: they name the policy, without its contents.
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
             {
@@ -88,7 +88,7 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
                 for first in range(0, len(events), _MOST_PER_EVENT):
                     some = events[first : first + _MOST_PER_EVENT]
                     payload = {"tables": [seen.event for _, seen in some]}
-                    yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+                    yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # untyped
                     for uri, seen in some:
                         # Problems with the policy itself have no position.
                         if uri != self.policy:
@@ -102,7 +102,7 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
 
 
 class _Watched:
-    """The tables that are watched now, each by a task of its own, and what these have seen."""
+    """The watched tables, each with a task of its own, and the results of these tasks."""
 
     def __init__(self, trigger: DeltaPolicyCommitTrigger, board: CursorBoard) -> None:
         self._trigger = trigger
@@ -114,7 +114,7 @@ class _Watched:
         self._next_upkeep = 0.0
 
     async def changes(self, gathering: float) -> list[tuple[str, Seen]]:
-        """Waits for events. In the meantime, follows the policy and remembers positions."""
+        """Waits for events. Meanwhile, follows changes of the policy and stores positions."""
         found: list[tuple[str, Seen]] = []
         clock = asyncio.get_running_loop()
         while not found:
@@ -138,7 +138,7 @@ class _Watched:
             return
         for number, (other, before) in reversed(list(enumerate(events))):
             if uri == other:
-                # Behind an event that is still to be told: remembered with that one.
+                # An event of the table is still to be sent: stored with that one.
                 events[number] = (uri, Seen(seen.position, before.event))
                 return
         self._board.put(uri, seen.position)
@@ -150,11 +150,11 @@ class _Watched:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _follow_policy(self) -> None:
-        """Starts and ends tasks, so that they are those of the policy as it is now."""
+        """Starts and ends tasks, so that they match the current policy."""
         try:
             policy = await asyncio.to_thread(self._file.changed)
         except DeltaMaintenanceError as error:
-            # Told once; until it is mended, the tables that are known stay watched.
+            # Reported once; until it is corrected, the known tables stay watched.
             if str(error) != self._problem:
                 self._problem = str(error)
                 self._trigger.log.error("%s", error)
@@ -178,7 +178,7 @@ class _Watched:
         self._board.forget_others(wanted)
 
     async def _watch(self, uri: str) -> None:
-        """Watches one table for ever."""
+        """Watches one table permanently."""
         watcher = CommitWatcher(
             uri, min_commits=self._trigger.min_commits, position=self._board.get(uri)
         )
@@ -194,8 +194,8 @@ class _Watched:
                         if seen is not None:
                             self._seen.put_nowait((uri, _shortened(seen)))
             except Exception:
-                # A defect with one table must not end the watching of all others.
-                self._trigger.log.exception("watching %s failed; it is begun anew", uri)
+                # A defect with one table must not end the watching of the others.
+                self._trigger.log.exception("watching %s failed; it starts again", uri)
                 await asyncio.sleep(max(60.0, interval))
 
 
@@ -208,13 +208,13 @@ class _PolicyFile:
 
     def changed(self) -> Policy | None:
         """The policy if it was not read before in this state; else None."""
-        # Loads pydantic models, which no event loop may wait for.
+        # Imported here because it loads pydantic models, which would block the event loop.
         from delta_maintenance.policies.definition.policy import load_policy
 
         try:
             status = os.stat(self._path)
         except OSError:
-            # Which says what is wrong.
+            # Raises an error that states the problem.
             return load_policy(self._path)
         state = (status.st_mtime_ns, status.st_size)
         if state == self._read:

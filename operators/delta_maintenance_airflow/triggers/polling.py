@@ -18,43 +18,43 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CATCH_UP = 0.1
-"""Seconds before the next poll where one did not get to the end of what there was."""
+"""Seconds before the next poll if one did not reach the end of the log."""
 _THREADS = 8
-"""For all tables of one store together: a poll takes milliseconds, and its interval seconds. Each
-store has its own, so that one that does not answer holds up no other."""
+"""Threads for all tables of one store: a poll takes milliseconds, and its interval is seconds. Each
+store has a pool of its own, so that a store without answers does not delay the others."""
 _LONGEST = 600.0
-"""Seconds between polls of a store that does not answer, at most."""
+"""The most seconds between polls of a store that does not answer."""
 
 
 class Watching(Protocol):
-    """Something that asks a store."""
+    """An object that makes requests to a store."""
 
     store: Store
 
 
 class Way(Protocol):
-    """How a table is reached."""
+    """Access to a table."""
 
     async def aopen_watched(self, table_uri: str) -> Store:
-        """Its store, with what is known of it by now."""
+        """The store of the table, with the current options."""
 
 
 class TablePolls:
-    """Asks one table in a thread of the pool, with the credentials of a connection or a policy."""
+    """Polls one table in a thread of the pool, with the credentials of a connection or a policy."""
 
     def __init__(self, hook: Way, table_uri: str) -> None:
         self._hook = hook
         self._table_uri = table_uri
 
     async def open(self) -> Store:
-        """The store of the table; nothing is asked yet."""
+        """The store of the table; no request is made yet."""
         return await self._hook.aopen_watched(self._table_uri)
 
     async def ask(self, watching: Watching, question: Callable[[], T]) -> T:
-        """The answer to a question that `watching` asks its store.
+        """The result of `question`, for which `watching` makes requests to its store.
 
-        Where the store turns the caller away, once more with what the connection, or the policy,
-        says now: keys expire and are replaced.
+        If the store rejects the credentials, it is called once more with the current ones of the
+        connection or the policy, because keys expire and are replaced.
         """
         try:
             return await self._in_thread(question)
@@ -68,10 +68,10 @@ class TablePolls:
 
 
 class Pace:
-    """When to poll next: after an interval in seconds, later where polls fail.
+    """The time of the next poll: after an interval in seconds, later if polls fail.
 
-    The first rest is shorter, by the name of what is polled, so that tables which began to be
-    watched together are not asked together for ever.
+    The first interval is shortened by an amount that depends on the name, so that tables which
+    began to be watched together are not always polled together.
     """
 
     def __init__(self, interval: float, name: str) -> None:
@@ -80,13 +80,13 @@ class Pace:
         self._failures = 0
 
     async def rest(self) -> None:
-        """After an answer."""
+        """Waits after an answer."""
         self._failures = 0
         first, self._first = self._first, None
         await asyncio.sleep(self._interval if first is None else first)
 
     async def back_off(self) -> float:
-        """After a failure that may pass; returns how many seconds that was."""
+        """Waits after a temporary failure; returns the number of seconds."""
         self._failures += 1
         longest = max(self._interval, _LONGEST)
         pause = min(self._interval * (1 << min(self._failures, 10)), longest)
@@ -102,5 +102,5 @@ def store_root(table_uri: str) -> str:
 
 @cache
 def _pool(root: str) -> ThreadPoolExecutor:
-    # Not the loop's own, which grows with the machine and is everybody's.
+    # Not the default pool of the event loop, whose size depends on the machine.
     return ThreadPoolExecutor(_THREADS, thread_name_prefix=f"delta-watch-{root}")

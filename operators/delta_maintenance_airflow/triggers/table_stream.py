@@ -19,39 +19,39 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _IN_TROUBLE = 300.0
-"""Seconds, at least, between polls of a table that is gone or closed to us."""
+"""The least seconds between polls of a table that is gone or not accessible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What a poll says to every watcher."""
+    """The result of a poll, for every watcher."""
 
     stream: TableStream
     version: int = -1
-    """The newest one; meaningless in trouble."""
+    """The newest version; meaningless if there is an error."""
     trouble: Exception | None = None
-    """What only a person can mend: no table, no permission, a wrong address."""
+    """An error that only a person can correct: no table, no permission, a wrong address."""
 
 
 class TableStream:
-    """The poll loop of one table. Commits are read once, however many watchers ask for them."""
+    """The poll loop of one table. Commits are read once, whatever the number of watchers."""
 
     def __init__(self, *, table_uri: str, hook: Way, poll_interval: float) -> None:
         self._table_uri = table_uri
         self._polls = TablePolls(hook, table_uri)
         self._interval = poll_interval
         self._watch: LogWatch | None = None
-        # Only one at a time may ask through the watch.
+        # Only one task at a time may use the watch.
         self._turn = asyncio.Lock()
 
     async def news(self) -> AsyncGenerator[News, None]:
-        """What each poll shows, for ever. A store that is down is asked less and less often."""
+        """The results of all polls, without end. An unavailable store is polled less often."""
         pace = Pace(self._interval, self._table_uri)
         while True:
             try:
                 if self._watch is None:
                     store = await self._polls.open()
-                    # Loaded by now, in a thread: no event loop may wait for it.
+                    # Already imported by a thread: importing it would block the event loop.
                     from delta_maintenance.operations.watch import LogWatch
 
                     self._watch = LogWatch(store)
@@ -63,7 +63,7 @@ class TableStream:
                     await pace.back_off()
                     continue
                 yield News(stream=self, trouble=error)
-                # Begun anew, with what the connection says then, and whatever log is there.
+                # Started again, with the current connection and the current log.
                 self._watch = None
                 await asyncio.sleep(max(self._interval, _IN_TROUBLE))
                 continue
@@ -74,9 +74,9 @@ class TableStream:
             await pace.rest()
 
     async def count(self, commits: CommitCount, *, newest: int, enough: int) -> None:
-        """Lets a watcher take in the commits up to `newest`, as far as `enough` asks for.
+        """Lets a watcher process the commits up to `newest`, until `enough` are found.
 
-        What the poll has no requests left for is read by further ones, soon.
+        Commits for which the poll has no requests left are read by further polls, soon.
         """
         everything = False
         while not everything:

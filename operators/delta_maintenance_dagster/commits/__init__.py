@@ -1,1 +1,1 @@
-"""Commits of tables: the sensor that wakes on them, and the observed asset of a table."""
+"""Commits of tables: the sensor that reacts to them, and the observed asset of a table."""

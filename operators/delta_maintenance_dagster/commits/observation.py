@@ -23,8 +23,8 @@ def build_table_asset(
     """The external asset of a table. Its data version is the newest version that changed data.
 
     The commit sensor observes it whenever data changes; *Observe* in the user interface does the
-    same by hand. (Of an external asset that cannot be observed, Dagster forgets the data version
-    as soon as it is written, and all that depends on it is unsynced for good.)
+    same manually. (Dagster does not keep the data version of an external asset that cannot be
+    observed, and all dependent assets stay unsynced.)
     """
     storage = storage.named(table.policy.rules.storage.connection)
     with warnings.catch_warnings():
@@ -32,7 +32,7 @@ def build_table_asset(
         observable = dg.multi_observable_source_asset(
             specs=[table.spec()],
             name=f"{table.op_name}__observe",
-            description=f"Asks the log of {table.uri} for its newest version.",
+            description=f"Reads the newest version from the log of {table.uri}.",
             required_resource_keys=storage.required,
         )
 
@@ -56,7 +56,7 @@ def build_table_asset(
 
 
 def observed(table: DeltaTable, version: int) -> dict[str, dg.MetadataValue]:
-    """What an observation tells besides the data version."""
+    """Metadata of an observation besides the data version."""
     return {
         "version": dg.MetadataValue.int(version),
         "dagster/uri": dg.MetadataValue.text(table.uri),
@@ -64,14 +64,14 @@ def observed(table: DeltaTable, version: int) -> dict[str, dg.MetadataValue]:
 
 
 def _looked(storage: DeltaStorageResource, table: DeltaTable, before: Position | None) -> Look:
-    # Loads the clients of object stores, which the loading of definitions must not wait for.
+    # Imported here because it loads the clients of object stores; definitions must load fast.
     from delta_maintenance.operations.watch import LogWatch, open_watched
 
-    options = storage.storage_options(table.policy.rules.storage)
+    options = storage.storage_options(table.policy.rules.storage, uri=table.uri)
     store = open_watched(table.uri, options or None)
     version = before.version if before is not None else None
     seen = look(LogWatch(store, version=version), before)
-    # Nobody waits for the next tick here.
+    # There is no next tick here.
     while seen.data_version is None and seen.position.unread:
         seen = look(LogWatch(store, version=seen.position.version), seen.position)
     return seen

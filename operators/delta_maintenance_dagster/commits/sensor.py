@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from pydantic import Field
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance_dagster import pools
 from delta_maintenance_dagster.commits.observation import DATA_VERSION, observed
 from delta_maintenance_dagster.commits.watch import Look, Positions, look
 from delta_maintenance_dagster.references import Reference
@@ -26,6 +26,19 @@ _PARALLEL = 16
 _SHOWN = 3
 
 
+class CommitSensor(dg.Model, dg.Resolvable):
+    """The settings of the sensor that watches for commits."""
+
+    interval_seconds: int = Field(
+        default=60, ge=1, description="The minimum number of seconds between two polls."
+    )
+    min_commits: int = Field(
+        default=1,
+        ge=1,
+        description="The number of new versions after which a run is requested.",
+    )
+
+
 def build_commit_sensor(
     tables: Sequence[DeltaTable],
     *,
@@ -38,12 +51,12 @@ def build_commit_sensor(
     """Watches the logs of tables, and requests a run on those whose data changed.
 
     Each change of data is an observation of the table's asset, with the version as its data
-    version; a run is requested once `min_commits` versions came since the last request. Commits of
-    maintenance wake nobody: OPTIMIZE, VACUUM and the like, whoever makes them, and all that this
-    library commits. A tick costs two requests to the store per table at most. One sensor or
-    several, a daemon that starts anew, a tick that is repeated: a version has one run key.
+    version; a run is requested after `min_commits` versions since the last request. Maintenance
+    commits request no run: OPTIMIZE, VACUUM and similar ones of any engine, and all commits of this
+    library. A tick makes at most two requests to the store per table. A version has one run key,
+    even with several sensors, a restarted daemon or a repeated tick.
 
-    Off until somebody turns it on.
+    Off by default.
     """
     stores = [storage.named(table.policy.rules.storage.connection) for table in tables]
 
@@ -74,9 +87,7 @@ def build_commit_sensor(
         for problem in problems:
             context.log.warning(problem)
         if problems and len(problems) == len(tables):
-            raise dg.Failure(f"no table could be looked at: {'; '.join(problems[:_SHOWN])}")
-        if requests:
-            pools.limit_to_one(context.instance, _pools(requests, tables))
+            raise dg.Failure(f"no table could be polled: {'; '.join(problems[:_SHOWN])}")
         return dg.SensorResult(
             run_requests=requests,
             asset_events=[_observation(table, version) for table, version in moved],
@@ -93,8 +104,10 @@ def _looks(
     positions: Positions,
     resources: Any,
 ) -> Iterator[tuple[DeltaTable, Look | DeltaMaintenanceError]]:
-    """A look at every table, some at a time, in their order. No table's error stops the others."""
-    # Loads the clients of object stores, which the loading of definitions must not wait for.
+    """Polls all tables, some in parallel, in their order. An error on one table does not stop the
+    others.
+    """
+    # Imported here because it loads the clients of object stores; definitions must load fast.
     from delta_maintenance.operations.watch import LogWatch, open_watched
 
     resolved = {reference: reference.resolve(resources) for reference in set(stores)}
@@ -104,7 +117,8 @@ def _looks(
     ) -> Look | DeltaMaintenanceError:
         before = positions[table.uri]
         try:
-            options = resolved[reference].storage_options(table.policy.rules.storage)
+            rule = table.policy.rules.storage
+            options = resolved[reference].storage_options(rule, uri=table.uri)
             store = open_watched(table.uri, options or None)
             version = before.version if before is not None else None
             return look(LogWatch(store, version=version), before)
@@ -131,15 +145,10 @@ def _observation(table: DeltaTable, version: int) -> dg.AssetObservation:
     )
 
 
-def _pools(requests: Sequence[dg.RunRequest], tables: Sequence[DeltaTable]) -> list[str]:
-    by_key = {table.maintenance_key: table.pool for table in tables}
-    return [by_key[key] for request in requests for key in request.asset_selection or ()]
-
-
 def _summary(tables: Sequence[DeltaTable], moved: Sequence[object], problems: Sequence[str]) -> str:
     said = f"{len(moved)} of {len(tables)} tables changed, and none by enough commits"
     if not moved:
         said = f"none of {len(tables)} tables changed"
     if problems:
-        said = f"{said}; {len(problems)} could not be looked at: {'; '.join(problems[:_SHOWN])}"
+        said = f"{said}; {len(problems)} could not be polled: {'; '.join(problems[:_SHOWN])}"
     return said

@@ -1,8 +1,8 @@
 """The position of a sensor in the log of each table, and the poll that advances it.
 
-A look costs two requests to the store at most, whatever came: a listing that begins at the newest
-known version, and the beginning of one commit. So of several new commits the newest is read first,
-and the others only where it is maintenance, one with each look.
+A poll makes at most two requests to the store: a listing that starts at the newest known version,
+and a read of the first bytes of one commit. The newest of several new commits is read first, and
+the others only if it is maintenance, one per poll.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """What is known of the log of one table."""
+    """The known state of the log of one table."""
 
     version: int
-    """The newest one that was listed."""
+    """The newest listed version."""
     requested: int = -1
     """The version for which a run was requested last; -1 for none."""
     unread: tuple[tuple[int, int], ...] = ()
     """Ranges of commits, ends included, that may have changed data and were not read yet."""
     half_read: int | None = None
-    """A commit of these whose beginning did not tell."""
+    """A commit among these whose first bytes did not decide."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Self:
-        """Of `asdict`, after JSON has made lists of the tuples."""
+        """From the result of `asdict`, in which JSON replaced the tuples by lists."""
         ranges = value.get("unread") or ()
         assert isinstance(ranges, list | tuple)
         unread = tuple((int(low), int(high)) for low, high in ranges)
@@ -40,7 +40,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a look showed."""
+    """The result of a poll."""
 
     position: Position
     data_version: int | None = None
@@ -48,12 +48,12 @@ class Look:
 
 
 def look(watch: LogWatch, before: Position | None) -> Look:
-    """Looks once, at a log that was last left at `before`.
+    """Polls a log once, starting from the state `before`.
 
-    A table that was never looked at counts as changed. Errors are those of `LogWatch.look`.
+    A table that was never polled counts as changed. Raises the errors of `LogWatch.look`.
     """
     seen = watch.look()
-    # A log that does not begin where it was left is another one.
+    # A log that does not continue at the known version is another log.
     if before is None or seen.since != before.version:
         return Look(position=Position(version=seen.version), data_version=seen.version)
     unread = before.unread
@@ -69,7 +69,7 @@ def _read_one(watch: LogWatch, position: Position) -> Look:
     if version is None:
         version = position.unread[-1][1]
     digest = watch.whole(version) if half_read else watch.digest(version)
-    # What was cleaned away before it could be read may have changed data.
+    # A commit that was deleted before it could be read may have changed data.
     maintenance = digest.is_maintenance if digest is not None else False
     if maintenance is None and not half_read:
         return Look(position=replace(position, half_read=version))

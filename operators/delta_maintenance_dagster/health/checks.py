@@ -1,8 +1,8 @@
-"""Asset checks on the health of a table, from the assessment that maintenance also starts with."""
+"""Asset checks on the health of a table, based on the assessment with which maintenance begins."""
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,46 +11,51 @@ import dagster as dg
 from pydantic import Field
 
 from delta_maintenance import clock
-from delta_maintenance.operations.core.registry import known
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations.core.registry import known as known_operation
 from delta_maintenance_dagster import memory
 from delta_maintenance_dagster.health import metadata
 from delta_maintenance_dagster.health.log_picture import log_picture
 from delta_maintenance_dagster.references import Reference
 from delta_maintenance_dagster.resources import DeltaStorageResource
 from delta_maintenance_dagster.tables import DeltaTable
+from delta_maintenance_dagster.wording import in_dagster
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import TableHealth
     from delta_maintenance.policies.models import Assessment
+    from delta_maintenance.policies.pending import PendingPlan
 
 
 class HealthThresholds(dg.Model, dg.Resolvable):
-    """From where on a check warns. What the policy of a table says goes before."""
+    """The thresholds of warnings. The policy of a table takes precedence."""
 
     max_commits_since_checkpoint: int = Field(
         default=100,
         ge=0,
-        description="Commits to be replayed, where the policy has no `checkpoint.max_commits`.",
+        description="Commits to be replayed, if the policy has no `checkpoint.max_commits`.",
     )
     max_expired_log_files: int = Field(
         default=1_000, ge=0, description="Files of the log past the log retention."
     )
     max_small_file_share: float = Field(
-        default=0.5, ge=0, le=1, description="Of the live files; from 100 files on."
+        default=0.5, ge=0, le=1, description="Share of the live files; applies from 100 files on."
     )
     max_reclaimable_bytes: int = Field(
         default=100 << 30,
         ge=0,
-        description="Where the policy has no `vacuum.min_reclaimable`.",
+        description="Bytes, if the policy has no `vacuum.min_reclaimable`.",
     )
     max_deletion_vector_share: float = Field(
-        default=0.3, ge=0, le=1, description="Of the live files; from 100 files on."
+        default=0.3, ge=0, le=1, description="Share of the live files; applies from 100 files on."
     )
     min_log_retention_days: float = Field(
-        default=7, ge=0, description="A shorter history leaves little to go back to."
+        default=7, ge=0, description="Days; a shorter history limits time travel."
     )
     min_deleted_file_retention_days: float = Field(
-        default=7, ge=0, description="Shorter ones pull files from under long readers."
+        default=7,
+        ge=0,
+        description="Days; a shorter retention deletes files that long-running readers still need.",
     )
 
 
@@ -62,41 +67,44 @@ class Judgement:
     passed: bool
     said: str
     facts: dict[str, Any] = field(default_factory=dict)
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN
 
     def evaluation(self, table: DeltaTable) -> dg.AssetCheckEvaluation:
-        """As an event of a run that is about something else."""
+        """The judgement as an event of a maintenance run."""
         return dg.AssetCheckEvaluation(
             asset_key=table.key,
             check_name=self.name,
             passed=self.passed,
             metadata=self.facts,
-            severity=dg.AssetCheckSeverity.WARN,
+            severity=self.severity,
             description=self.said,
         )
 
     def result(self, table: DeltaTable) -> dg.AssetCheckResult:
-        """As what a check returns."""
+        """The judgement as the result of a check."""
         return dg.AssetCheckResult(
             asset_key=table.key,
             check_name=self.name,
             passed=self.passed,
             metadata=self.facts,
-            severity=dg.AssetCheckSeverity.WARN,
+            severity=self.severity,
             description=self.said,
         )
 
 
 _SPECS = {
-    "checkpoint_lag": "Opening the table replays few commits.",
+    "checkpoint_lag": "Readers replay few commits.",
     "log_length": "The log has few files past its retention.",
-    "small_files": "Most data files are worth being opened.",
-    "reclaimable_bytes": "Little is stored that no version needs.",
-    "deletion_vector_share": "Few files are read together with a deletion vector.",
+    "small_files": "Few data files are small.",
+    "reclaimable_bytes": "A vacuum would free little storage.",
+    "deletion_vector_share": "Few files have a deletion vector.",
     "retention_settings": "Versions and removed files are kept for long enough.",
-    "protocol": "Protocol and properties are as the policy asks for, and can be maintained.",
+    "protocol": "Protocol and properties are as the policy requires, and permit maintenance.",
+    "approvals": "No plan waits for an approval.",
 }
+_SHOWN = 3
 _FEW = 100
-"""Files of which a share says little."""
+"""The number of files below which a share has little meaning."""
 
 
 def check_specs(table: DeltaTable) -> list[dg.AssetCheckSpec]:
@@ -114,43 +122,88 @@ def build_health_checks(
     thresholds: HealthThresholds,
 ) -> dg.AssetChecksDefinition:
     """The checks of one table as one step: the table is opened once for all of them."""
-    storage = storage.named(table.policy.rules.storage.connection)
+    return build_health_step(
+        [table], name=f"{table.op_name}__health", storage=storage, thresholds=thresholds
+    )
+
+
+def build_health_step(
+    tables: Sequence[DeltaTable],
+    *,
+    name: str,
+    storage: Reference[DeltaStorageResource],
+    thresholds: HealthThresholds,
+) -> dg.AssetChecksDefinition:
+    """The checks of several tables as one step: each table is opened once for all of its checks.
+
+    The checks of a table that cannot be read fail, and with them the step at its end.
+    """
+    stores = {table.key: storage.named(table.policy.rules.storage.connection) for table in tables}
 
     @dg.multi_asset_check(
-        name=f"{table.op_name}__health",
-        specs=check_specs(table),
-        description=f"Holds {table.uri} against its policy. Reads the log, and no data.",
+        name=name,
+        specs=[spec for table in tables for spec in check_specs(table)],
+        description="Holds Delta tables against their policies. Reads the log, and no data.",
         can_subset=True,
-        required_resource_keys=storage.required,
+        required_resource_keys=set().union(*(store.required for store in stores.values())),
     )
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        # Loads pyarrow, which the loading of definitions must not wait for.
-        from delta_maintenance.policies.assess import assess_table
-
-        # Of the name, for the run may ask for some of them.
-        wanted = {key.name for key in context.selected_asset_check_keys}
-        opened = storage.resolve(context.resources).open_table(table.policy)
-        assessment = assess_table(
-            opened,
-            table.policy,
-            now=clock.now(),
-            last_runs=memory.recall(context.instance, table),
-        )
-        if assessment.status == "failed":
-            raise dg.Failure(assessment.problem, allow_retries=assessment.retryable)
-        for judgement in judge(assessment, table, thresholds):
-            if judgement.name in wanted:
-                yield judgement.result(table)
+        # The run may select some of the checks.
+        wanted = context.selected_asset_check_keys
+        failed: list[Assessment] = []
+        for table in tables:
+            names = {key.name for key in wanted if key.asset_key == table.key}
+            if not names:
+                continue
+            known = memory.recall(context.instance, table)
+            opener = stores[table.key].resolve(context.resources)
+            assessment = _assessed(opener, table, known)
+            if assessment.status == "failed":
+                failed.append(assessment)
+            for judgement in judge(assessment, table, thresholds, pending=known.pending):
+                if judgement.name in names:
+                    yield judgement.result(table)
+        if failed:
+            problems = "; ".join(in_dagster(each.problem or each.uri) for each in failed[:_SHOWN])
+            raise dg.Failure(
+                problems if len(failed) == 1 else f"{len(failed)} tables: {problems}",
+                allow_retries=all(each.retryable for each in failed),
+            )
 
     return health
 
 
+def _assessed(
+    storage: DeltaStorageResource, table: DeltaTable, known: memory.Memory
+) -> "Assessment":
+    # Loads pyarrow, which the loading of definitions must not wait for.
+    from delta_maintenance.policies.assess import assess_table, failed_assessment
+
+    now = clock.now()
+    try:
+        opened = storage.open_table(table.policy)
+    except DeltaMaintenanceError as error:
+        return failed_assessment(table.policy, error, now=now)
+    return assess_table(opened, table.policy, now=now, last_runs=known.last_runs)
+
+
 def judge(
-    assessment: "Assessment", table: DeltaTable, thresholds: HealthThresholds
+    assessment: "Assessment",
+    table: DeltaTable,
+    thresholds: HealthThresholds,
+    *,
+    pending: Sequence["PendingPlan"] = (),
 ) -> Iterator[Judgement]:
-    """Every check of an assessed table."""
+    """Every check of an assessed table. All of them fail if the table could not be read."""
     health = assessment.health
     if health is None:
+        for name in _SPECS:
+            yield Judgement(
+                name=name,
+                passed=False,
+                said=in_dagster(assessment.problem or "the table could not be read"),
+                severity=dg.AssetCheckSeverity.ERROR,
+            )
         return
     yield _checkpoint_lag(health, table, thresholds)
     yield _log_length(health, thresholds)
@@ -159,15 +212,15 @@ def judge(
     yield _deletion_vectors(health, thresholds)
     yield _retention_settings(health, thresholds)
     yield _protocol(assessment, health)
+    yield _approvals(pending)
 
 
 def _checkpoint_lag(
     health: "TableHealth", table: DeltaTable, thresholds: HealthThresholds
 ) -> Judgement:
     rule = table.policy.rules.checkpoint
-    limit = rule.max_commits if rule is not None else None
-    if limit is None:
-        limit = thresholds.max_commits_since_checkpoint
+    own = rule.max_commits if rule is not None else None
+    limit = thresholds.max_commits_since_checkpoint if own is None else own
     lag = health.commits_since_checkpoint
     return Judgement(
         name="checkpoint_lag",
@@ -205,7 +258,7 @@ def _small_files(health: "TableHealth", thresholds: HealthThresholds) -> Judgeme
     share = health.small_file_share
     return Judgement(
         name="small_files",
-        passed=health.num_files < _FEW or share <= thresholds.max_small_file_share,
+        passed=_share_passes(health, share, thresholds.max_small_file_share),
         said=(
             f"{health.small_files} of {health.num_files} files are smaller than "
             f"{health.small_file_bytes} bytes"
@@ -223,8 +276,8 @@ def _reclaimable_bytes(
     health: "TableHealth", table: DeltaTable, thresholds: HealthThresholds
 ) -> Judgement:
     rule = table.policy.rules.vacuum
-    asked = rule.min_reclaimable if rule is not None else None
-    limit = thresholds.max_reclaimable_bytes if asked is None else int(asked)
+    own = rule.min_reclaimable if rule is not None else None
+    limit = thresholds.max_reclaimable_bytes if own is None else int(own)
     return Judgement(
         name="reclaimable_bytes",
         passed=health.reclaimable_bytes <= limit,
@@ -243,13 +296,17 @@ def _deletion_vectors(health: "TableHealth", thresholds: HealthThresholds) -> Ju
     share = health.deletion_vector_share
     return Judgement(
         name="deletion_vector_share",
-        passed=health.num_files < _FEW or share <= thresholds.max_deletion_vector_share,
+        passed=_share_passes(health, share, thresholds.max_deletion_vector_share),
         said=(
             f"{health.files_with_deletion_vector} of {health.num_files} files have a deletion "
             "vector"
         ),
         facts={"deletion_vector_share": share, "deleted_rows": health.deleted_rows},
     )
+
+
+def _share_passes(health: "TableHealth", share: float, limit: float) -> bool:
+    return health.num_files < _FEW or share <= limit
 
 
 def _retention_settings(health: "TableHealth", thresholds: HealthThresholds) -> Judgement:
@@ -274,14 +331,14 @@ def _protocol(assessment: "Assessment", health: "TableHealth") -> Judgement:
     missing = [
         f"{each.operation}: {each.reason}"
         for each in assessment.operations
-        # What only waits for its hour has an instant.
+        # An operation that only waits for maintenance hours has an instant.
         if (_changes_table(each.operation) and each.status != "not-due")
         or (each.status == "blocked" and each.due_at is None)
     ]
     return Judgement(
         name="protocol",
         passed=not missing,
-        said="; ".join(missing) or f"as the policy asks for: {metadata.protocol_of(health)}",
+        said="; ".join(missing) or f"as the policy requires: {metadata.protocol_of(health)}",
         facts={
             "protocol": metadata.protocol_of(health),
             "row_tracking": health.row_tracking,
@@ -290,8 +347,18 @@ def _protocol(assessment: "Assessment", health: "TableHealth") -> Judgement:
     )
 
 
+def _approvals(pending: Sequence["PendingPlan"]) -> Judgement:
+    operations = ", ".join(plan.operation for plan in pending)
+    return Judgement(
+        name="approvals",
+        passed=not pending,
+        said=f"waiting for an approval: {operations}" if pending else "no plan is waiting",
+        facts=metadata.of_pending(pending) if pending else {},
+    )
+
+
 def _changes_table(operation: str) -> bool:
-    record = known(operation)
+    record = known_operation(operation)
     return record is not None and record.effects.changes_table
 
 

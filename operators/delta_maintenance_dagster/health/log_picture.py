@@ -17,7 +17,9 @@ _INK = "#7a8394"
 
 
 def log_picture(commits: Sequence[CommitPoint]) -> str:
-    """Markdown with the picture. A few kilobytes, whatever the log: three paths and some text."""
+    """Markdown with the picture. The size is a few kilobytes for any log: three paths and some
+    text.
+    """
     svg = base64.b64encode(log_svg(commits).encode()).decode()
     newest = commits[-1].version if commits else None
     return f"![the log up to version {newest}](data:image/svg+xml;base64,{svg})"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from delta_maintenance_dagster import memory
 from delta_maintenance_dagster.health.log_picture import log_picture
+from delta_maintenance_dagster.wording import in_dagster
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import TableHealth
     from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
+    from delta_maintenance.policies.pending import PendingPlan
 
 Metadata = dict[str, dg.MetadataValue[Any]]
 
@@ -20,17 +21,26 @@ _SHOWN = 10
 _TEXT = 300
 
 
-def of_run(result: RunResult) -> Metadata:
-    """What a person looks for after a run, and what the next run has to know."""
+def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
+    """Values for a person after a run.
+
+    `pending` are the plans that wait for an approval: with them, a run that did not fail is
+    `blocked`. `due` is what is due after the run.
+    """
     before = result.before.health if result.before is not None else None
     latest = result.after or result.before
     after = latest.health if latest is not None else None
-    facts: Metadata = {"status": dg.MetadataValue.text(result.status)}
+    blocked = pending and result.status in ("done", "nothing-due", "blocked")
+    facts: Metadata = {
+        "status": dg.MetadataValue.text("blocked" if blocked else result.status),
+    }
     if result.problem is not None:
-        facts["problem"] = dg.MetadataValue.text(result.problem)
+        facts["problem"] = dg.MetadataValue.text(in_dagster(result.problem))
     facts["operations"] = _outcomes(result.outcomes)
-    if result.before is not None:
-        facts["due"] = _assessed(result.before)
+    if pending:
+        facts |= of_pending(pending)
+    if latest is not None:
+        facts["due"] = _assessed(latest)
     if before is not None and after is not None:
         facts |= {
             "version_before": dg.MetadataValue.int(before.version),
@@ -49,11 +59,44 @@ def of_run(result: RunResult) -> Metadata:
         facts |= of_health(after)
     results = "plans" if result.status == "planned" else "results"
     facts[results] = _documents(result.outcomes)
-    return {**facts, memory.METADATA_KEY: memory.to_metadata(result.last_runs)}
+    return facts
+
+
+def of_pending(pending: Sequence[PendingPlan]) -> Metadata:
+    """The plans that wait for an approval, and what they come to together."""
+    return {
+        "waiting_plans": dg.MetadataValue.table(
+            records=[
+                dg.TableRecord(
+                    {
+                        "operation": plan.operation,
+                        "deletes_files": plan.files,
+                        "deletes_bytes": plan.bytes,
+                        "share_of_files": f"{plan.share:.0%}" if plan.share is not None else "",
+                        "commits": plan.commits,
+                        "waits_since": f"{plan.due_since:%Y-%m-%d %H:%M} UTC",
+                        "why": _short(plan.reason),
+                    }
+                )
+                for plan in pending
+            ],
+            schema=_schema(
+                operation="string",
+                deletes_files="int",
+                deletes_bytes="int",
+                share_of_files="string",
+                commits="int",
+                waits_since="string",
+                why="string",
+            ),
+        ),
+        "waiting_files": dg.MetadataValue.int(sum(plan.files for plan in pending)),
+        "waiting_bytes": dg.MetadataValue.int(sum(plan.bytes for plan in pending)),
+    }
 
 
 def of_health(health: TableHealth) -> Metadata:
-    """Numbers of one version, named alike wherever they are shown, so that Dagster plots them."""
+    """Numbers of one version, with the same names everywhere, so that Dagster plots them."""
     return {
         "log": dg.MetadataValue.md(log_picture(health.commits)),
         "version": dg.MetadataValue.int(health.version),
@@ -115,7 +158,7 @@ def _schema(**columns: str) -> dg.TableSchema:
 
 
 def _documents(outcomes: Iterable[OperationOutcome]) -> dg.JsonMetadataValue:
-    """What Results, or Plans, say, but for the ends of long lists."""
+    """The JSON of Results or Plans, with long lists shortened."""
     return dg.MetadataValue.json(
         {
             each.operation: {
@@ -130,7 +173,7 @@ def _documents(outcomes: Iterable[OperationOutcome]) -> dg.JsonMetadataValue:
 
 
 _SAID = ("table", "path", "engine", "options")
-"""What stands elsewhere, or is too long to stand beside anything."""
+"""Fields that are shown elsewhere, or are too long."""
 
 
 def _cut(value: Any) -> Any:
@@ -152,4 +195,5 @@ def _deleted(result: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _short(text: str) -> str:
+    text = in_dagster(text)
     return text if len(text) <= _TEXT else f"{text[:_TEXT]}…"

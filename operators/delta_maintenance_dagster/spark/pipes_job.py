@@ -1,6 +1,6 @@
 """The Spark job for Dagster Pipes, submitted in place of `spark/job.py`.
 
-Takes the same arguments and leaves the same report. Runs where the driver is, so it needs
+Takes the same arguments and writes the same report. Runs where the driver runs, so it needs
 `dagster-pipes` and not Dagster.
 """
 
@@ -17,7 +17,7 @@ from delta_maintenance.submission.job_report import OWN_LINE
 
 
 class _Relay:
-    """Standard output of the job; what it means for people goes through Pipes too."""
+    """Standard output of the job; lines for people are sent through Pipes as well."""
 
     def __init__(self, below: TextIO, pipes: PipesContext) -> None:
         self._below = below

@@ -22,9 +22,9 @@ _NAMESPACE = re.compile(r"\bnamespace: ([a-z0-9-]+)")
 class SparkProcess:
     """One run of `spark-submit`, or of a driver of Spark Connect.
 
-    Whatever ends `run` before its time, an interrupt of Dagster's above all, ends the application
-    too: the driver that runs here with its whole process group, the one on a cluster by what the
-    cluster has for that.
+    If `run` ends early, especially by an interrupt of Dagster, the application is ended too: a
+    local driver with its whole process group, and a driver on a cluster by the means of the
+    cluster.
     """
 
     command: Sequence[str]
@@ -34,7 +34,7 @@ class SparkProcess:
     on_cluster: bool = False
     master: str | None = None
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
-    """The last lines, for who has to explain how it ended."""
+    """The last lines, to explain a failure."""
     _application: str | None = None
     _namespace: str = "default"
 
@@ -75,7 +75,7 @@ class SparkProcess:
 
     def _end(self, process: subprocess.Popen[str]) -> None:
         if self.on_cluster and self._application is not None:
-            # Ending the client leaves the application on the cluster as it is.
+            # The end of the client does not end the application on the cluster.
             with suppress(OSError, subprocess.SubprocessError):
                 subprocess.run(
                     self._kill_command(self._application),
@@ -91,7 +91,7 @@ class SparkProcess:
         except subprocess.TimeoutExpired:
             pass
         finally:
-            # Also those of the group that outlived the one that was waited for.
+            # Including processes of the group that outlived the main one.
             _signal_group(process, signal.SIGKILL)
             process.kill()
             process.wait()

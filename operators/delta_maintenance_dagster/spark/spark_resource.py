@@ -28,10 +28,10 @@ _PIPES_APPLICATION = Path(__file__).resolve().parent / "pipes_job.py"
 
 
 class DeltaSparkResource(dg.ConfigurableResource[Any]):
-    """Where the heavy work goes: a Spark that jobs are submitted to.
+    """Submission of large work to Spark.
 
-    Without settings `spark-submit` and its own configuration decide, which on a machine without
-    any is a Spark of this machine. A run that is terminated ends its application.
+    Without settings, `spark-submit` and its own configuration decide; on a machine without such a
+    configuration, that is Spark on this machine. A terminated run ends its application.
 
     .. code-block:: python
 
@@ -42,14 +42,14 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
         default=None,
         description=(
             "Such as `spark://HOST:7077`, `yarn`, `k8s://https://HOST`, `local[*]`, or `sc://HOST` "
-            "for a server of Spark Connect. The policy of a table goes before."
+            "for a server of Spark Connect. The policy of a table takes precedence."
         ),
     )
     deploy_mode: str = Field(
         default="client",
         description=(
-            "`client` has the driver beside the run, `cluster` on the cluster: on YARN and "
-            "Kubernetes. There it has an identity of its own, for credentials stay here."
+            "`client` runs the driver beside the run, `cluster` on the cluster (YARN and "
+            "Kubernetes). There it needs an identity of its own: credentials are not sent."
         ),
     )
     remote: str | None = Field(
@@ -58,10 +58,10 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
         description="The address of a Spark Connect server with its token, as `EnvVar`.",
     )
     conf: dict[str, str] = Field(
-        default_factory=dict, description="Spark properties of every job; nothing secret."
+        default_factory=dict, description="Spark properties of every job; none of them secret."
     )
     spark_home: str | None = Field(
-        default=None, description="By default SPARK_HOME, else the pyspark that is installed here."
+        default=None, description="By default SPARK_HOME, or else the installed pyspark."
     )
     py_files: list[str] = Field(
         default_factory=list,
@@ -78,15 +78,15 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
     report_folder: str | None = Field(
         default=None,
         description=(
-            "The address of a folder where jobs leave their reports, each under a new name. Needed "
-            "for drivers on a cluster."
+            "The address of a folder in which jobs write their reports, each under a new name. "
+            "Required for drivers on a cluster."
         ),
     )
     pipes: bool = Field(
         default=False,
         description=(
-            "Whether the job speaks to the run through Dagster Pipes while it works, which takes "
-            "`dagster-pipes` where the driver is. Its report is the same."
+            "Whether the job reports its progress through Dagster Pipes, which requires "
+            "`dagster-pipes` for the driver. Its final report is the same."
         ),
     )
 
@@ -95,12 +95,12 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
         spec: "JobSpec",
         *,
         rule: "SparkRule",
-        context: dg.AssetExecutionContext,
+        context: dg.AssetExecutionContext | dg.OpExecutionContext,
     ) -> dict[str, Any]:
         """Runs a job to its end and returns the JSON of its Result, or of its Plan.
 
-        `rule` is what the policy says of Spark. Raises the error that the job reports, and
-        `DeltaMaintenanceError` where it ends without a report.
+        `rule` is the Spark part of the policy. Raises the error that the job reports, and
+        `DeltaMaintenanceError` if it ends without a report.
         """
         submission = _Submission.of(self, rule)
         with (
@@ -120,11 +120,11 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
             try:
                 return read_report().result_or_raise()
             except FileNotFoundError:
-                said = process.tail[-1] if process.tail else "it said nothing"
+                said = process.tail[-1] if process.tail else "it printed nothing"
                 raise DeltaMaintenanceError(
                     f"the Spark job ended with status {status} and without a report: {said}",
                     table=spec.table,
-                    remedy="look at the output of the step; it is safe to run again",
+                    remedy="check the output of the step; it is safe to run again",
                 ) from None
 
     def _report(
@@ -135,7 +135,7 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
         if self.report_folder is None:
             if submission.on_cluster:
                 raise InvalidRequestError(
-                    "a driver on the cluster cannot leave its report on this machine",
+                    "a driver on the cluster cannot write its report on this machine",
                     remedy="give the Spark resource a report_folder",
                 )
             file = scratch / "report.json"
@@ -145,21 +145,23 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
         from delta_maintenance.storage import open_store
 
         folder = Address.parse(self.report_folder)
-        # A new name for each try: the report of an earlier one must not answer for this one.
+        # A new name for each try, so that the report of an earlier try is not used for this one.
         name = f"{clock.new_id()}.json"
         store = open_store(str(folder), None if folder.is_local else spec.storage_options)
         return str(folder.join(name)), lambda: JobReport.from_json(json.loads(store.read(name)))
 
     @contextmanager
-    def _piped(self, context: dg.AssetExecutionContext) -> Iterator[Mapping[str, str]]:
-        """What the driver needs in its environment to reach this run."""
+    def _piped(
+        self, context: dg.AssetExecutionContext | dg.OpExecutionContext
+    ) -> Iterator[Mapping[str, str]]:
+        """The environment variables by which the driver reaches this run."""
         if not self.pipes:
             yield {}
             return
         if self.deploy_mode == "cluster":
             raise InvalidRequestError(
-                "Pipes go through files of this machine, which no driver on a cluster reaches",
-                remedy="leave pipes out: the report comes without them",
+                "Pipes use files of this machine, which a driver on a cluster cannot reach",
+                remedy="leave pipes out: the report does not need them",
             )
         with dg.open_pipes_session(
             context=context,
@@ -171,7 +173,7 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
 
 @dataclass(frozen=True, kw_only=True)
 class _Submission:
-    """The resource and the policy's rule, laid over each other."""
+    """The resource, overridden by the policy's rule."""
 
     resource: DeltaSparkResource
     master: str | None
@@ -185,7 +187,7 @@ class _Submission:
         from delta_maintenance.submission.configuration import require_no_secrets
         from delta_maintenance.submission.job_spec import APPLICATION
 
-        # The names of a policy's properties were checked as it was read; those here are the code's.
+        # Properties in a policy were checked when it was read; these come from code.
         asked = {name: resolve(value, os.environ) for name, value in rule.conf.items()}
         conf = {**resource.conf, **asked}
         require_no_secrets(conf)
@@ -197,11 +199,11 @@ class _Submission:
             remote = None
         if resource.deploy_mode not in ("client", "cluster"):
             raise InvalidRequestError(
-                f"{resource.deploy_mode!r} is no deploy mode", remedy="give client or cluster"
+                f"{resource.deploy_mode!r} is not a deploy mode", remedy="give client or cluster"
             )
         if remote is not None and conf:
             raise InvalidRequestError(
-                "a server of Spark Connect is not given Spark properties",
+                "a server of Spark Connect does not accept Spark properties",
                 remedy="leave conf out, or set them where the server is started",
             )
         standard = _PIPES_APPLICATION if resource.pipes else APPLICATION
@@ -218,7 +220,7 @@ class _Submission:
         return self.remote is None and self.resource.deploy_mode == "cluster"
 
     def told(self, spec: "JobSpec", scratch: Path) -> str:
-        """The specification as an argument. Credentials never stand there."""
+        """The specification as an argument, which never contains credentials."""
         if not self.on_cluster:
             return spec.write(scratch / "spec.json")
         from dataclasses import replace
@@ -257,9 +259,11 @@ class _Submission:
 
 
 class _Listener:
-    """Takes the lines of a job apart: its own go into the run's log, Spark's to the output."""
+    """Sorts the lines of a job: its own go to the log of the run, Spark's to the output."""
 
-    def __init__(self, context: dg.AssetExecutionContext, *, own_lines: bool) -> None:
+    def __init__(
+        self, context: dg.AssetExecutionContext | dg.OpExecutionContext, *, own_lines: bool
+    ) -> None:
         self._context = context
         self._own_lines = own_lines
 

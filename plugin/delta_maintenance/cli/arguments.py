@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from delta_maintenance.limits import LOG_MEMORY_VARIABLE
 from delta_maintenance.redaction import redact
 
 if TYPE_CHECKING:
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 
 _TABLE_HELP = "path or URI of the table's root: a local path, file:, s3:, gs:, abfss: or az:"
 _STORAGE_HELP = """\
-an option of the table's store, such as AWS_ENDPOINT_URL=http://localhost:9000; repeatable. Secrets
-need not stand here, where other users of the machine can read them: S3 takes AWS_ACCESS_KEY_ID,
-AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE and AWS_REGION from the environment, and
-~/.aws and instance roles as usual; Google and Azure likewise take theirs"""
+an option of the table's store, such as AWS_ENDPOINT_URL=http://localhost:9000; repeatable. Other
+users of the machine can read the command line, so pass secrets in the environment instead: S3 reads
+AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE and AWS_REGION, as well as
+~/.aws and instance roles; Google and Azure read their usual variables"""
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -35,13 +36,13 @@ class ArgumentParser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        # Whatever the user typed stays on one line.
+        # Quoted input must stay on one line.
         line = redact(" ".join(message.split()))
         self.exit(2, f"delta-maintenance: {line}; see '{self.prog} --help'\n")
 
 
 class Verbs(Protocol):
-    """Where a verb adds its parser: what `ArgumentParser.add_subparsers` gives."""
+    """The object to which a verb adds its parser, as `ArgumentParser.add_subparsers` returns it."""
 
     def add_parser(self, name: str, *, help: str, description: str) -> ArgumentParser:
         """The parser of a new verb."""
@@ -58,29 +59,32 @@ def add_verb(
     address_help: str = _TABLE_HELP,
     operations: Sequence[str] = (),
 ) -> ArgumentParser:
-    """The parser of one verb, with the arguments that all verbs have.
+    """The parser of one verb, with the arguments that all verbs share.
 
     `metavar` and `address_help` are for a verb whose address is not that of a table; `operations`
-    are for one that is told an operation first.
+    are for a verb whose first argument is an operation.
     """
     parser = verbs.add_parser(name, help=summary, description=description)
     if operations:
         parser.add_argument("operation", metavar="VERB", choices=operations, help="the operation")
     parser.add_argument("table", metavar=metavar, help=address_help)
-    parser.add_argument(
-        "--storage-option",
-        dest="storage_options",
-        metavar="K=V",
-        action="append",
-        default=[],
-        type=key_value,
-        help=_STORAGE_HELP.replace("\n", " "),
-    )
+    add_storage_options(parser)
+    add_log_memory(parser)
     parser.add_argument("--json", action="store_true", help=json_help)
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="say more on stderr, tracebacks included"
+        "-v", "--verbose", action="store_true", help="print more on stderr, including tracebacks"
     )
     return parser
+
+
+def add_log_memory(parser: ArgumentParser) -> None:
+    """`--log-memory`."""
+    parser.add_argument(
+        "--log-memory",
+        metavar="SIZE",
+        help="memory that one file of a log may take while it is read, such as 6GiB or 512MiB; by "
+        f"default {LOG_MEMORY_VARIABLE} of the environment, or else 4GiB",
+    )
 
 
 def add_storage_options(parser: ArgumentParser) -> None:
@@ -136,7 +140,7 @@ def add_spark(parser: ArgumentParser) -> None:
 
 
 def open_snapshot(arguments: argparse.Namespace) -> Snapshot:
-    """The snapshot that `add_time_travel` was asked for."""
+    """The snapshot that the arguments of `add_time_travel` select."""
     return open_table(arguments).snapshot(version=arguments.version, timestamp=arguments.timestamp)
 
 

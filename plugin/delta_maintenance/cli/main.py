@@ -18,22 +18,25 @@ from importlib import import_module
 from delta_maintenance import __version__
 from delta_maintenance.cli import operation_verb
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs
-from delta_maintenance.cli.output import logging_to_stderr, say
+from delta_maintenance.cli.output import logging_to_stderr, say, without_controls
 from delta_maintenance.cli.process import own_the_process
 from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.limits import default_log_memory
 from delta_maintenance.operations.core.registry import BUILT_IN, find, names, operations
 from delta_maintenance.redaction import redact
 
 _FAILED = 1
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
-"""What a shell reports of a program that a closed pipe ended. Not 0: the output is incomplete."""
+"""The exit status that shells report for a program ended by a closed pipe. Not 0, because the
+output is incomplete.
+"""
 
 _LOOKING = ("inspect", "files", "history", "health")
 _TABLES = ("init", "assess", "run", "spark-spec", "spark-stage")
 _MODULES = {"spark-spec": "spark_spec", "spark-stage": "spark_spec"}
-"""The verbs that are no operations, in the order of the help: before those and behind them. Each
-has a module in `verbs`, of its own name unless it stands here."""
+"""The verbs that are not operations, in the order of the help: before the operations and after
+them. Each has a module of the same name in `verbs`, unless another name is given here."""
 
 _EXIT_STATUSES = """\
 exit status:
@@ -60,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = _parser(words).parse_args(words)
     except SystemExit as ended:
-        # The parser has had its say: help on stdout, or what is wrong on stderr.
+        # The parser has already printed help on stdout, or the error on stderr.
         return ended.code if isinstance(ended.code, int) else _FAILED
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal's encoding lacks is no reason to fail.
@@ -71,8 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        # A verb for many tables tells of those that failed itself, and only says how it ends.
-        status: int | None = arguments.run(arguments)
+        # A verb for many tables reports failed tables itself and only returns the exit status.
+        with default_log_memory(getattr(arguments, "log_memory", None)):
+            status: int | None = arguments.run(arguments)
         # Here, where a failure still becomes an exit status, and not when the interpreter ends.
         sys.stdout.flush()
     except DeltaMaintenanceError as error:
@@ -92,14 +96,14 @@ def _run(arguments: argparse.Namespace) -> int:
 def _failed(error: Exception, line: str, arguments: argparse.Namespace) -> int:
     _settle_stdout()
     if arguments.verbose:
-        # Errors below ours may quote the address as it was given.
-        sys.stderr.write(redact("".join(traceback.format_exception(error))))
+        # Errors below ours may quote the address as it was given, and names out of the table.
+        sys.stderr.write(without_controls(redact("".join(traceback.format_exception(error)))))
     say(line)
     return error.exit_status if isinstance(error, DeltaMaintenanceError) else _FAILED
 
 
 def _settle_stdout() -> None:
-    """Lets out what is buffered, or gives it up: the interpreter would fail on it at its end."""
+    """Flushes buffered output, or discards it: the interpreter would fail on it at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -107,7 +111,7 @@ def _settle_stdout() -> None:
 
 
 def _parser(words: Sequence[str]) -> ArgumentParser:
-    """The parser of this command line: with the one verb that it begins with, else with all."""
+    """The parser of this command line: with the verb it starts with, or else with all verbs."""
     parser = ArgumentParser(
         prog="delta-maintenance",
         description="Look into Delta Lake tables and keep them healthy.",

@@ -51,9 +51,7 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
             help=f"a new Parquet file with {record.report}, in any store and outside of the table, "
             "written before anything is changed",
         )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="only say what would be done, and why"
-    )
+    parser.add_argument("--dry-run", action="store_true", help="only print the plan and its reason")
     if record.spark is not None:
         add_spark(parser)
     parser.set_defaults(run=partial(run, record), version=None, report=None)
@@ -61,7 +59,7 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
 
 def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
     """Plans, and unless this is a dry run carries the plan out."""
-    # Before the table is opened: what comes later must not look older than it is.
+    # Read before the table is opened, so that later commits do not look older than they are.
     now = clock.now()
     verb = _Verb(record, arguments)
     options = read_flags(arguments, record.options)
@@ -91,14 +89,14 @@ def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
 
 
 class _Verb:
-    """What is done with one command line."""
+    """The execution of one command line."""
 
     def __init__(self, record: AnyOperation, arguments: argparse.Namespace) -> None:
         self.record = record
         self.arguments = arguments
 
     def submitted(self, options: Any, plan: Any = None) -> Any:
-        """The Result of a Spark job; of a dry run its Plan. The job plans anew."""
+        """The Result of a Spark job, or its Plan for a dry run. The job plans again."""
         record, arguments = self.record, self.arguments
         assert record.spark is not None
         report = arguments.report
@@ -140,7 +138,7 @@ def _asks_for_spark(options: Any) -> bool:
 
 
 def _for_job(options: Any, plan: Any) -> Any:
-    """The Options by which a job does what was planned here."""
+    """The Options with which a job applies the plan of this process."""
     if has_field(options, "engine"):
         options = replace(options, engine="spark")
     if has_field(options, "operation_id") and options.operation_id is None:

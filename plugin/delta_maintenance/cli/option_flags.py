@@ -26,7 +26,7 @@ def add_flags(parser: argparse.ArgumentParser, options: type[Record]) -> None:
 
 
 def read_flags(arguments: argparse.Namespace, options: type[Record]) -> Any:
-    """The Options that a command line asks for. `InvalidRequestError` for wrong values."""
+    """The Options of a command line. Raises `InvalidRequestError` for invalid values."""
     given = {}
     for field in flag_fields(options):
         value = getattr(arguments, field.name)
@@ -43,13 +43,13 @@ def _name(field: FlagField) -> str:
 
 
 def _help(field: FlagField) -> str:
-    # What argparse would take for a format.
+    # Escape characters that argparse would interpret as a format.
     text = field.flag.help.replace("%", "%%")
     return text.replace("{default}", str(field.default))
 
 
 def _settings(field: FlagField) -> dict[str, Any]:
-    """What `add_argument` has to know of a field's type."""
+    """Arguments of `add_argument` that follow from the type of a field."""
     kind, item = field.kind, _item(field.kind)
     if kind is bool:
         if field.may_be_none:
@@ -85,7 +85,7 @@ def _least(kind: Any) -> int | None:
 
 
 def _item(kind: Any) -> Any:
-    """What a field holds any number of; None where it is a single value."""
+    """The type of the items of a field; None for a single value."""
     return get_args(kind)[0] if get_origin(kind) is tuple else None
 
 

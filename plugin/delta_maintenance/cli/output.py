@@ -44,9 +44,9 @@ __all__ = [
 ]
 
 _PIPED_WIDTH = 160
-"""Columns where stdout is no terminal that could tell."""
+"""The width if stdout is not a terminal."""
 _QUIET = timedelta(seconds=5)
-"""Between two lines of progress where stderr is no terminal; short work says nothing."""
+"""The time between two lines of progress if stderr is not a terminal; short work prints none."""
 
 
 def print_json(document: Any) -> None:
@@ -57,7 +57,7 @@ def print_json(document: Any) -> None:
 def print_fields(title: str, fields: Mapping[str, object]) -> None:
     """A titled list of names and values, for people. Empty values are left out.
 
-    A terminal gets a frame; elsewhere a line is as long as what it says, for `grep` and for logs.
+    A terminal gets a frame; elsewhere, lines are not wrapped, for `grep` and for logs.
     """
     cells = {
         name: _cell(value) for name, value in fields.items() if value not in (None, "", (), [], {})
@@ -108,8 +108,13 @@ def printable(text: str) -> str:
     Names and messages come from tables that anyone may have written: an escape sequence among them
     must not reach the terminal.
     """
+    return without_controls(" ".join(text.split()))
+
+
+def without_controls(text: str) -> str:
+    """The text with escapes in place of control characters other than the ends of its lines."""
     return "".join(
-        char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(text.split())
+        char if char == "\n" or char.isprintable() else ascii(char)[1:-1] for char in text
     )
 
 
@@ -145,10 +150,10 @@ def warn(warnings: Iterable[str]) -> None:
 
 
 class Progress:
-    """How far long work has come: a bar where stderr is a terminal, else a line now and then.
+    """Progress of long work: a bar if stderr is a terminal, otherwise a line from time to time.
 
-    Used as a context manager and called with what is being done, how much is done, and how much
-    there is to do or None.
+    Used as a context manager, and called with the name of the work, the completed amount, and the
+    total amount or None.
     """
 
     def __enter__(self) -> Progress:

@@ -7,7 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
-from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_storage_options
+from delta_maintenance.cli.arguments import (
+    ArgumentParser,
+    Verbs,
+    add_log_memory,
+    add_storage_options,
+)
 from delta_maintenance.cli.output import warn
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 
@@ -44,9 +49,10 @@ def add_policy_verb(
         "never run",
     )
     add_storage_options(parser)
+    add_log_memory(parser)
     parser.add_argument("--json", action="store_true", help=json_help)
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="say more on stderr, tracebacks included"
+        "-v", "--verbose", action="store_true", help="print more on stderr, including tracebacks"
     )
     # No error is about one table that the command line names.
     parser.set_defaults(table=None)
@@ -54,7 +60,7 @@ def add_policy_verb(
 
 
 class PolicyTables:
-    """The tables that a command line means, how to open them, and what is kept of them."""
+    """The tables that a command line selects, how to open them, and their stored state."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         from delta_maintenance.policies.assessments import AssessmentStore
@@ -96,7 +102,9 @@ class PolicyTables:
         return tuple(failed.assessment(now=now) for failed in found.unlisted)
 
     def storage_options(self, rule: StorageRule) -> Mapping[str, str]:
-        """Those of a rule; what the command line gives goes first, and stands for a connection."""
+        """The storage options of a rule; those of the command line take precedence, and replace a
+        connection.
+        """
         from delta_maintenance.policies.storage import environment_options, resolved_options
 
         if self._given:
@@ -105,7 +113,7 @@ class PolicyTables:
 
     @contextmanager
     def opened(self, table: PolicyTable) -> Iterator[Table]:
-        """The table, for as long as it is needed. Nothing is read yet."""
+        """The table for the length of the block. Reads nothing yet."""
         from delta_maintenance.policies.storage import open_policy_table
 
         opened = open_policy_table(table, self.storage_options)
@@ -115,7 +123,7 @@ class PolicyTables:
             opened.store.close()
 
     def known(self, table: PolicyTable) -> tuple[tuple[LastRun, ...], TableHealth | None]:
-        """What is kept of it: the last runs, and its last health."""
+        """The stored state of a table: the last runs, and its last health."""
         from delta_maintenance.policies.assessments import AssessmentEntry
 
         entry = self._state.load(table.name) if self._state is not None else None
@@ -124,10 +132,10 @@ class PolicyTables:
         return entry.last_runs, entry.assessment.health
 
     def keep(self, assessment: Assessment, result: RunResult | None = None) -> None:
-        """Keeps them for the next call. What is already done stays done where that fails."""
+        """Stores the last runs for the next call. A failure does not undo completed work."""
         if self._state is None:
             return
         try:
             self._state.save(assessment, result)
         except DeltaMaintenanceError as error:
-            warn([f"{assessment.name}: what became of it cannot be kept: {error}"])
+            warn([f"{assessment.name}: the outcome cannot be stored: {error}"])

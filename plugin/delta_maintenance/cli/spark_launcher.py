@@ -1,8 +1,8 @@
 """Runs an operation as a PySpark job: starts it, relays its output, reads its report.
 
-What the job is told and what it answers are JSON files in a private directory of this machine,
-where the driver runs too (client mode); see `submission.job_spec` and `submission.job_report`.
-Credentials travel by neither: they reach the driver in its environment.
+The specification and the report of the job are JSON files in a private directory of this machine,
+where the driver runs as well (client mode); see `submission.job_spec` and `submission.job_report`.
+Neither contains credentials: the driver receives them in its environment.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def run_spark_job(
 ) -> dict[str, Any]:
     """Runs a job to its end and returns the JSON of its Result.
 
-    `job` is what the specification says beyond operation, table and storage options. Raises the
-    error that the job reports; `DeltaMaintenanceError` with the last line of its log where it ended
-    without a report; `InvalidRequestError` where there is no Spark to submit to.
+    `job` contains the fields of the specification besides operation, table and storage options.
+    Raises the error that the job reports, `DeltaMaintenanceError` with the last line of its log if
+    it ended without a report, and `InvalidRequestError` if Spark is not available.
     """
     # Loads pydantic, which `--help` must not wait for.
     from delta_maintenance.submission.configuration import (
@@ -88,7 +88,7 @@ def run_spark_job(
 
 
 def _remote(master: str | None) -> str | None:
-    """The server of Spark Connect that is asked for, on the command line or in the environment."""
+    """The Spark Connect server from the command line or the environment."""
     if master is None:
         return os.environ.get("SPARK_REMOTE")
     if not master.startswith("sc://"):
@@ -102,7 +102,7 @@ def _remote(master: str | None) -> str | None:
 
 
 def _py_files(directory: Path, master: str | None) -> list[str]:
-    """This very library, so that executors elsewhere run what the driver runs."""
+    """An archive of this library, so that executors run the same code as the driver."""
     from delta_maintenance.submission.library import library_zip
 
     if master is not None and master.startswith("local"):
@@ -120,13 +120,13 @@ def absolute(address: str) -> str:
 def split_secrets(
     table: str, given: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str | None]]:
-    """Storage options without their secrets, and the environment variables that carry those.
+    """Storage options without secrets, and the environment variables that contain the secrets.
 
-    None stands for a variable that must not be inherited: it belongs to other credentials.
+    None marks a variable that must not be inherited, because it belongs to other credentials.
     """
     if not given:
         return {}, {}
-    # Loads what speaks to object stores, which only a table on one needs.
+    # Loads the clients of object stores, which only tables on them need.
     from delta_maintenance.storage.options import parse_options
 
     options = parse_options(table, given)
@@ -161,12 +161,12 @@ def _run(command: Sequence[str], environment: Mapping[str, str], *, verbose: boo
             elif verbose and line:
                 say(f"spark: {line}")
         process.wait()
-    return tail[0] if tail else "it said nothing"
+    return tail[0] if tail else "it printed nothing"
 
 
 @contextmanager
 def _ended_with_us(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """Ends the job when this process is interrupted or told to end: none is left behind."""
+    """Ends the job when this process is interrupted or terminated, so that none is left behind."""
 
     def end(signum: int, _: FrameType | None) -> None:
         raise SystemExit(128 + signum)

@@ -20,7 +20,7 @@ from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import find
 
 _EXAMPLES = ("samples",)
-"""Of the groups of a plan: which files are shown is chance."""
+"""Fields of groups that are left out: the samples of files are arbitrary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,18 +48,18 @@ class ApprovedPlan(Record):
         """Options by which a later plan deletes nothing that was not old enough for this one."""
         if not has_field(options, "as_of"):
             return options
-        return replace(options, as_of=self.planned_at)  # type: ignore[call-arg]
+        return replace(options, as_of=self.planned_at)  # type: ignore[call-arg]  # see has_field
 
     def require(self, plan: Mapping[str, Any]) -> None:
         """Raises `RefusedError` unless a later plan, as JSON, has the same effect."""
         if _digest(self.operation, plan) != self.comes_to:
             version = plan.get("version")
             raise RefusedError(
-                f"the table has moved: {self.operation} would do something else now than what was "
-                "approved",
+                f"the table has changed: {self.operation} would now have another effect than the "
+                "approved one",
                 table=self.table,
                 version=version if isinstance(version, int) else None,
-                remedy="plan again, and have that approved",
+                remedy="plan again, and approve the new plan",
             )
 
 
@@ -72,7 +72,7 @@ class Approvals:
     plans: Sequence[ApprovedPlan] = ()
     """Plans that are approved as they are."""
     asked: Collection[str] = ()
-    """Operations whose plans were shown already, or that were put off: not planned again."""
+    """Operations whose plans were shown already or snoozed; they are not planned again."""
     plans_on_spark: bool = False
     """Whether a plan that only a Spark job can make is worth the job."""
 
@@ -82,8 +82,8 @@ class Approvals:
 
 
 def asks_for_approval(operation: str, plan: Mapping[str, Any]) -> bool:
-    """Whether a plan, as JSON, deletes something, raises the protocol, takes a feature out of it or
-    repairs the table."""
+    """Whether a plan, as JSON, deletes something, raises the protocol, drops a feature or repairs
+    the table."""
     record = find(operation)
     return record.asks_for_approval(record.plan.from_json(plan))
 

@@ -25,9 +25,9 @@ from delta_maintenance.policies.pending import PendingPlan, PutOff, pending_of
 from delta_maintenance.storage import FileStatus, Store, open_store
 
 MAX_BYTES = 512 << 10
-"""Of an entry: what is longer is shortened before it is written, and not read."""
+"""The most bytes of an entry: a longer one is shortened when it is written, and not read."""
 HISTORY = 20
-"""Runs that are kept of a table."""
+"""The number of runs that are kept for a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,20 +35,20 @@ class PastRun(Record):
     """One run over a table, in short."""
 
     at: Instant
-    """When it began."""
+    """The start of the run."""
     seconds: float
     status: str
-    """Of the `RunResult`; `needs-approval` where it waits for nothing else."""
+    """The status of the `RunResult`; `needs-approval` if it only waits for approvals."""
     operations: tuple[str, ...] = ()
-    """What was done, as `checkpoint: done`, in order."""
+    """The operations and their outcomes in order, such as `checkpoint: done`."""
     problem: str | None = None
     """At most 300 characters."""
     link: str | None = None
-    """Where whoever ran it tells more."""
+    """The address of the task or log of the run."""
     reclaimed_bytes: int = 0
     """Bytes of files that were deleted."""
     spared_bytes: int = 0
-    """How many bytes of log less a reader opens afterwards."""
+    """The bytes of log that readers no longer open."""
 
     @classmethod
     def of(cls, run: RunResult, link: str | None) -> PastRun:
@@ -78,41 +78,41 @@ class AssessmentEntry(Record):
     """The stored state of one table."""
 
     form: Literal[1] = 1
-    """Of this document."""
+    """The version of this format."""
     assessment: Assessment
     run: RunResult | None = None
-    """The last one, without its assessments; None where nothing was run yet."""
+    """The last run, without its assessments; None if nothing was run yet."""
     last_runs: tuple[LastRun, ...] = ()
-    """For the next assessment."""
+    """The `last_runs` for the next assessment."""
     link: str | None = None
     """The address of further information about the run."""
     last_health: TableHealth | None = None
-    """Of an earlier assessment, where this one has none."""
+    """The health from an earlier assessment, if this assessment has none."""
     failing_since: Instant | None = None
-    """The first of the assessments that failed since the last good one."""
+    """The time of the first failed assessment since the last good one."""
     assessed_link: str | None = None
-    """Where whoever assessed it tells more."""
+    """The address of the task or log of the assessment."""
     history: tuple[PastRun, ...] = ()
-    """The last runs that did something or failed, newest first; `HISTORY` at most."""
+    """The last runs that did something or failed, newest first; at most `HISTORY`."""
     pending: tuple[PendingPlan, ...] = ()
     """Plans that wait for an approval."""
     put_off: tuple[PutOff, ...] = ()
-    """Operations that are not asked about for a while; at most one of each."""
+    """Snoozed operations; at most one entry for each."""
 
     @property
     def name(self) -> str:
-        """Of the table in its policy."""
+        """The name of the table in its policy."""
         return self.assessment.name
 
     @property
     def health(self) -> TableHealth | None:
-        """The newest that is known."""
+        """The newest known health."""
         return self.assessment.health or self.last_health
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableEntry(Record):
-    """A file that should be an entry and is none."""
+    """A file that should be an entry and is not."""
 
     file: str
     """Its name in the folder."""
@@ -140,9 +140,9 @@ class AssessmentStore:
         *,
         link: str | None = None,
     ) -> None:
-        """Replaces what is kept of a table. Without a `run`, the last one stays.
+        """Replaces the entry of a table. Without a `run`, the last run is kept.
 
-        `link` leads to whoever made the run, or the assessment where there is none.
+        `link` is the address of the task that made the run, or else the assessment.
         """
         known = self._entry(assessment.name)
         entry = AssessmentEntry(assessment=assessment) if known is None else known
@@ -169,7 +169,7 @@ class AssessmentStore:
         self.store.put(_file_name(assessment.name), _bounded(entry))
 
     def link_pending(self, name: str, operations: Collection[str], link: str | None) -> None:
-        """Notes where the question about pending plans is open; None where it is closed."""
+        """Stores the address of the open question about pending plans; None once it is closed."""
         entry = self._entry(name)
         if entry is not None:
             linked = tuple(
@@ -179,7 +179,7 @@ class AssessmentStore:
             self.store.put(_file_name(name), _bounded(replace(entry, pending=linked)))
 
     def put_off(self, name: str, *answers: PutOff) -> None:
-        """Notes operations that nobody wants to be asked about for a while."""
+        """Stores snoozed operations."""
         entry = self._entry(name)
         if entry is not None:
             kept = {each.operation: each for each in (*entry.put_off, *answers)}
@@ -191,13 +191,13 @@ class AssessmentStore:
         return found if isinstance(found, AssessmentEntry) else None
 
     def forget(self, name: str) -> None:
-        """Removes what is kept under a name, if anything is."""
+        """Removes the entry of a name, if there is one."""
         self.store.delete(_file_name(name))
 
     def saved_at(self) -> Callable[[str], datetime | None]:
-        """When the entry of a name was last saved; None where there is none.
+        """A function that returns when the entry of a name was last saved; None if there is none.
 
-        Reads the listing alone, so that it costs the same however long the entries are.
+        Reads only the listing, so the cost does not depend on the size of the entries.
         """
         listed = {
             status.path: datetime.fromtimestamp(status.modified_ms / 1000, UTC)
@@ -235,7 +235,7 @@ class AssessmentStore:
         ]
 
     def close(self) -> None:
-        """Lets go of connections."""
+        """Closes connections."""
         self.store.close()
 
     def _brief(self, status: FileStatus) -> AssessmentEntry | UnreadableEntry | None:
@@ -254,11 +254,11 @@ class AssessmentStore:
         except FileNotFoundError:
             return None
         except (ValueError, RecursionError):
-            return _unreadable(status, "it is no JSON")
+            return _unreadable(status, "it is not JSON")
         except InvalidRequestError as error:
             return _unreadable(status, error.problem)
         if _file_name(entry.name) != status.path:
-            return _unreadable(status, f"it holds another table, {entry.name!r}")
+            return _unreadable(status, f"it is about another table, {entry.name!r}")
         return entry
 
 
@@ -276,7 +276,7 @@ def _still_waiting(
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _unreadable(status: FileStatus, problem: str) -> UnreadableEntry:
@@ -295,7 +295,7 @@ _SUFFIX = ".json"
 
 
 def _file_name(name: str) -> str:
-    """Converts any text to a name that every store accepts and that people recognise."""
+    """Converts any text to a name that every store accepts and that people can recognise."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[-80:] or "table"
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
     return f"{readable}.{digest[:32]}{_SUFFIX}"

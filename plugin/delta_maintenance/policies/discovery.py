@@ -63,10 +63,10 @@ class Discovery:
     """The tables of a policy, and the patterns that could not be listed."""
 
     tables: tuple[PolicyTable, ...]
-    """The named tables in the order of the policy, then those found, by pattern and path."""
+    """The named tables in the order of the policy, then the found ones, by pattern and path."""
     unlisted: tuple[UnlistedPattern, ...] = ()
     listed: tuple[str, ...] = ()
-    """The other patterns."""
+    """The patterns that could not be listed."""
 
     def keep_failures(self, store: AssessmentStore, *, now: datetime) -> tuple[Assessment, ...]:
         """Saves an entry for each pattern that failed, and removes those of all others."""
@@ -98,8 +98,8 @@ def discover(
     neither tables nor links nor folders whose names begin with `.` or `_`. A listing is either
     complete or an error, because half a list would look like the whole.
 
-    A pattern that cannot be listed fails alone. Errors that may pass are tried again after each of
-    the `pauses`, in seconds; all others are final. If two tables have one name, the second pattern
+    A pattern that cannot be listed fails alone. Temporary errors are tried again after each of the
+    `pauses`, in seconds; all others are final. If two tables have one name, the second pattern
     fails.
     """
     searches = [_Search(policy, entry, parallel) for entry in policy.patterns]
@@ -123,7 +123,7 @@ def discover(
         if isinstance(found, DeltaMaintenanceError):
             unlisted.append(UnlistedPattern(search.pattern, found))
             continue
-        # Of two patterns that find one table, the first is the one whose rules it has.
+        # A table that two patterns find has the rules of the first one.
         new = {uri: search.named(path) for path in found if (uri := search.uri(path)) not in tables}
         clash = next((uri for uri, name in new.items() if names.get(name, uri) != uri), None)
         if clash is not None:
@@ -175,9 +175,9 @@ class _Search:
         return "/".join(part for part in (self._entry.name, path) if part) or self.uri(path)
 
     def attempt(self, storage_options: OptionsAt) -> list[str] | DeltaMaintenanceError:
-        """The paths of its tables, relative to the root, sorted; or why there are none."""
+        """The paths of its tables, relative to the root, sorted; or the error."""
         try:
-            # A pattern's own rules say how to reach its root.
+            # The rules of the pattern state how to reach its root.
             rule = self._policy.table_of(self._entry, self.root).rules.storage
             found = self._tables(storage_options(rule, self.root))
         except DeltaMaintenanceError as error:
@@ -201,7 +201,7 @@ class _Search:
             store.close()
 
     def _logs(self, store: Store) -> Iterator[str]:
-        """Folders with a log in them."""
+        """Folders that contain a log."""
         first = store.list_level()
         if first is None:
             yield from _logs_in_tree(store)
@@ -236,7 +236,7 @@ def _folders(entries: pa.Table) -> list[str]:
 
 
 def _logs_in_tree(store: Store) -> Iterator[str]:
-    """The same on a store that can only list everything: its folders are those that files name."""
+    """The same for stores that can only list everything: the folders are derived from the files."""
     found: set[str] = set()
     for batch in store.list_tree():
         logs = batch.filter(pc.match_substring_regex(batch["path"], _IN_LOG))
@@ -251,4 +251,4 @@ def _logs_in_tree(store: Store) -> Iterator[str]:
 
 
 _IN_LOG = rf"^(?:[^._/][^/]*/)*{LOG_DIRECTORY}/"
-"""No folder on the way there is hidden."""
+"""Neither the folder nor one above it is hidden."""

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
-from delta_maintenance.operations.core.evaluation import Look, blocked, text
+from delta_maintenance.operations.core.evaluation import EvaluationContext, blocked, text
 from delta_maintenance.operations.core.operation import PolicyPart, load
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.registry import AnyOperation, find, policy_operations
@@ -26,22 +26,22 @@ def assessed_operations(
     last_runs: Mapping[str, LastRun],
 ) -> Iterator[AssessedOperation]:
     """The requested operations, in the order in which they run."""
-    look = Look(
+    context = EvaluationContext(
         snapshot=snapshot,
         health=health,
         rules=rules,
         now=now,
         last_runs=last_runs,
-        is_due=lambda name: _is_due(look, rules, name),
+        is_due=lambda name: _is_due(context, rules, name),
     )
     for record in _order(rules):
-        assessed = _assessed(look, rules, record)
+        assessed = _assessed(context, rules, record)
         if assessed is not None:
             yield assessed
 
 
 def _order(rules: Rules) -> list[AnyOperation]:
-    """The usual order, but for operations that a rule puts before others."""
+    """The usual order, except for operations that a rule puts before others."""
     order = list(policy_operations())
     for record in tuple(order):
         for name in _before(record.policy, rules):
@@ -60,30 +60,32 @@ def _before(part: PolicyPart | None, rules: Rules) -> tuple[str, ...]:
     return names(value)
 
 
-def _is_due(look: Look, rules: Rules, name: str) -> bool:
-    assessed = _assessed(look, rules, find(name))
+def _is_due(context: EvaluationContext, rules: Rules, name: str) -> bool:
+    assessed = _assessed(context, rules, find(name))
     return assessed is not None and assessed.status == "due"
 
 
-def _assessed(look: Look, rules: Rules, record: AnyOperation) -> AssessedOperation | None:
+def _assessed(
+    context: EvaluationContext, rules: Rules, record: AnyOperation
+) -> AssessedOperation | None:
     """One operation with its obstacles; None if the policy does not request it."""
     assert record.policy is not None
-    due: Callable[[Look], AssessedOperation | None] = load(record.policy.due)
+    due: Callable[[EvaluationContext], AssessedOperation | None] = load(record.policy.due)
     try:
-        assessed = due(look)
+        assessed = due(context)
     except DeltaMaintenanceError as error:
-        # The plan refuses: nothing but a change of the table or of its policy helps.
+        # The plan will refuse: only a change of the table or of its policy helps.
         return blocked(record.name, "; ".join(filter(None, (error.problem, error.remedy))))
     if assessed is None or assessed.status != "due":
         return assessed
     assessed = replace(assessed, needs_approval=record.name in rules.approval)
-    problem = _refusal(look, record)
+    problem = _refusal(context, record)
     if problem is not None:
         return replace(assessed, status="blocked", reason=f"{assessed.reason}, but {problem}")
     hours = rules.hours
-    if hours is None or hours.is_open(look.now):
+    if hours is None or hours.is_open(context.now):
         return assessed
-    opening = hours.next_opening(look.now)
+    opening = hours.next_opening(context.now)
     return replace(
         assessed,
         status="blocked",
@@ -92,15 +94,15 @@ def _assessed(look: Look, rules: Rules, record: AnyOperation) -> AssessedOperati
     )
 
 
-def _refusal(look: Look, record: AnyOperation) -> str | None:
+def _refusal(context: EvaluationContext, record: AnyOperation) -> str | None:
     """The obstacle of an operation in the table, as one clause with its remedy."""
-    refused = {refusal.operation: refusal.problem for refusal in look.health.refused}
+    refused = {refusal.operation: refusal.problem for refusal in context.health.refused}
     problem = next((refused[needed] for needed in record.requires if needed in refused), None)
-    if problem is None and record.effects.deletes and _was_corrupt(look):
+    if problem is None and record.effects.deletes and _was_corrupt(context):
         return "fsck found the table corrupt; repair it, and examine it again"
     return problem
 
 
-def _was_corrupt(look: Look) -> bool:
+def _was_corrupt(context: EvaluationContext) -> bool:
     """Whether the last integrity check found the table corrupt."""
-    return any(run.outcome is Outcome.CORRUPT for run in look.last_runs.values())
+    return any(run.outcome is Outcome.CORRUPT for run in context.last_runs.values())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from delta_maintenance import clock
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.execution import Execution
@@ -18,18 +17,14 @@ from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.operations.core.rules import Limits
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.policies.environment import RunEnvironment
 from delta_maintenance.policies.limits import beyond_deletions, says_more_than_vacuum
 from delta_maintenance.policies.models import OperationOutcome
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
 
 
-class SubmitToSpark(Protocol):
-    """Runs one operation as a Spark job: its Result as JSON, with `plan_only` its Plan."""
-
-    def __call__(
-        self, table: PolicyTable, due: AssessedOperation, /, *, plan_only: bool = False
-    ) -> Mapping[str, Any]: ...
+def _no_lease() -> None:
+    """For callers without a lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +33,11 @@ class Context:
 
     table: Table
     policy_table: PolicyTable
-    submit: SubmitToSpark | None
-    progress: Progress | None
-    now: clock.Clock
-    new_id: clock.NewId
+    environment: RunEnvironment
     plans_on_spark: bool = False
     """Whether a plan that only a job can make is worth the job."""
+    claim: Callable[[], object] = _no_lease
+    """Takes the lease of the table, before the first change of a run; later calls do nothing."""
 
 
 Status = Literal["done", "nothing-to-do", "planned", "incomplete", "failed"]
@@ -51,7 +45,7 @@ _STATUSES: Mapping[Outcome, Status] = {
     Outcome.DONE: "done",
     Outcome.NOTHING_TO_DO: "nothing-to-do",
     Outcome.PLANNED: "planned",
-    # No failure: the rest is only a matter of time.
+    # Not a failure: the rest only takes time.
     Outcome.WAITING: "incomplete",
     Outcome.INCOMPLETE: "incomplete",
     Outcome.CONFLICT: "failed",
@@ -61,7 +55,7 @@ _STATUSES: Mapping[Outcome, Status] = {
 }
 
 
-def carry_out(
+def execute(
     context: Context,
     due: AssessedOperation,
     *,
@@ -84,7 +78,7 @@ def plan_for_approval(
     """Plans an operation that needs an approval, so that its plan can be shown.
 
     Ends as `needs-approval` with the plan as its result. A plan beyond the limits of the policy
-    ends as `stopped`, and one that changes nothing is applied at once: nobody has to agree.
+    ends as `stopped`, and one that changes nothing is applied at once, without an approval.
     """
     return _Asked(context, find(due.operation), due, None).for_approval(commits_made)
 
@@ -110,7 +104,7 @@ class _Asked:
             operation=due.operation,
             status="planned",
             reason=due.reason,
-            started_at=context.now(),
+            started_at=context.environment.now(),
         )
 
     def planned_only(self) -> OperationOutcome:
@@ -131,7 +125,7 @@ class _Asked:
         waiting = replace(
             self.blank,
             status="needs-approval",
-            reason=f"{self.due.reason}; approve it, for the policy asks for that",
+            reason=f"{self.due.reason}; approve it, as the policy requires",
         )
         prepared = None if self.due.engine == "spark" else self._prepared()
         if prepared is None:
@@ -161,12 +155,13 @@ class _Asked:
             return self._stopped(self.blank, beyond, plan)
         if self.record.needs_job(plan):
             return self._ended(replace(self.blank, engine="spark"), self._by_job())
+        if not plan.is_noop:
+            self.context.claim()
         return self._ended(self.blank, prepared.apply())
 
     def _prepared(self) -> Any:
-        execution = Execution(
-            now=self.context.now, new_id=self.context.new_id, progress=self.context.progress
-        )
+        own = self.context.environment
+        execution = Execution(now=own.now, new_id=own.new_id, progress=own.progress)
         return self.record.prepare(
             self.context.table, self.options, now=self.blank.started_at, execution=execution
         )
@@ -188,27 +183,29 @@ class _Asked:
         return self._ended(outcome, self._by_job())
 
     def _by_job(self) -> Any:
+        self.context.claim()
         return self.record.result.from_json(self._submitted())
 
     def _submitted(self, *, plan_only: bool = False) -> dict[str, Any]:
-        context, options = self.context, self.options
+        table, options = self.context.policy_table, self.options
+        submit = self.context.environment.submit
         has_engine = has_field(options, "engine")
-        if context.submit is None:
+        if submit is None:
             or_else = (
                 "set engine: {prefer: local} in the policy"
                 if has_engine
-                else "by its verb of the command line"
+                else "with its command on the command line"
             )
             raise InvalidRequestError(
                 f"{self.record.name} must run on Spark, but this process cannot submit Spark jobs",
                 remedy=f"run it from an orchestrator, or {or_else}",
             )
         if has_engine:
-            options = replace(options, engine="spark")  # type: ignore[call-arg]
+            options = replace(options, engine="spark")  # type: ignore[call-arg]  # has_engine
         due = replace(self.due, engine="spark", options=options)
         if plan_only:
-            return dict(context.submit(context.policy_table, due, plan_only=True))
-        return dict(context.submit(context.policy_table, due))
+            return dict(submit(table, due, plan_only=True))
+        return dict(submit(table, due))
 
     def _require_approved(self, plan: Any) -> None:
         # A table that already has the change, perhaps by an earlier try, needs no approval.

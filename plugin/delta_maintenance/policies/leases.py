@@ -31,13 +31,13 @@ class Lease(Record):
     """The holder of the lease of a table, and the earliest time of its expiry."""
 
     name: str
-    """The table's, in its policy."""
+    """The name of the table in its policy."""
     holder: str
-    """The same in every try of one task: a second try takes over the lease of a first try that
-    died."""
+    """The same in every try of a task, so that a second try takes over the lease of a first try
+    that died."""
     until: datetime
     nonce: str
-    """Of this very write."""
+    """Identifies this write."""
 
 
 class Leases:
@@ -58,7 +58,7 @@ class Leases:
 
     @contextmanager
     def held(self, name: str, *, holder: str) -> Iterator[None]:
-        """Holds the lease of a table for the length of the block.
+        """Holds the lease of a table for the duration of the block.
 
         Raises `BusyError`, which names the holder, if another process has the lease.
         """
@@ -84,7 +84,7 @@ class Leases:
             if found is not None and found.holder != holder and found.until > self._now():
                 raise BusyError(
                     f"{found.holder} is at work on {name}",
-                    remedy=f"wait for its end; if it is dead, its lease runs out at "
+                    remedy=f"wait until it ends; if it is dead, its lease expires at "
                     f"{found.until:%H:%M:%S} UTC",
                 )
             # Expired and unreadable leases, and the own lease of an earlier try, are replaced.
@@ -104,7 +104,7 @@ class Leases:
             if found is not None and found.holder == holder:
                 self._store.delete(path)
         except DeltaMaintenanceError as error:
-            _log.warning("a lease stays until it runs out: %s", error)
+            _log.warning("a lease could not be released and will expire: %s", error)
 
     def _written(self, name: str, holder: str) -> bytes:
         lease = Lease(

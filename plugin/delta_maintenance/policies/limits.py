@@ -5,16 +5,16 @@ from __future__ import annotations
 from delta_maintenance.operations.core.rules import Limits
 
 _MANY = 1000
-"""The number of files from which on a share has a meaning."""
+"""The number of files from which a share is meaningful."""
 _OWN_SHARE = 0.5
-"""Of all files; beyond it a vacuum refuses by itself."""
+"""The share of all files from which vacuum itself refuses."""
 
 
 def beyond_deletions(limits: Limits, files: int, size: int, *, looked_at: int | None) -> str | None:
     """The first limit that this number of files or bytes exceeds, as one clause.
 
-    `looked_at` is the number of data files of which they are a share; None if a share has no
-    meaning.
+    `looked_at` is the number of data files of which they are a share; None if a share is not
+    meaningful.
     """
     if limits.max_deleted_files is not None and files > limits.max_deleted_files:
         return f"{files} files would be deleted, and {limits.max_deleted_files} are allowed"
@@ -31,7 +31,7 @@ def beyond_deletions(limits: Limits, files: int, size: int, *, looked_at: int | 
 
 
 def says_more_than_vacuum(limits: Limits) -> bool:
-    """Whether there are limits on deletions that a vacuum does not have of its own."""
+    """Whether there are limits on deletions besides those of vacuum itself."""
     share = limits.max_deleted_share
     return (
         limits.max_deleted_files is not None

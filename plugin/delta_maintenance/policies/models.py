@@ -14,7 +14,7 @@ __all__ = ["AssessedOperation", "Assessment", "LastRun", "OperationOutcome", "Ru
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment(Record):
-    """One table, held against its policy at an instant; or a pattern that could not be listed."""
+    """One table compared with its policy at an instant; or a pattern that could not be listed."""
 
     subject: Literal["table", "pattern"] = "table"
     """`pattern`: `name` and `uri` are the pattern, and `status` is `failed`."""
@@ -24,15 +24,15 @@ class Assessment(Record):
     status: Literal["due", "nothing-due", "blocked", "failed"]
     """`blocked`: all due operations are blocked. `failed`: the table could not be read."""
     problem: str | None = None
-    """Of `failed`: one line, with the remedy."""
+    """The problem of a failed assessment: one line, with the remedy."""
     exit_status: int = 0
-    """Of `failed`: as the command line would end."""
+    """The exit status of the command line for a failed assessment."""
     retryable: bool = False
-    """Of `failed`: whether another look may succeed."""
+    """Whether a failed assessment may succeed later."""
     operations: tuple[AssessedOperation, ...] = ()
-    """In the order in which they run."""
+    """The operations in the order in which they run."""
     next_due_at: Instant | None = None
-    """When to look again at the latest, as far as time alone decides."""
+    """The time of the next assessment at the latest, as far as time alone decides."""
     health: TableHealth | None = None
     notes: tuple[str, ...] = ()
 
@@ -53,18 +53,18 @@ class OperationOutcome(Record):
     """`incomplete`: the Result contains the progress. `stopped`: a limit was exceeded before any
     change."""
     reason: str
-    """One line; of what failed, with table, version, file and remedy."""
+    """One line; for a failure, with table, version, file and remedy."""
     started_at: Instant
     seconds: float = 0.0
     engine: Literal["local", "spark"] = "local"
     result: dict[str, Any] | None = None
-    """The operation's own Result as JSON, its Plan where that was all."""
+    """The operation's own Result as JSON, or its Plan if it was only planned."""
     commits: int = 0
-    """Versions that it added."""
+    """The number of versions that it added."""
     exit_status: int = 0
-    """As the command line would end."""
+    """The exit status of the command line."""
     retryable: bool = False
-    """Whether the same again may succeed."""
+    """Whether repeating it may succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,22 +74,22 @@ class RunResult(Record):
     name: str
     uri: str
     status: Literal["done", "nothing-due", "planned", "incomplete", "failed", "stopped", "blocked"]
-    """`blocked`: nothing could be run, for the hour, for want of an approval or else."""
+    """`blocked`: nothing could be run, because of the hours or missing approvals, for example."""
     started_at: Instant
     ended_at: Instant
     outcomes: tuple[OperationOutcome, ...] = ()
     before: Assessment | None = None
     after: Assessment | None = None
-    """None where nothing was run."""
+    """None if nothing was run."""
     last_runs: tuple[LastRun, ...] = ()
     """The given records, updated; store them for the next assessment."""
     problem: str | None = None
-    """Of what ended the run: one line, with the remedy."""
+    """The reason why the run ended early: one line, with the remedy."""
     exit_status: int = 0
     retryable: bool = False
 
     @property
     def waits_for_approval(self) -> bool:
-        """Whether nothing but an approval kept it from doing anything."""
+        """Whether only missing approvals kept it from doing anything."""
         waiting = any(outcome.status == "needs-approval" for outcome in self.outcomes)
         return self.status == "blocked" and waiting

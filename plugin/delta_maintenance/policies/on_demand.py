@@ -12,17 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from delta_maintenance import clock
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.execute import Context, SubmitToSpark, carry_out
+from delta_maintenance.policies.environment import RunEnvironment, separate_arguments
+from delta_maintenance.policies.execute import Context, execute
 from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
 from delta_maintenance.policies.run import RunStatus
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
 
 _REASON = "requested manually"
@@ -36,6 +35,7 @@ _STATUSES: Mapping[str, RunStatus] = {
 }
 
 
+@separate_arguments
 def run_operation(
     table: Table,
     policy_table: PolicyTable,
@@ -45,18 +45,17 @@ def run_operation(
     last_runs: Sequence[LastRun] = (),
     plan_only: bool = False,
     approved: ApprovedPlan | None = None,
-    submit: SubmitToSpark | None = None,
-    progress: Progress | None = None,
-    now: Callable[[], Any] = clock.now,
-    new_id: clock.NewId = clock.new_id,
+    environment: RunEnvironment | None = None,
 ) -> RunResult:
     """Runs one operation on the table. Returns the same record as `policies.run`.
 
     `options` are fields of the operation's Options, which override those of the policy. With
     `approved`, it runs only if its plan has the approved effect. Errors of the library are
-    returned, not raised.
+    returned, not raised, except the `BusyError` of a lease.
     """
-    started, record = now(), find(operation)
+    environment = environment or RunEnvironment()
+    now, record = environment.now, find(operation)
+    started = now()
 
     def assess(rules: PolicyTable, runs: Sequence[LastRun], known: Assessment | None) -> Assessment:
         previous = known.health if known is not None else None
@@ -82,24 +81,23 @@ def run_operation(
         )
     at_once = policy_table.model_copy(update={"rules": policy_table.rules.asking_for(record.name)})
     forced = assess(at_once, (), before)
-    context = Context(
-        table=table,
-        policy_table=policy_table,
-        submit=submit,
-        progress=progress,
-        now=now,
-        new_id=new_id,
-        plans_on_spark=submit is not None,
-    )
-    outcome = _outcome(
-        context,
-        record,
-        lambda: _asked(policy_table, record, forced, options or {}),
-        plan_only=plan_only,
-        approved=approved,
-    )
+    with environment.claiming() as claim:
+        context = Context(
+            table=table,
+            policy_table=policy_table,
+            environment=environment,
+            plans_on_spark=environment.submit is not None,
+            claim=claim,
+        )
+        outcome = _outcome(
+            context,
+            record,
+            lambda: _asked(policy_table, record, forced, options or {}),
+            plan_only=plan_only,
+            approved=approved,
+        )
     runs = tuple(last_runs)
-    # The others are never due, however long ago they ran.
+    # Operations without a policy key are never due, however long ago they ran.
     if record.policy is not None and outcome.status not in ("planned", "stopped"):
         runs = (*(run for run in runs if run.operation != operation), _last_run(outcome))
     after = None if plan_only else assess(policy_table, runs, before)
@@ -117,20 +115,18 @@ def run_operation(
     )
 
 
+@separate_arguments
 def run_plans(
     table: Table,
     policy_table: PolicyTable,
     plans: Sequence[ApprovedPlan],
     *,
     last_runs: Sequence[LastRun] = (),
-    submit: SubmitToSpark | None = None,
-    progress: Progress | None = None,
-    now: Callable[[], Any] = clock.now,
-    new_id: clock.NewId = clock.new_id,
+    environment: RunEnvironment | None = None,
 ) -> RunResult:
-    """Runs approved plans on the table, in order, each only if it still comes to the same.
+    """Runs approved plans on the table, in order, each only if it still has the approved effect.
 
-    At least one. What fails or is incomplete ends the run.
+    There must be at least one plan. A failed or incomplete operation ends the run.
     """
     results: list[RunResult] = []
     for plan in plans:
@@ -140,10 +136,7 @@ def run_plans(
             plan.operation,
             last_runs=last_runs,
             approved=plan,
-            submit=submit,
-            progress=progress,
-            now=now,
-            new_id=new_id,
+            environment=environment,
         )
         results.append(result)
         last_runs = result.last_runs
@@ -166,10 +159,12 @@ def _outcome(
     plan_only: bool,
     approved: ApprovedPlan | None,
 ) -> OperationOutcome:
-    started, asked = context.now(), None
+    started, asked = context.environment.now(), None
     try:
         asked = ask()
-        outcome = carry_out(context, asked, commits_made=0, plan_only=plan_only, approved=approved)
+        outcome = execute(context, asked, commits_made=0, plan_only=plan_only, approved=approved)
+    except BusyError:
+        raise
     except DeltaMaintenanceError as error:
         outcome = OperationOutcome(
             operation=record.name,
@@ -180,7 +175,7 @@ def _outcome(
             exit_status=error.exit_status,
             retryable=error.retryable,
         )
-    return replace(outcome, seconds=(context.now() - started).total_seconds())
+    return replace(outcome, seconds=(context.environment.now() - started).total_seconds())
 
 
 def _asked(

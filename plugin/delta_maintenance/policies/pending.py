@@ -1,7 +1,7 @@
-"""Plans that wait for an approval, and operations that somebody put off.
+"""Plans that wait for an approval, and operations that somebody snoozed.
 
-Both are kept beside the last assessment of a table (`policies.assessments`). They decide what is
-asked and when; they approve nothing. An approval travels with the process that asked for it.
+Both are stored with the last assessment of a table (`policies.assessments`). They decide when to
+ask for an approval, and approve nothing. An approval is passed on by the process that asked for it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.models import RunResult
 
 PLAN_LIFE = timedelta(hours=24)
-"""How long a plan is shown before the operation is planned again."""
+"""The time for which a plan is shown before the operation is planned again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingPlan(Record):
-    """A plan that waits for an approval, in the numbers that people decide by."""
+    """A plan that waits for an approval, with the numbers that people need for their decision."""
 
     name: str
-    """Of the table in its policy."""
+    """The name of the table in its policy."""
     uri: str
     plan: ApprovedPlan
     reason: str
@@ -35,13 +35,13 @@ class PendingPlan(Record):
     """Files that would be deleted."""
     bytes: int = 0
     share: float | None = None
-    """Of the files that were looked at; None where a share says nothing."""
+    """Of the files that were examined; None if a share is not meaningful."""
     commits: int = 0
     """Commits that would be made."""
     due_since: Instant
     """When the operation was first found due and waiting."""
     link: str | None = None
-    """To the question that is open."""
+    """The address of the open question."""
 
     @property
     def operation(self) -> str:
@@ -56,7 +56,7 @@ class PendingPlan(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutOff(Record):
-    """An operation on a table that somebody does not want to be asked about for a while."""
+    """An operation on a table that somebody snoozed."""
 
     operation: str
     answer: Literal["rejected", "snoozed"]
@@ -88,7 +88,7 @@ def still_asked(
 
 
 def put_off_operations(put_off: Sequence[PutOff], *, now: datetime) -> set[str]:
-    """The operations that somebody put off until later than now."""
+    """The operations that are snoozed until later than now."""
     return {each.operation for each in put_off if each.until > now}
 
 
@@ -102,7 +102,7 @@ def _planned(run: RunResult, before: dict[str, PendingPlan]) -> Iterator[Pending
         try:
             amounts = record.planned_amounts(record.plan.from_json(outcome.result))
         except InvalidRequestError:
-            # Of another release: the next run plans it again.
+            # A plan of another release: the next run plans again.
             continue
         earlier = before.get(outcome.operation)
         yield PendingPlan(

@@ -8,22 +8,21 @@ follow from the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
-from delta_maintenance import clock
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import BusyError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.policies.approval import Approvals
 from delta_maintenance.policies.assess import assess_table, failed_assessment
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.execute import (
-    Context,
+from delta_maintenance.policies.environment import (
+    RunEnvironment,
     SubmitToSpark,
-    carry_out,
-    plan_for_approval,
+    separate_arguments,
 )
+from delta_maintenance.policies.execute import Context, execute, plan_for_approval
 from delta_maintenance.policies.models import (
     AssessedOperation,
     Assessment,
@@ -31,14 +30,20 @@ from delta_maintenance.policies.models import (
     OperationOutcome,
     RunResult,
 )
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
 
-__all__ = ["OperationOutcome", "RunResult", "SubmitToSpark", "failed_run", "run"]
+__all__ = [
+    "OperationOutcome",
+    "RunEnvironment",
+    "RunResult",
+    "SubmitToSpark",
+    "failed_run",
+    "run",
+]
 
 _NO_APPROVALS = Approvals()
 _TURNS = 2
-"""How often one operation may run: once more where the commits of others make it due again."""
+"""The most runs of one operation: once more if commits of others make it due again."""
 RunStatus = Literal["done", "nothing-due", "planned", "incomplete", "failed", "stopped", "blocked"]
 _ENDING: tuple[Literal["incomplete", "failed", "stopped"], ...] = (
     "incomplete",
@@ -47,6 +52,7 @@ _ENDING: tuple[Literal["incomplete", "failed", "stopped"], ...] = (
 )
 
 
+@separate_arguments
 def run(
     table: Table,
     policy_table: PolicyTable,
@@ -54,28 +60,27 @@ def run(
     last_runs: Sequence[LastRun] = (),
     approvals: Approvals = _NO_APPROVALS,
     plan_only: bool = False,
-    submit: SubmitToSpark | None = None,
-    progress: Progress | None = None,
-    now: Callable[[], datetime] = clock.now,
-    new_id: clock.NewId = clock.new_id,
+    environment: RunEnvironment | None = None,
 ) -> RunResult:
     """Runs the operations that are due on the table according to its policy.
 
     An operation that needs an approval runs as `approvals` say; without one it ends as
     `needs-approval`, with the operation's Plan as its result. With `plan_only` nothing is changed,
-    and each outcome has the Plan for the table as it is now. `submit` runs what is planned for
-    Spark; without it that fails. The library's errors are in the answer, and never raised.
+    and each outcome has the Plan for the table as it is now. The lease of `environment` is taken
+    before the first change and held until the end; a run that changes nothing never takes it.
+    Errors of the library are returned, not raised, except the `BusyError` of the lease.
     """
-    context = Context(
-        table=table,
-        policy_table=policy_table,
-        submit=submit,
-        progress=progress,
-        now=now,
-        new_id=new_id,
-        plans_on_spark=approvals.plans_on_spark,
-    )
-    return _Run(context, {each.operation: each for each in last_runs}, approvals, plan_only).run()
+    environment = environment or RunEnvironment()
+    with environment.claiming() as claim:
+        context = Context(
+            table=table,
+            policy_table=policy_table,
+            environment=environment,
+            plans_on_spark=approvals.plans_on_spark,
+            claim=claim,
+        )
+        known = {each.operation: each for each in last_runs}
+        return _Run(context, known, approvals, plan_only).run()
 
 
 def failed_run(
@@ -85,12 +90,12 @@ def failed_run(
     now: datetime,
     last_runs: Sequence[LastRun] = (),
 ) -> RunResult:
-    """The result for a table that could not even be opened."""
+    """The result for a table that could not be opened."""
     return result_of_failure(failed_assessment(table, error, now=now), last_runs=last_runs)
 
 
 def result_of_failure(assessment: Assessment, *, last_runs: Sequence[LastRun] = ()) -> RunResult:
-    """The result for a table, or a pattern, of which nothing but a failure is known."""
+    """The result for a table or a pattern whose assessment failed."""
     return RunResult(
         name=assessment.name,
         uri=assessment.uri,
@@ -115,10 +120,10 @@ class _Run:
     plan_only: bool
     outcomes: list[OperationOutcome] = field(default_factory=list)
     at_version: dict[str, list[int]] = field(default_factory=dict)
-    """The versions on which each operation has had its turns."""
+    """The versions on which each operation has run."""
 
     def run(self) -> RunResult:
-        started = self.context.now()
+        started = self.context.environment.now()
         before = latest = self._assess(None)
         while (due := self._next(latest)) is not None:
             outcome = self._outcome(due, started)
@@ -134,7 +139,7 @@ class _Run:
         return assess_table(
             self.context.table,
             self.context.policy_table,
-            now=self.context.now(),
+            now=self.context.environment.now(),
             last_runs=tuple(self.last_runs.values()),
             previous=previous.health if previous is not None else None,
         )
@@ -155,7 +160,7 @@ class _Run:
         return None
 
     def _outcome(self, due: AssessedOperation, started: datetime) -> OperationOutcome:
-        now = self.context.now()
+        now = self.context.environment.now()
         blank = OperationOutcome(
             operation=due.operation,
             status="needs-approval",
@@ -181,16 +186,18 @@ class _Run:
             if needed and approved is None:
                 outcome = plan_for_approval(self.context, due, commits_made=made)
             else:
-                outcome = carry_out(
+                outcome = execute(
                     self.context,
                     due,
                     commits_made=made,
                     plan_only=self.plan_only,
                     approved=approved,
                 )
+        except BusyError:
+            raise
         except DeltaMaintenanceError as error:
             outcome = _failed(blank, error, self.context.table.uri)
-        outcome = replace(outcome, seconds=(self.context.now() - now).total_seconds())
+        outcome = replace(outcome, seconds=(self.context.environment.now() - now).total_seconds())
         self._remember(outcome)
         return outcome
 
@@ -216,7 +223,7 @@ class _Run:
             uri=self.context.policy_table.uri,
             status=status,
             started_at=started,
-            ended_at=self.context.now(),
+            ended_at=self.context.environment.now(),
             outcomes=tuple(self.outcomes),
             before=before,
             after=after,

@@ -1,8 +1,8 @@
 """Reconciling a range of commits on a cluster, for one log compaction.
 
-Plain PySpark with Python workers, as for sidecars. Reading tasks take some of the commits each and
-divide what stands of them into shares by logical file; each share is reconciled by one task. The
-driver puts the shares one behind the other into the file, of which it holds one at a time.
+Plain PySpark with Python workers, as for sidecars. Each reading task reconciles some of the commits
+and divides the remaining actions into shares by logical file; one task reconciles each share. The
+driver appends the shares to the file, and holds one share at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from delta_maintenance.table.read.segment import LogEntry
 from delta_maintenance.table.write.log_compactor import RangeWriter, ReconciledRange
 
 _TOLD_ACTIONS = 100_000
-"""Between two lines of progress."""
+"""Actions between two lines of progress."""
 
 
 class SparkRange:
@@ -67,7 +67,7 @@ class SparkRange:
         """See `RangeEngine`."""
         parts = adjacent_parts(commits, self._log_bytes_per_task)
         size = sum(entry.status.size for entry in commits)
-        # What is read together is about what is written together.
+        # The size of a reading task is about that of a writing task.
         count = min(len(parts), max(1, math.ceil(size / self._log_bytes_per_task)))
         reading = RangeReading(
             address=self._address,

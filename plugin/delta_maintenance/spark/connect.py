@@ -1,4 +1,4 @@
-"""Spark Connect: sessions of a server that is reached by its address, without a JVM here."""
+"""Spark Connect: sessions of a remote server, without a JVM in this process."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def is_connected(spark: SparkSession) -> bool:
 
 
 def ship_library(spark: SparkSession) -> None:
-    """Gives the executors of this session the library as it is here.
+    """Sends this library to the executors of the session.
 
-    What it depends on has to be on the server: pyarrow, numpy, fsspec, pyroaring and pydantic.
+    Its dependencies must be installed on the server: pyarrow, numpy, fsspec, pyroaring and
+    pydantic.
     """
     with scratch_folder() as folder:
         file = folder / "delta_maintenance.zip"

@@ -37,17 +37,17 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 _FILE = f"{MARK}_file"
 _PROBLEM = f"{MARK}_problem"
-"""Beside the table's columns: the file's number in the job, and what keeps it from being read."""
+"""Additional columns: the number of the file in the job, and the reason why it cannot be read."""
 
 _FILES_PER_JOB = 10_000
 _BYTES_PER_TASK = 128 << 20
 _BYTES_TO_OPEN = 4 << 20
-"""What opening a file costs, in bytes that could be read meanwhile."""
+"""The cost of opening a file, as the number of bytes that could be read in that time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowReading:
-    """What a task has to know. It travels to executors."""
+    """The inputs of a task, which are sent to executors."""
 
     uri: str
     storage_options: Mapping[str, str] = field(repr=False)
@@ -139,16 +139,16 @@ class SparkConstraintCheck:
             return ZoneInfo(name)
         except (ZoneInfoNotFoundError, ValueError):
             raise RefusedError(
-                f"the time zone {name!r} of the Spark session is none of a region",
+                f"the time zone {name!r} of the Spark session is not the name of a region",
                 remedy="set spark.sql.session.timeZone to the name of a region, or to UTC",
             ) from None
 
     def _jobs(self, snapshot: Snapshot, added_after: int | None) -> Iterator[pa.Table]:
-        """The files to be looked at, as many at a time as one job takes."""
+        """The files to check, in groups of the size of one job."""
         waiting = FILES.empty_table()
         for batch in snapshot.scan(fields={"add": FILES.names}):
             adds = batch.adds
-            # Of the files of a checkpoint nobody knows which commits added them.
+            # The commits that added the files of a checkpoint are unknown.
             if added_after is not None and COMMIT_VERSION in adds.column_names:
                 adds = adds.filter(pc.greater(adds[COMMIT_VERSION], added_after))
             waiting = pa.concat_tables([waiting, _files(adds)])
@@ -177,7 +177,7 @@ class SparkConstraintCheck:
         found = (
             self._spark.range(0, count, 1, count)
             .mapInArrow(reading.read, schema)
-            # Of a file that cannot be read nothing is evaluated.
+            # Nothing is evaluated for a file that cannot be read.
             .select(_FILE, _PROBLEM, functions.when(readable, ~holds).alias("violates"))
             .groupBy(_FILE)
             .agg(
@@ -214,7 +214,7 @@ def _files(adds: pa.Table) -> pa.Table:
 
 
 def _tasks(files: pa.Table, bytes_per_task: int) -> Iterator[tuple[int, bytes]]:
-    """Neighbouring files together, up to a number of bytes."""
+    """Adjacent files in groups, up to a number of bytes."""
     sizes = pc.fill_null(files["size"], 0).to_numpy().astype(np.int64)
     upto = np.cumsum(sizes + _BYTES_TO_OPEN)
     starts = np.flatnonzero(np.diff((upto - 1) // bytes_per_task, prepend=-1))

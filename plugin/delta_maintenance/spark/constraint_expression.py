@@ -16,16 +16,16 @@ from delta_maintenance.protocol.schema.types import StructField, parse_schema
 from delta_maintenance.table.read.snapshot import Snapshot
 
 MARK = "__delta_maintenance"
-"""What names of our own begin with, where they stand beside those of a table."""
+"""The prefix of our own names beside those of a table."""
 
 
 def needed_columns(
     spark: SparkSession, snapshot: Snapshot, expression: str
 ) -> tuple[StructField, ...]:
-    """The columns that are to be read to evaluate the expression, in the order of the schema.
+    """The columns that the expression needs, in the order of the schema.
 
-    `InvalidRequestError` for what is no boolean expression, and for what is about other columns,
-    other rows, or not the same each time; `UnsupportedFeatureError` for types that cannot be read.
+    Raises `InvalidRequestError` if the expression is not boolean, uses other columns or other rows,
+    or is not deterministic, and `UnsupportedFeatureError` for types that cannot be read.
     """
     columns = parse_schema(snapshot.metadata.schema_string or "").fields
     readable = tuple(item for item in columns if _is_readable(item))
@@ -37,7 +37,7 @@ def needed_columns(
         if unreadable:
             raise UnsupportedFeatureError(
                 f"the column {unreadable[0].name} is of the type {unreadable[0].type}, which "
-                "cannot be looked at",
+                "cannot be checked",
                 remedy="add the constraint with Delta Spark",
             ) from None
         raise InvalidRequestError(
@@ -48,15 +48,15 @@ def needed_columns(
     try:
         _analyse(spark, snapshot, wanted, expression)
     except AnalysisException:
-        # A name can be put together by IDENTIFIER, and then stands nowhere in the text.
+        # IDENTIFIER can compose a name, which then does not occur in the text.
         return readable
     return wanted
 
 
 def spark_schema(snapshot: Snapshot, columns: tuple[StructField, ...]) -> SparkStruct:
-    """The columns as Spark has them; every value may be null, whatever the table promises.
+    """The columns as Spark types; every value may be null, even if the table forbids it.
 
-    A broken promise must not be taken for granted by those who look.
+    The check must not rely on a rule that the rows may violate.
     """
     names = {item.name for item in columns}
     fields = json.loads(snapshot.metadata.schema_string or "")["fields"]
@@ -68,11 +68,11 @@ def spark_schema(snapshot: Snapshot, columns: tuple[StructField, ...]) -> SparkS
 def _analyse(
     spark: SparkSession, snapshot: Snapshot, columns: tuple[StructField, ...], expression: str
 ) -> None:
-    """Lets Spark analyse the expression in places that take what a constraint may be, and no more.
+    """Lets Spark analyse the expression in positions that accept constraints and nothing else.
 
-    A filter takes neither aggregates nor windows nor anything but a boolean; the condition of a
-    join nothing that differs from time to time, nor stars; a lambda function no subquery, and the
-    parentheses around it no alias.
+    A filter accepts only boolean expressions without aggregates and windows; the condition of a
+    join accepts no nondeterministic expressions and no stars; a lambda function accepts no
+    subquery, and the parentheses around it no alias.
     """
     rows = spark.createDataFrame([], spark_schema(snapshot, columns))
     other = spark.range(0).toDF(f"{MARK}_id")
@@ -83,7 +83,7 @@ def _analyse(
 
 
 def _require_sound(frame: DataFrame) -> None:
-    # Spark Connect analyses nothing before.
+    # Spark Connect analyses the plan only now.
     _ = frame.schema
 
 
@@ -96,7 +96,7 @@ def _is_readable(column: StructField) -> bool:
 
 
 def _is_named(name: str, expression: str) -> bool:
-    """Whether the name stands in the expression, as it must where that is about the column."""
+    """Whether the expression contains the name, as it must if it uses the column."""
     text, name = (item.upper().lower() for item in (expression, name))
     if re.fullmatch("[a-z0-9_]+", name):
         return re.search(rf"(?<![a-z0-9_]){name}(?![a-z0-9_])", text) is not None
@@ -104,7 +104,7 @@ def _is_named(name: str, expression: str) -> bool:
 
 
 def _without_promises(value: Any) -> Any:
-    """A type, or a field, of a schema string with nothing left but what makes up the type."""
+    """A type or a field of a schema string, reduced to the parts that define the type."""
     if isinstance(value, list):
         return [_without_promises(item) for item in value]
     if not isinstance(value, dict):
@@ -125,6 +125,6 @@ _COLLATIONS = "__COLLATIONS"
 
 
 def _gist(error: AnalysisException) -> str:
-    """What Spark says in its first line, without its codes and the place in the text."""
+    """The first line of Spark's message, without error codes and the position in the text."""
     line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", line).rstrip(". ;")

@@ -1,7 +1,7 @@
 """Reading footers on a cluster: row counts of data files that have no statistics.
 
-Plain PySpark with Python workers, as for sidecars. It is asked for the files of one commit at a
-time, so the driver never holds more than those; executors read footers and nothing else.
+Plain PySpark with Python workers, as for sidecars. It receives the files of one commit at a time,
+so the driver never holds more than those. Executors only read footers.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from delta_maintenance.storage import open_store
 from delta_maintenance.table.data.footers import RowCounts, count_rows
 
 SCHEMA = "at long, rows long, problem string"
-"""`at` is the number of the file among those asked for."""
+"""`at` is the number of the file in the request."""
 
 _FILES_PER_TASK = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FooterReading:
-    """What a task has to know. It travels to executors."""
+    """The inputs of a task, which are sent to executors."""
 
     uri: str
     storage_options: Mapping[str, str] = field(repr=False)

@@ -1,8 +1,8 @@
 """Opening files on a cluster for `fsck`: footers of data files, and deletion vectors.
 
-Plain PySpark with Python workers, as for sidecars. The driver sends the files out some at a time
-and gets back what is wrong with them, so opening them costs it no memory that grows with their
-number; executors read those files and nothing else, by the functions of the local engine.
+Plain PySpark with Python workers, as for sidecars. The driver sends files in groups and receives
+the problems, so its memory does not grow with the number of files. Executors only read these files,
+with the functions of the local engine.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _VECTORS = pa.schema(
         "path": pa.string(),
         "deletionVector": ADD_TYPES["deletionVector"],
         "num_records": pa.int64(),
-        # Only to bring the vectors of one file together.
+        # Only for grouping the vectors of one file.
         "file": pa.string(),
     }
 )
@@ -51,9 +51,10 @@ _Batches = Iterable[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReading:
-    """What a task has to know. It travels to executors.
+    """The inputs of a task, which are sent to executors.
 
-    Its methods give rows of `SCHEMA`. Errors of the store are raised, so that Spark tries again.
+    Its methods return rows of `SCHEMA`. Errors of the store are raised, so that Spark retries the
+    task.
     """
 
     uri: str
@@ -126,7 +127,7 @@ class SparkContents:
             _tell(progress, "deletion vectors", done, vectors.num_rows)
 
     def _rounds(self, files: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        """Some files at a time, and how many those are with the ones before."""
+        """Groups of files, each with the number of files so far."""
         for first in range(0, files.num_rows, self._files_per_round):
             part = files.slice(first, self._files_per_round)
             yield first + part.num_rows, part
@@ -137,7 +138,7 @@ class SparkContents:
         together: str,
         read: Callable[[_Batches], Iterator[pa.RecordBatch]],
     ) -> pa.Table:
-        """What is wrong with files, of which those that agree in a column come to one task."""
+        """The problems of files; files with the same value in a column are checked by one task."""
         tasks = -(-files.num_rows // self._files_per_task)
         return (
             self._spark.createDataFrame(files)

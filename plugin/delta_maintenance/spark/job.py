@@ -3,9 +3,9 @@
     spark-submit job.py --spec @spec.json --report report.json
     SPARK_REMOTE=sc://… python -m delta_maintenance.spark.job --spec @spec.json
 
-The session is the launcher's business: master, deploy mode, memory and Spark Connect come from
+The launcher configures the session: master, deploy mode, memory and Spark Connect come from
 `spark-submit`, from the environment or from Spark's own configuration. Lines for the user start
-with `delta-maintenance: `; a line `DELTA_MAINTENANCE_APPLICATION ` tells of the session, and the
+with `delta-maintenance: `; a line `DELTA_MAINTENANCE_APPLICATION ` describes the session, and the
 last one on stdout is `DELTA_MAINTENANCE_REPORT ` and the report, both JSON. The exit status is that
 of the command line.
 """
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = _in_session(spec)
         report = JobReport(status="done", result=result, report_uri=spec.report_uri)
     except Exception as error:
-        # Nobody else is there to tell: an orchestrator sees the report or nothing.
+        # Report the error here: an orchestrator sees nothing but the report.
         report = JobReport.of_error(error)
         if not isinstance(error, DeltaMaintenanceError):
             print(redact("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)
@@ -89,7 +89,7 @@ def read_spec(text: str) -> JobSpec:
 def run(spec: JobSpec, spark: SparkSession) -> dict[str, Any]:
     """Runs the operation in a session and returns its Result, or its Plan, as JSON."""
     record = find(spec.operation)
-    # Before the table is opened: what comes later must not look older than it is.
+    # Read before the table is opened, so that later commits do not look older than they are.
     now = clock.now()
     # Executors have working directories of their own.
     address = str(Address.parse(spec.table).absolute())
@@ -131,7 +131,7 @@ def _in_session(spec: JobSpec) -> dict[str, Any]:
 
 
 def _announce(spark: SparkSession) -> None:
-    """Tells whoever reads the output where to look at the job while it runs."""
+    """Prints the address of the user interface of the running job."""
     if is_connected(spark):
         return
     context = spark.sparkContext

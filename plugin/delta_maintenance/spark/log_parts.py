@@ -41,7 +41,7 @@ def log_parts(
 def adjacent_parts(
     entries: Sequence[LogEntry], log_bytes_per_task: int
 ) -> list[tuple[LogEntry, ...]]:
-    """Files by ascending version, adjacent ones together, the newest part first."""
+    """Files by ascending version, adjacent files in one part, the newest part first."""
     parts: list[tuple[LogEntry, ...]] = []
     together: list[LogEntry] = []
     size = 0
@@ -61,7 +61,7 @@ def adjacent_parts(
 def share_labels(spark: SparkSession, shares: int) -> tuple[int, ...]:
     """A number for each share, chosen so that Spark's hash sends each to a task of its own.
 
-    Left to chance, some tasks would get several shares and others none.
+    With arbitrary numbers, some tasks would get several shares and others none.
     """
     if shares == 1:
         return (0,)
@@ -73,13 +73,13 @@ def share_labels(spark: SparkSession, shares: int) -> tuple[int, ...]:
 
 
 def shares(spark: SparkSession, read: _Task, *, parts: int, labels: Sequence[int]) -> DataFrame:
-    """What `read` makes of each part by its number, one task for each share, in order of age."""
-    return (
-        spark.range(0, parts, 1, parts)
-        .mapInArrow(read, SCHEMA)
-        .repartition(len(labels), "label")
-        .sortWithinPartitions("label", "age")
-    )
+    """The results of `read` for each part by number; one task for each share, in order of age."""
+    return by_label(spark.range(0, parts, 1, parts).mapInArrow(read, SCHEMA), len(labels))
+
+
+def by_label(rows: DataFrame, labels: int) -> DataFrame:
+    """Rows of `log_shares.SCHEMA`, those of one label in one task and in order of age."""
+    return rows.repartition(labels, "label").sortWithinPartitions("label", "age")
 
 
 @contextmanager

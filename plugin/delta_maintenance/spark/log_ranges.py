@@ -1,7 +1,6 @@
 """Log compaction on executors: reconcile some commits, then a share of the files.
 
-Lines travel as they stand, as in the local engine: whoever wrote them, no field and no digit of one
-is lost.
+Lines are sent unchanged, as in the local engine, so that no field and no digit is lost.
 """
 
 from __future__ import annotations
@@ -46,27 +45,27 @@ class RangePiece:
 
     text: bytes
     content: RangeContent
-    """What they come to."""
+    """The result of reconciling them."""
     plain: bool
     """All their file actions are in the plain form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeReading:
-    """What a task has to know to read a part of the commits. It travels to executors."""
+    """The inputs of a task that reads a part of the commits, which are sent to executors."""
 
     address: TableAddress
     parts: tuple[bytes, ...]
-    """Adjacent commits by ascending version, the newest part first; pickled one by one, since a
-    task needs one of them."""
+    """Adjacent commits by ascending version, the newest part first; pickled separately, because a
+    task needs only one of them."""
     labels: tuple[int, ...]
-    """One for each share."""
+    """The label of each share."""
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """From the numbers of parts to rows of `log_shares.SCHEMA`.
 
-        Errors that may pass are raised, so that Spark tries again; the first share is told the
-        others.
+        Temporary errors are raised, so that Spark retries the task; other errors are sent to the
+        first share.
         """
         with self.address.store() as store:
             for batch in batches:
@@ -98,7 +97,7 @@ class RangeReading:
         yield from shared_out(batch, hash_texts(keys), self.labels, kind=kind, age=number)
 
     def _notice(self, error: DeltaMaintenanceError, number: int) -> ShareRow:
-        # Before everything else of the share.
+        # Sorted before all other rows of the share.
         return ShareRow(self.labels[0], number - len(self.parts), _NOTICE, pickle.dumps(error))
 
 
@@ -110,7 +109,7 @@ def reconcile_shares(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def unpacked(row: bytes) -> RangePiece | DeltaMaintenanceError:
-    """What is in a row of `SCHEMA`."""
+    """The contents of a row of `SCHEMA`."""
     piece: RangePiece | DeltaMaintenanceError
     with pa.input_stream(pa.py_buffer(row), compression="zstd") as stream:
         piece = pickle.loads(stream.read())
@@ -118,7 +117,7 @@ def unpacked(row: bytes) -> RangePiece | DeltaMaintenanceError:
 
 
 def _packed(piece: RangePiece | DeltaMaintenanceError) -> bytes:
-    # The driver's JVM holds a whole share of them, some of it twice.
+    # The JVM of the driver holds a whole share of them, some of it twice.
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(pickle.dumps(piece))

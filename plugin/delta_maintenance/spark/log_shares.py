@@ -1,9 +1,8 @@
 """First step on executors: read a part of the log and distribute its actions by key.
 
-The logical files of a table are divided into shares by where their paths point, so that whatever
-supersedes an action, and whatever else is written about the same file, ends in the same share. An
-action travels as a row of an Arrow stream of its own schema: fields that nobody knows need no
-schema in Spark.
+The logical files of a table are divided into shares by their paths, so that all actions for one
+file are in the same share. An action is sent as a row of an Arrow stream with its own schema, so
+that Spark needs no schema for unknown fields.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.active_files import StandingFiles, standing_in_tail
+from delta_maintenance.table.read.active_files import ActiveFiles, active_in_tail
 from delta_maintenance.table.read.checkpoint_reader import CheckpointPart, read_part
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.segment import LogEntry
 
 LogPart = tuple[LogEntry, ...] | CheckpointPart
-"""What one task reads: adjacent commits and compactions by ascending version, or some of a
-checkpoint."""
+"""The part of the log that one task reads: adjacent commits and compactions by ascending version,
+or a part of a checkpoint."""
 
 Notice = DeltaMaintenanceError | tuple[pa.Schema, pa.Schema]
-"""What a reader has to tell every share: why it failed, or that its adds and removes have fields
-which the layout does not hold yet."""
+"""A message of a reader to every share: its error, or fields of its adds and removes that the
+layout lacks."""
 
 SCHEMA = "label int, age int, kind string, payload binary"
-"""Of the rows that go through Spark. `label` is the share's. `age` is the number of the part, 0 for
-the newest; negative for notices, which so come first, in the order of the parts. `kind` is `add`,
-`remove` or `notice`."""
+"""The schema of rows in Spark. `label` identifies the share. `age` is the number of the part, from
+0 for the newest; notices have negative numbers, so that they come first, in the order of the parts.
+`kind` is `add`, `remove` or `notice`."""
 
 _ARROW_SCHEMA = pa.schema(
     [("label", pa.int32()), ("age", pa.int32()), ("kind", pa.string()), ("payload", pa.binary())]
@@ -62,7 +61,7 @@ class ShareRow:
 
     @property
     def is_notice(self) -> bool:
-        """Whether the payload is a `Notice`, not actions."""
+        """Whether the payload is a `Notice` instead of actions."""
         return self.kind == "notice"
 
     def notice(self) -> Notice:
@@ -70,17 +69,17 @@ class ShareRow:
         notice: Notice = pickle.loads(self.payload)
         return notice
 
-    def files(self) -> StandingFiles:
+    def files(self) -> ActiveFiles:
         """The payload of other rows."""
         batch = pa.ipc.open_stream(self.payload).read_all()
         if self.kind == "add":
-            return StandingFiles(batch, empty(REMOVE_TYPES))
-        return StandingFiles(empty(ADD_TYPES), batch)
+            return ActiveFiles(batch, empty(REMOVE_TYPES))
+        return ActiveFiles(empty(ADD_TYPES), batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableAddress:
-    """How every process reaches the table."""
+    """The address and the storage options of the table, for every process."""
 
     uri: str
     storage_options: Mapping[str, str] = field(repr=False)
@@ -92,23 +91,25 @@ class TableAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReading:
-    """What a reading task has to know. It travels to executors and holds no O(files) data."""
+    """The inputs of a reading task, which are sent to executors. Their size does not depend on the
+    number of files."""
 
     address: TableAddress
     parts: tuple[bytes, ...]
-    """Every `LogPart`, the newest first; pickled one by one, since a task needs one of them."""
+    """Every `LogPart`, the newest first; pickled separately, because a task needs only one."""
     labels: tuple[int, ...]
-    """One for each share."""
+    """The label of each share."""
     partition_columns: frozenset[str]
-    """Physical names."""
+    """Physical names of the partition columns."""
     layout: FileActionLayout
     fields: Mapping[str, tuple[str, ...]] | None = None
-    """The fields of each action to read; None for all, unknown ones included."""
+    """The fields of each action to read; None for all, including unknown ones."""
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """From the numbers of parts to rows of `SCHEMA`.
 
-        Errors that may pass are raised, so that Spark tries again; every share is told the others.
+        Temporary errors are raised, so that Spark retries the task; other errors are sent to every
+        share.
         """
         with self.address.store() as store:
             for batch in batches:
@@ -133,15 +134,15 @@ class LogReading:
         except FileNotFoundError as error:
             yield from self._notices(gone(error), number)
 
-    def _files(self, store: Store, part: LogPart) -> Iterator[StandingFiles]:
+    def _files(self, store: Store, part: LogPart) -> Iterator[ActiveFiles]:
         keys = MapKeys(partition_columns=self.partition_columns)
         if isinstance(part, CheckpointPart):
             for batch in read_part(store, part, keys=keys, fields=self.fields):
-                yield StandingFiles(batch.adds, batch.removes)
+                yield ActiveFiles(batch.adds, batch.removes)
         else:
-            # What is superseded within the part need not travel.
+            # Actions that are superseded within the part are not sent.
             batches = LogTail(store, part).batches(keys=keys, fields=self.fields)
-            yield from standing_in_tail(batches, FileReplay())
+            yield from active_in_tail(batches, FileReplay())
 
     def _shares(self, batch: pa.Table, kind: str, number: int) -> Iterator[ShareRow]:
         if not batch.num_rows:
@@ -159,7 +160,7 @@ class LogReading:
 def shared_out(
     batch: pa.Table, hashes: Hashes, labels: Sequence[int], *, kind: str, age: int
 ) -> Iterator[ShareRow]:
-    """The rows of a batch, each in the share that its hash tells."""
+    """The rows of a batch, each in the share of its hash."""
     share = (hashes % np.uint64(len(labels))).astype(np.int64)
     order = np.argsort(share, kind="stable")
     batch = batch.combine_chunks().take(pa.array(order))
@@ -195,12 +196,12 @@ def in_batches(rows: Iterable[ShareRow]) -> Iterator[pa.RecordBatch]:
 
 
 def gone(error: FileNotFoundError) -> CorruptTableError:
-    """What an executor has to tell of a file that it was sent for."""
+    """The error of an executor for a file that it could not find."""
     return CorruptTableError(
         "a file of the log cannot be found by an executor",
         file=str(error),
-        remedy="keep the table where every executor reaches it; "
-        "if it is, look for another process that is deleting files of this log",
+        remedy="keep the table at an address that every executor can reach; "
+        "if it is, find the process that deletes files of this log",
     )
 
 
@@ -221,5 +222,5 @@ def to_payload(rows: pa.Table) -> bytes:
 
 
 def _schema(batch: pa.Table) -> pa.Schema:
-    # Columns of a batch without rows are left to chance by the JSON reader.
+    # For a batch without rows, the JSON reader chooses arbitrary types.
     return batch.schema if batch.num_rows else pa.schema([])

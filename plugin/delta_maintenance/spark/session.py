@@ -13,13 +13,13 @@ from delta_maintenance.table.progress import Progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSession:
-    """A Spark session, and the table that the job is about."""
+    """A Spark session, and the table of the job."""
 
     spark: SparkSession
     table_uri: str
-    """An address that the driver and every executor reach."""
+    """An address that the driver and every executor can reach."""
     storage_options: Mapping[str, str]
     new_id: NewId
-    """Has to be picklable: engines may call it on executors."""
+    """Must be picklable, because engines may call it on executors."""
     progress: Progress
     """Called in the driver."""

@@ -1,8 +1,8 @@
-"""Which sidecars an incremental checkpoint has to write anew, found out by executors.
+"""The sidecars that an incremental checkpoint must rewrite, determined on executors.
 
-Tasks read a part of the commits each and ask the filters of the sidecars for the files that it
-names. Sidecars without a filter are read by tasks of their own, path by path, and joined with the
-files by a hash. The driver sees numbers of sidecars and sums, and no file.
+Each task reads a part of the commits and looks up the files in the filters of the sidecars.
+Sidecars without a filter are read by separate tasks, path by path, and joined with the files by a
+hash. The driver receives numbers of sidecars and totals, and no file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.spark.log_shares import TableAddress, gone
 from delta_maintenance.spark.share_writer import gravest
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.active_files import standing_in_tail
+from delta_maintenance.table.read.active_files import active_in_tail
 from delta_maintenance.table.read.checkpoint_reader import (
     Checkpoint,
     CheckpointPart,
@@ -55,7 +55,7 @@ from delta_maintenance.table.write.sidecar_reuse import (
 )
 
 SCHEMA = "number int, hash long, payload binary"
-"""`number` is a sidecar's; `hash` is that of a place; `payload` is pickled."""
+"""`number` identifies a sidecar; `hash` is that of a place; `payload` is pickled."""
 
 _ARROW_SCHEMA = pa.schema([("number", pa.int32()), ("hash", pa.int64()), ("payload", pa.binary())])
 _NO_SIDECAR = -1
@@ -66,17 +66,17 @@ _Rows = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailSearch:
-    """What a task that reads commits has to know. It holds no O(files) data."""
+    """The inputs of a task that reads commits. They contain no data per file."""
 
     address: TableAddress
     parts: tuple[bytes, ...]
-    """Adjacent commits and compactions, pickled one by one."""
+    """Adjacent commits and compactions, pickled separately."""
     filtered: tuple[tuple[int, str, SidecarSummary], ...]
     """The number, the path and the summary of each sidecar that has a filter."""
 
     def find(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
-        """From numbers of parts to the numbers of sidecars that may hold a file of theirs, and to
-        the numbers of adds and tombstones as a payload."""
+        """From numbers of parts to the numbers of sidecars that may contain one of their files,
+        with the numbers of adds and tombstones as a payload."""
         yield from _told(batches, self.address, self._found)
 
     def places(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
@@ -88,7 +88,7 @@ class TailSearch:
         named = [
             sidecar
             for sidecar, path, summary in self.filtered
-            # Without an answer it is taken to hold one.
+            # Without an answer, the sidecar is assumed to contain one of the files.
             if may_name(store, path, summary, places) is not False
         ]
         yield _rows(np.array(named, np.int32))
@@ -105,7 +105,7 @@ class TailSearch:
         paths: list[pa.StringArray] = []
         keys, fields = MapKeys(partition_columns=frozenset()), {"add": _KEY, "remove": _KEY}
         batches = LogTail(store, entries).batches(keys=keys, fields=fields)
-        for batch in standing_in_tail(batches, FileReplay()):
+        for batch in active_in_tail(batches, FileReplay()):
             adds += batch.adds.num_rows
             tombstones += batch.tombstones.num_rows
             paths += [*batch.adds["path"].chunks, *batch.tombstones["path"].chunks]
@@ -117,11 +117,11 @@ _KEY = ("path", "deletionVector")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarReading:
-    """What a task that reads sidecars has to know."""
+    """The inputs of a task that reads sidecars."""
 
     address: TableAddress
     sidecars: tuple[tuple[int, tuple[CheckpointPart, ...]], ...]
-    """The number of each and what is to be read of it; a task is sent for a position in here."""
+    """The number of each sidecar and the part to read; a task receives a position in this list."""
     deleted_after_ms: int | None = None
 
     def summaries(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
@@ -133,7 +133,7 @@ class SidecarReading:
         yield from _told(batches, self.address, self._places)
 
     def expired(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
-        """From positions to how many tombstones are expired."""
+        """From positions to the numbers of expired tombstones."""
         yield from _told(batches, self.address, self._expired)
 
     def _summary(self, store: Store, at: int) -> _Rows:
@@ -171,7 +171,7 @@ def survey_on_spark(
 ) -> ReuseSurvey:
     """Like `survey_reuse`, for a base that may be reused and the parts of the commits since.
 
-    `UnusableCheckpointError` for a base that turns out to be damaged.
+    Raises `UnusableCheckpointError` for a damaged base.
     """
     summaries = [stated_summary(sidecar) for sidecar in base.sidecars]
     search = TailSearch(
@@ -245,7 +245,7 @@ def _numbers(rows: DataFrame) -> set[int]:
 
 
 def _payloads(rows: DataFrame) -> list[tuple[int, Any]]:
-    """What tasks have to tell beside hashes; raises what kept one of them from it."""
+    """The payloads of all tasks; raises the error of a task."""
     found = rows.where("payload IS NOT NULL").select("number", "payload").collect()
     told = [(row.number, pickle.loads(row.payload)) for row in found]
     errors = [value for _, value in told if isinstance(value, DeltaMaintenanceError)]
@@ -259,8 +259,8 @@ def _told(
     address: TableAddress,
     read: Callable[[Store, int], _Rows],
 ) -> _Rows:
-    """What `read` gives for each number. Errors that may pass are raised, so that Spark tries
-    again; the driver is told the others."""
+    """The results of `read` for each number. Temporary errors are raised, so that Spark retries the
+    task; other errors are sent to the driver."""
     with address.store() as store:
         for batch in batches:
             for number in batch.column(0).to_pylist():

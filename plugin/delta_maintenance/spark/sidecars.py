@@ -9,7 +9,7 @@ import math
 import os
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 from pyspark.sql import SparkSession
@@ -19,18 +19,19 @@ from delta_maintenance.clock import new_id as random_id
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.delta_log.checkpoint_rows import UnknownFieldsError
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY
-from delta_maintenance.spark import share_writer
+from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.spark.log_parts import (
     LOG_BYTES_PER_TASK,
     adjacent_parts,
+    by_label,
     log_parts,
     share_labels,
     shares,
     small_batches,
 )
-from delta_maintenance.spark.log_shares import LogReading, TableAddress
+from delta_maintenance.spark.log_shares import SCHEMA, LogReading, TableAddress
 from delta_maintenance.spark.session import JobSession
-from delta_maintenance.spark.share_writer import Report, ShareWriting, gravest
+from delta_maintenance.spark.share_writer import PassedOn, Report, ShareWriting, gravest
 from delta_maintenance.spark.sidecar_survey import survey_on_spark
 from delta_maintenance.spark.storage_access import executor_options
 from delta_maintenance.storage.core.base import Store
@@ -42,7 +43,7 @@ from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.write.sidecar_reuse import ReuseSurvey, require_reusable
 from delta_maintenance.table.write.sidecar_writer import SidecarSet, commit_times, taken_over
 
-_SAMPLED_FILES = 3
+_SAMPLED_FILES = 8
 # A share gets some actions more or less than others, which should not cost it a second sidecar.
 _FILL = 0.95
 
@@ -51,8 +52,9 @@ class SparkSidecars:
     """A `SidecarEngine` on a Spark session.
 
     Reading tasks take a part of the log each and divide its actions into shares by path; writing
-    tasks replay a share each and write its sidecars. What the driver holds is the names of the
-    log's files and one report per share.
+    tasks replay a share each and write its sidecars. If there are fewer tombstones than live files,
+    or the reverse, fewer tasks of their own write them after the replay. The driver holds the names
+    of the log's files and one report per share.
     """
 
     def __init__(
@@ -111,7 +113,8 @@ class SparkSidecars:
         )
         if not parts:
             return _completed(SidecarSet(reports=(), expired_tombstones=0), reuse)
-        labels = share_labels(self._spark, _share_count(snapshot, spec, reuse))
+        division = _division(snapshot, spec, reuse)
+        labels = share_labels(self._spark, division.shares)
         reading = LogReading(
             address=self._address,
             parts=tuple(pickle.dumps(part) for part in parts),
@@ -125,6 +128,8 @@ class SparkSidecars:
             commit_times=_needed_times(snapshot, spec),
             checkpoint_age=tail,
             new_id=self._new_id,
+            passed_on=division.passed_on,
+            labels=share_labels(self._spark, division.passed_shares),
         )
         self._tell(f"sidecars, of {len(parts)} parts of the log", 0, len(labels))
         reports = self._run(reading, writing)
@@ -134,12 +139,12 @@ class SparkSidecars:
 
     def _run(self, reading: LogReading, writing: ShareWriting) -> list[Report]:
         with small_batches(self._spark):
-            rows = (
-                shares(self._spark, reading.read, parts=len(reading.parts), labels=reading.labels)
-                .mapInArrow(writing.write, share_writer.SCHEMA)
-                .collect()
-            )
-        return [pickle.loads(row.report) for row in rows]
+            rows = shares(
+                self._spark, reading.read, parts=len(reading.parts), labels=reading.labels
+            ).mapInArrow(writing.write, SCHEMA)
+            if writing.passed_on is not None:
+                rows = by_label(rows, len(writing.labels)).mapInArrow(writing.write_passed, SCHEMA)
+            return [pickle.loads(row.payload) for row in rows.collect()]
 
     def _tell(self, what: str, done: int, total: int) -> None:
         if self._progress is not None:
@@ -154,26 +159,63 @@ def _completed(written: SidecarSet, reuse: ReuseSurvey | None) -> SidecarSet:
     return replace(written, expired_tombstones=expired, taken_over=taken_over(reuse))
 
 
-def _share_count(snapshot: Snapshot, spec: CheckpointSpec, reuse: ReuseSurvey | None) -> int:
-    """How many shares of the wanted size there may be; what is superseded is counted too."""
-    actions = _actions_in_tail(snapshot)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Division:
+    """Into how many shares the actions are divided, so that the sidecars have the wanted size.
+
+    An add and the remove of the same file must meet in one share. The more numerous kind of action
+    decides how many shares there are; the other kind would have too many small sidecars, so it is
+    passed on to fewer shares once it is known which actions stand.
+    """
+
+    shares: int
+    passed_on: PassedOn | None
+    """The kind that is passed on; None if both kinds have as many sidecars."""
+    passed_shares: int
+
+
+def _division(snapshot: Snapshot, spec: CheckpointSpec, reuse: ReuseSurvey | None) -> _Division:
+    """From estimates of the numbers of both kinds."""
+    adds, in_tail = _actions_in_tail(snapshot)
+    removes = in_tail
     if reuse is not None:
-        actions += sum(each.found.summary.tally.actions for each in reuse.rewritten)
+        tallies = [each.found.summary.tally for each in reuse.rewritten]
+        adds += sum(tally.adds for tally in tallies)
+        removes += sum(tally.tombstones for tally in tallies)
     elif snapshot.checkpoint is not None:
-        actions += snapshot.checkpoint.row_count
-    return max(1, math.ceil(actions / (spec.actions_per_sidecar * _FILL)))
+        more_adds, more_removes = snapshot.checkpoint.action_counts
+        adds, removes = adds + more_adds, removes + more_removes
+    # A remove usually supersedes an add. Those of the checkpoint have no add any more.
+    adds -= in_tail
+    of_adds, of_removes = (
+        max(1, math.ceil(actions / (spec.actions_per_sidecar * _FILL)))
+        for actions in (adds, removes)
+    )
+    passed_on: PassedOn | None = None
+    if of_adds != of_removes:
+        passed_on = "remove" if of_adds > of_removes else "add"
+    return _Division(
+        shares=max(of_adds, of_removes),
+        passed_on=passed_on,
+        passed_shares=min(of_adds, of_removes),
+    )
 
 
-def _actions_in_tail(snapshot: Snapshot) -> float:
-    """An estimate from the bytes of the tail and the lines of a few of its files."""
+def _actions_in_tail(snapshot: Snapshot) -> tuple[float, float]:
+    """How many adds and removes: an estimate from the bytes of the tail and a few of its files."""
     entries = snapshot.segment.tail
     if not entries:
-        return 0
+        return 0, 0
     step = max(1, len(entries) // _SAMPLED_FILES)
-    texts = LogTail(snapshot.store, entries[::step][:_SAMPLED_FILES]).texts()
-    sample = [(entry.status.size, text.file_line_count) for entry, text in texts]
-    actions_per_byte = sum(lines for _, lines in sample) / sum(size for size, _ in sample)
-    return actions_per_byte * sum(entry.status.size for entry in entries)
+    sampled = entries[step // 2 :: step][:_SAMPLED_FILES]
+    adds = removes = 0
+    for batch in LogTail(snapshot.store, sampled).batches(
+        keys=MapKeys(partition_columns=frozenset()), fields={"add": ("path",), "remove": ("path",)}
+    ):
+        adds += batch.adds.num_rows
+        removes += batch.removes.num_rows
+    scale = sum(e.status.size for e in entries) / max(1, sum(e.status.size for e in sampled))
+    return adds * scale, removes * scale
 
 
 def _needed_times(snapshot: Snapshot, spec: CheckpointSpec) -> dict[int, int]:

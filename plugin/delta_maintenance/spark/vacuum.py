@@ -22,11 +22,12 @@ from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.vacuum.candidates import Tally, emptied
 from delta_maintenance.operations.vacuum.deletion import Deletion
 from delta_maintenance.operations.vacuum.engine import Found, Request
+from delta_maintenance.operations.vacuum.path_digest import GROUPS, combined_digest
 from delta_maintenance.operations.vacuum.references import REFERENCE_FIELDS, FileReferences
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
 from delta_maintenance.protocol.vacuum.visibility import Reason
 from delta_maintenance.spark import log_shares
-from delta_maintenance.spark.log_parts import log_parts, small_batches
+from delta_maintenance.spark.log_parts import by_label, log_parts, small_batches
 from delta_maintenance.spark.log_shares import LogReading, TableAddress
 from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.share_writer import gravest
@@ -37,6 +38,8 @@ from delta_maintenance.spark.vacuum_tasks import (
     BucketTally,
     FolderListing,
     ShareReferences,
+    group_digests,
+    paths_by_group,
 )
 from delta_maintenance.storage.core.listing import EntryKind, unclean
 from delta_maintenance.storage.local.store import LocalStore
@@ -79,7 +82,7 @@ class SparkVacuum:
         return cls(job.spark, job.table_uri, job.storage_options, progress=job.progress)
 
     def find(self, request: Request) -> Found:
-        """See `VacuumEngine`. What was found stays on the cluster until the session ends."""
+        """See `VacuumEngine`. The list of files stays on the cluster until the session ends."""
         while True:
             try:
                 return self._find(request)
@@ -91,7 +94,7 @@ class SparkVacuum:
         buckets = max(_LEAST_BUCKETS, -(-_log_bytes(snapshot) // self._log_bytes_per_bucket))
         listing = self._listing(request, buckets).persist()
         with small_batches(self._spark):
-            # Now, before anything of the log is read that the folder has to be older than.
+            # List now, because the listing must be older than the log that is read.
             listing.groupBy("kind").count().collect()
         came = FileReferences.none(snapshot.store.addresses)
         latest = request.complete(came)
@@ -107,7 +110,7 @@ class SparkVacuum:
             has_directories=isinstance(snapshot.store, LocalStore),
             came=came.in_use,
         )
-        found = _bucketed(rows, buckets).mapInArrow(search.find, log_shares.SCHEMA).persist()
+        found = by_label(rows, buckets).mapInArrow(search.find, log_shares.SCHEMA).persist()
         with small_batches(self._spark):
             said = found.filter("kind <> 'dead'").collect()
         listing.unpersist()
@@ -135,6 +138,7 @@ class SparkVacuum:
             latest=latest,
             problem=next((one.problem for one in references if one.problem), None),
             tallies=_together(tallies),
+            paths_digest=self._digest(dead),
             kept=dict(kept),
             listed=sum(tally.listed for tally in tallies),
             directories=emptied(old, held),
@@ -154,7 +158,9 @@ class SparkVacuum:
         return folders.repartition(tasks).mapInArrow(task.read, log_shares.SCHEMA)
 
     def _folders(self, request: Request) -> list[tuple[str, bool]]:
-        """Folders to list, each as a whole or just what is in it: together, everything."""
+        """Folders to list, each recursively or only its direct contents; together, they cover
+        everything.
+        """
         store, rules = request.snapshot.store, request.search.rules
         done: list[tuple[str, bool]] = []
         level = [""]
@@ -178,7 +184,7 @@ class SparkVacuum:
     def _references(
         self, request: Request, snapshot: Snapshot, buckets: int, *, only_live: bool
     ) -> DataFrame:
-        """What a version refers to, as rows for buckets."""
+        """The references of a version, as rows for buckets."""
         parts, checkpoint_age = log_parts(snapshot)
         labels = tuple(range(buckets))
         reading = LogReading(
@@ -199,7 +205,17 @@ class SparkVacuum:
         )
         rows = self._spark.range(0, len(parts), 1, len(parts))
         shares = rows.mapInArrow(reading.read, log_shares.SCHEMA)
-        return _bucketed(shares, buckets).mapInArrow(task.find, log_shares.SCHEMA)
+        return by_label(shares, buckets).mapInArrow(task.find, log_shares.SCHEMA)
+
+    def _digest(self, dead: DataFrame) -> str:
+        """Of all paths, from one digest per group."""
+        with small_batches(self._spark):
+            rows = (
+                by_label(dead.mapInArrow(paths_by_group, log_shares.SCHEMA), GROUPS)
+                .mapInArrow(group_digests, log_shares.SCHEMA)
+                .collect()
+            )
+        return combined_digest({row.label: bytes(row.payload) for row in rows})
 
     def _batches(self, dead: DataFrame) -> Iterator[pa.Table]:
         with small_batches(self._spark):
@@ -227,10 +243,6 @@ class SparkVacuum:
     def _tell(self, what: str, done: int, total: int) -> None:
         if self._progress is not None:
             self._progress(what, done, total)
-
-
-def _bucketed(rows: DataFrame, buckets: int) -> DataFrame:
-    return rows.repartition(buckets, "label").sortWithinPartitions("label", "age")
 
 
 def _together(tallies: Sequence[BucketTally]) -> tuple[Tally, ...]:

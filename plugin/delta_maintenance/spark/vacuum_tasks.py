@@ -27,6 +27,7 @@ from delta_maintenance.operations.vacuum.candidates import (
     require_no_missing,
 )
 from delta_maintenance.operations.vacuum.deletion import Deletion, delete_data_files
+from delta_maintenance.operations.vacuum.path_digest import group_digest, grouped
 from delta_maintenance.operations.vacuum.references import FileReferences, take_references
 from delta_maintenance.protocol.actions.paths import PathAudit, locations
 from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools
@@ -44,17 +45,17 @@ from delta_maintenance.spark.share_writer import gravest
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import STATUSES, TREE, EntryKind
 from delta_maintenance.table.commit.concurrent_commits import read_concurrent_commit
-from delta_maintenance.table.read.active_files import StandingFiles, standing_files
+from delta_maintenance.table.read.active_files import ActiveFiles, active_files
 from delta_maintenance.table.read.segment import list_log
 
 _ROWS_PER_PAYLOAD = 1 << 13
 _REFERENCES, _LISTING = 0, 1
-"""Ages: what the log refers to comes before what was listed."""
+"""Order of rows: references of the log come before listed files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderListing:
-    """Lists directories, each with all that is below it or just what is in it."""
+    """Lists directories, each recursively or only its direct contents."""
 
     address: TableAddress
     search: Search
@@ -74,12 +75,12 @@ class FolderListing:
             found = iter([self._level(store, directory)])
         for entries in found:
             paths = pa.concat_arrays([pa.array([], pa.string()), *entries["path"].chunks])
-            # A checksum has to meet the file that it belongs to.
+            # A checksum must reach the same bucket as its file.
             for label, rows in _dealt(checksum_owners(paths), self.buckets):
                 yield from _payloads(label, _LISTING, "listed", entries.take(integers(rows)))
 
     def _level(self, store: Store, directory: str) -> pa.Table:
-        """What is in a directory, without those that are listed by themselves."""
+        """The contents of a directory, without directories that other tasks list."""
         level = store.list_level(directory)
         if level is None:
             return TREE.empty_table()
@@ -93,7 +94,7 @@ class FolderListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceTally:
-    """What a share of the log adds up to."""
+    """The sums of a share of the log."""
 
     live_files: int
     live_bytes: int
@@ -104,7 +105,7 @@ class ReferenceTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareReferences:
-    """Says which files a share of the log refers to, once it has been replayed."""
+    """The references of a share of the log after its replay."""
 
     roots: tuple[str, ...]
     deleted_before_ms: int
@@ -112,7 +113,7 @@ class ShareReferences:
     checkpoint_age: int
     """From this age on, actions are the checkpoint's: nothing is older."""
     only_live: bool
-    """Whether the version is one whose live files stay, and no more is asked of it."""
+    """Whether only the live files of the version must be kept."""
     buckets: int
 
     def find(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -126,7 +127,7 @@ class ShareReferences:
             for files in self._standing(share):
                 audit.add(files.adds, files.tombstones)
                 if self.only_live:
-                    files = StandingFiles(files.adds, files.tombstones.slice(0, 0))
+                    files = ActiveFiles(files.adds, files.tombstones.slice(0, 0))
                 take_references(
                     references,
                     files,
@@ -159,7 +160,7 @@ class ShareReferences:
             )
             yield ShareRow(0, _REFERENCES, "references", pickle.dumps(tally))
 
-    def _standing(self, share: Iterator[ShareRow]) -> Iterator[StandingFiles]:
+    def _standing(self, share: Iterator[ShareRow]) -> Iterator[ActiveFiles]:
         replay = FileReplay()
         errors = []
         for row in share:
@@ -171,7 +172,7 @@ class ShareReferences:
                 raise gravest(errors)
             files = row.files()
             remember = row.age < self.checkpoint_age
-            yield standing_files(files.adds, files.tombstones, replay, remember=remember)
+            yield active_files(files.adds, files.tombstones, replay, remember=remember)
         if errors:
             raise gravest(errors)
 
@@ -187,7 +188,7 @@ class ShareReferences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketTally:
-    """What a bucket adds up to; no list of files."""
+    """The sums of a bucket, without lists of files."""
 
     tallies: tuple[Tally, ...]
     kept: Mapping[str, int]
@@ -207,7 +208,7 @@ class BucketSearch:
     requires_all: bool
     has_directories: bool
     came: ProtectedPaths
-    """What came into use after the version whose log was read."""
+    """Files that came into use after the version that was read."""
 
     def find(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """From rows for buckets, sorted by label and age, to rows of the kinds `dead` and `tally`.
@@ -278,7 +279,7 @@ class BucketDeletion:
 
     address: TableAddress
     version: int
-    """From the one after this on, commits are looked at before every round."""
+    """Commits after this version are checked before every round."""
     partition_columns: frozenset[str]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -297,9 +298,31 @@ class BucketDeletion:
             for step in delete_data_files(store, files, watch=_CommitWatch(store, self)):
                 done = step
         except DeltaMaintenanceError as raised:
-            # Not tried again by Spark: what was deleted would be counted twice.
+            # Not retried by Spark, because deleted files would be counted twice.
             error = raised
         return ShareRow(0, 0, "deletion", pickle.dumps((done, error)))
+
+
+def paths_by_group(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """From rows of the kind `dead` to rows of the kind `path`, labelled by the group."""
+    yield from in_batches(
+        row
+        for batch in batches
+        for dead in share_rows([batch])
+        for row in _grouped(pa.ipc.open_stream(dead.payload).read_all())
+    )
+
+
+def _grouped(files: pa.Table) -> Iterator[ShareRow]:
+    for group, rows in grouped(files["path"]):
+        yield from _payloads(group, 0, "path", files.select(["path"]).take(integers(rows)))
+
+
+def group_digests(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """From rows of the kind `path`, sorted by label, to a row of the kind `digest` for each."""
+    for group, rows in groupby(share_rows(batches), key=lambda row: row.label):
+        paths = [pa.ipc.open_stream(row.payload).read_all()["path"] for row in rows]
+        yield from in_batches([ShareRow(group, 0, "digest", group_digest(paths))])
 
 
 class _CommitWatch:

@@ -11,7 +11,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
 
-# Everything else is loaded where it is asked for: no table waits for other stores.
+# Everything else is loaded on demand, so that no table waits for other stores.
 if TYPE_CHECKING:
     from delta_maintenance.storage.shared_clients import SharedClients
 
@@ -24,10 +24,10 @@ def open_store(
 ) -> Store:
     """The store for a table's address, with a connection of its own or out of `clients`.
 
-    How an address is read says `Address.parse`. `storage_options` are for stores behind a network:
-    see `S3Options`, `GCSOptions`, `AzureOptions` and `HdfsOptions`; for every other scheme that
-    fsspec knows, see `storage.fsspec.options`. Such a store can only be read. `InvalidRequestError`
-    for an address or option that is not understood.
+    `Address.parse` says how an address is read. `storage_options` are for stores behind a network:
+    see `S3Options`, `GCSOptions`, `AzureOptions` and `HdfsOptions`.
+    Stores of every other scheme of fsspec can only be read; for their options see
+    `storage.fsspec.options`. `InvalidRequestError` for an address or option that is not understood.
     """
     address = Address.parse(uri)
     kind = address.kind

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from delta_maintenance.address import Address, StoreKind
 
 
 class StoreOptions(Protocol):
-    """The options of one store, taken apart. Hashable, and without secrets in its `repr`."""
+    """The parsed options of one store. Hashable, and without secrets in its `repr`."""
 
     def public(self) -> dict[str, str]:
         """The options that are no secrets, as they may be given again."""
 
     def secrets(self) -> dict[str, str | None]:
-        """The environment variables that mean the others.
+        """The environment variables that stand for the other options.
 
         None stands for a variable that must not be inherited.
         """
@@ -26,13 +26,13 @@ def parse_options(
     storage_options: Mapping[str, str] | None,
     environment: Mapping[str, str] | None = None,
 ) -> StoreOptions | None:
-    """What storage options mean for the store at an address; None for one that takes none.
+    """The storage options for the store at an address; None for a store without options.
 
     `environment` completes those of Google, Azure and HDFS, as the store itself would do.
     `InvalidRequestError` for an address or option that is not understood.
     """
     address = uri if isinstance(uri, Address) else Address.parse(uri)
-    # Each is loaded where it is asked for: no table waits for other stores.
+    # Each is loaded on demand, so that no table waits for other stores.
     match address.kind:
         case StoreKind.S3:
             from delta_maintenance.storage.s3.options import S3Options
@@ -62,8 +62,30 @@ def options_over(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str
     return {**kept, **upper}
 
 
+def options_for(uri: str | Address, options: Mapping[str, str]) -> dict[str, str]:
+    """The options without those that only other stores have, for tables in several stores.
+
+    Options that no store has are kept: opening the store refuses them by name.
+    """
+    return {name: value for name, value in options.items() if not _of_other_stores(uri, name)}
+
+
+def unknown_options(uri: str | Address, names: Iterable[str]) -> list[str]:
+    """The names that are options of no store; for an address on an fsspec file system, none."""
+    address = uri if isinstance(uri, Address) else Address.parse(uri)
+    if address.kind is StoreKind.OTHER:
+        return []
+    return [name for name in names if not _meanings(name)]
+
+
+def _of_other_stores(uri: str | Address, name: str) -> bool:
+    address = uri if isinstance(uri, Address) else Address.parse(uri)
+    stores = {store for store, _ in _meanings(name)}
+    return bool(stores) and address.kind is not StoreKind.OTHER and address.kind not in stores
+
+
 def _meanings(name: str) -> set[tuple[str, str]]:
-    """What an option of this name is, by store."""
+    """The meanings of an option of this name, by store."""
     from delta_maintenance.storage.azure import options as azure_options
     from delta_maintenance.storage.gcs import options as gcs_options
     from delta_maintenance.storage.hdfs import options as hdfs_options

@@ -1,7 +1,7 @@
 """One client for the stores of many tables, for watchers of hundreds of tables.
 
-A client of an object store holds connections, credentials and the description of a whole API:
-megabytes, where a store of its own for every table would need each of them again.
+A client of an object store holds connections, credentials and the description of an API, several
+megabytes in all. Without sharing, the store of every table would need them again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SharedClients:
     """Gives stores with the same options the same client. Thread-safe.
 
     A client lives as long as a store that has it. `pauses`, in seconds, come before each further
-    attempt of a request; none for a caller who comes back by itself.
+    attempt of a request. A caller that polls anyway needs none.
     """
 
     def __init__(self, *, pauses: Sequence[float] = PAUSES) -> None:
@@ -49,7 +49,7 @@ class SharedClients:
             return client
 
     def _new(self, options: StoreOptions | None, place: str) -> Any:
-        # Each is loaded where it is asked for: no table waits for the clients of other stores.
+        # Each is loaded on demand, so that no table waits for the clients of other stores.
         match options:
             case S3Options():
                 from delta_maintenance.storage.s3.client import S3Client
@@ -79,4 +79,4 @@ def _place(address: Address, options: StoreOptions | None) -> str:
 
 
 _READ_TIMEOUT = 20
-"""Seconds. One store that hangs shall not hold up the tables of the others for long."""
+"""Seconds. One store that hangs must not delay the tables of the others for long."""

@@ -1,4 +1,4 @@
 """Spark jobs from outside: their specification, their files and the requests of each platform.
 
-Imports neither PySpark nor an orchestrator, so that all who submit can share it.
+Imports neither PySpark nor an orchestrator, so that all submitters can share it.
 """

@@ -1,9 +1,9 @@
 """Spark properties and environment variables that a job may set, and those that it may not.
 
-Those of a policy, an operator or a form come from people who may start maintenance, which is less
-than running any program as the worker. So what makes Spark load code is left to those who run it
-(`spark-defaults.conf`, the image, the arguments for that), and what is secret travels neither on a
-command line nor in a document that others can read.
+Settings in a policy, an operator or a form come from users who may start maintenance, but may not
+run arbitrary programs as the worker. Therefore, settings that make Spark load code are reserved for
+the administrators of Spark (`spark-defaults.conf`, the image, the arguments for that), and secrets
+are allowed neither on a command line nor in a document that other users can read.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _ENVIRONMENT = (
 )
 
 _ALLOWED = (
-    # What it may use.
+    # Resources.
     "spark.cores.max",
     "spark.driver.cores",
     "spark.driver.maxResultSize",
@@ -95,7 +95,7 @@ _ALLOWED = (
     "spark.python.worker.",
     "spark.scheduler.",
     "spark.task.",
-    # How it goes about it.
+    # Behaviour of the job.
     "spark.decommission.",
     "spark.default.parallelism",
     "spark.excludeOnFailure.",
@@ -133,11 +133,11 @@ _ALLOWED = (
     "spark.kubernetes.",
     "spark.yarn.",
 )
-"""A name, or what names begin with where it ends in a dot."""
+"""A name, or a prefix of names if it ends in a dot."""
 
 
 def checked_conf(conf: Mapping[str, object]) -> dict[str, str]:
-    """The properties as texts. `InvalidRequestError` names the first that may not be given here."""
+    """The properties as texts. Raises `InvalidRequestError`, naming the first forbidden one."""
     for name in conf:
         problem = _problem(name)
         if problem is not None:
@@ -147,38 +147,36 @@ def checked_conf(conf: Mapping[str, object]) -> dict[str, str]:
 
 
 def require_no_secrets(conf: Mapping[str, object]) -> None:
-    """`InvalidRequestError` for a property that would take a secret to a command line."""
+    """Raises `InvalidRequestError` for a property that would put a secret on a command line."""
     for name in conf:
         if _is_secret(name):
             raise InvalidRequestError(
-                f"the Spark property {name} is a secret, and command lines are no place for those",
+                f"the Spark property {name} is a secret, which a command line would show",
                 remedy=_SECRET_REMEDY,
             )
     require_no_credentials_in_addresses({f"the Spark property {name}": conf[name] for name in conf})
 
 
 def require_no_credentials_in_addresses(values: Mapping[str, object]) -> None:
-    """`InvalidRequestError` names the first value that is an address with credentials in it."""
+    """Raises `InvalidRequestError`, naming the first value that is an address with credentials."""
     for what, value in values.items():
         if isinstance(value, str) and holds_credentials(value):
             raise InvalidRequestError(
-                f"{what} is an address with credentials, which would stand where others can read "
-                "them",
-                remedy="give the plain address, and the machines of the job an identity or a role",
+                f"{what} is an address with credentials, which other users could read",
+                remedy="give the plain address, and give the machines of the job a role",
             )
 
 
 def checked_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables of driver and executors, which stand where others can read them."""
+    """Environment variables of driver and executors, which other users can read."""
     for name in environment:
         if not _VARIABLE.fullmatch(name):
             raise InvalidRequestError(
-                f"{name!r} is no name of an environment variable", remedy="correct the name"
+                f"{name!r} is not a name of an environment variable", remedy="correct the name"
             )
         if _SECRET.search(name):
             raise InvalidRequestError(
-                f"the environment variable {name} is a secret, and would stand where others can "
-                "read it",
+                f"the environment variable {name} is a secret, which other users could read",
                 remedy=_SECRET_REMEDY,
             )
         if name.startswith(_LOADERS):
@@ -193,22 +191,22 @@ def checked_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _problem(name: str) -> tuple[str, str] | None:
-    """What is wrong with a property, and what to do instead."""
+    """The problem with a property, and the alternative."""
     if _is_secret(name):
-        return "is a secret, which would stand where others can read it", _SECRET_REMEDY
+        return "is a secret, which other users could read", _SECRET_REMEDY
     if name in _OWN:
-        return "is not to be set here", _OWN[name]
+        return "must not be set here", _OWN[name]
     if _begins(name, _CODE):
         return (
             "makes Spark load code or start programs",
-            "set it in spark-defaults.conf, where those who run Spark decide",
+            "set it in spark-defaults.conf, which the administrators of Spark control",
         )
     if name.startswith(_ENVIRONMENT):
         return "sets an environment variable", "name it in the environment of the job"
     if not _begins(name, _ALLOWED):
         return (
             "is not among those that may be set here",
-            "set it in spark-defaults.conf, where those who run Spark decide",
+            "set it in spark-defaults.conf, which the administrators of Spark control",
         )
     return None
 
@@ -218,7 +216,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _begins(name: str, known: tuple[str, ...]) -> bool:
-    # `spark.speculation` stands for `spark.speculation.interval` too.
+    # `spark.speculation` includes `spark.speculation.interval`.
     return any(
         name == item or name.startswith(item if item.endswith(".") else f"{item}.")
         for item in known

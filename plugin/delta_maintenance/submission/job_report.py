@@ -13,10 +13,10 @@ from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core.record import Record
 
 OWN_LINE = "delta-maintenance: "
-"""How the lines begin that the job means for people."""
+"""The prefix of lines of the job that are meant for people."""
 APPLICATION_LINE = "DELTA_MAINTENANCE_APPLICATION "
-"""Before JSON: `id` of the application, and `url` of its user interface or null. Said once the
-session is there."""
+"""The prefix of a JSON object with the `id` of the application, and the `url` of its user interface
+or null. Printed when the session exists."""
 REPORT_LINE = "DELTA_MAINTENANCE_REPORT "
 """Before the report as JSON: the last line."""
 
@@ -28,7 +28,7 @@ class JobError(Record):
     type: str
     """The name of its class."""
     message: str
-    """One line that tells the whole story."""
+    """One complete line."""
     exit_status: int
     retryable: bool
     problem: str
@@ -39,11 +39,11 @@ class JobError(Record):
 
     @classmethod
     def of(cls, error: Exception) -> JobError:
-        """Any error; those that are not of this library keep their name and their text."""
+        """From any error; errors of other libraries keep their name and their text."""
         if not isinstance(error, DeltaMaintenanceError):
             name = type(error).__name__
             error = DeltaMaintenanceError(
-                f"{name}: {_gist(error)}", remedy="look at the job's log; it is safe to run again"
+                f"{name}: {_gist(error)}", remedy="check the job's log; it is safe to run again"
             )
         else:
             name = type(error).__name__
@@ -80,10 +80,10 @@ class JobReport(Record):
     status: Literal["done", "failed", "refused"]
     """`refused`: nothing was touched, and running again will not help."""
     result: dict[str, Any] | None = None
-    """The operation's Result, where it is done."""
+    """The operation's Result, if it is done."""
     error: JobError | None = None
     report_uri: str | None = None
-    """The file that the job has written the whole list to, where it was asked for one."""
+    """The report with the complete list, if one was requested."""
 
     @property
     def exit_status(self) -> int:
@@ -109,12 +109,12 @@ class JobReport(Record):
 
 
 def read_report(path: str | os.PathLike[str]) -> JobReport:
-    """The report in a file. `FileNotFoundError` where the job ended without one."""
+    """The report in a file. Raises `FileNotFoundError` if the job ended without one."""
     return JobReport.from_json(json.loads(Path(path).read_bytes()))
 
 
 def interface_of(line: str) -> str | None:
-    """The address in an application line at which the job can be looked at, if it has one."""
+    """The address of the user interface in an application line, if there is one."""
     try:
         address = json.loads(line.removeprefix(APPLICATION_LINE))["url"]
     except (ValueError, LookupError, TypeError):
@@ -123,7 +123,7 @@ def interface_of(line: str) -> str | None:
 
 
 def _gist(error: Exception) -> str:
-    """One line of an error; of one that a Python worker raised, what it raised."""
+    """One line of an error; for an error in a Python worker, the original error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for index, line in enumerate(lines):
         if line.startswith("Traceback (most recent call last)"):

@@ -1,6 +1,6 @@
 """The specification of a Spark job: one operation on one table.
 
-`python -m delta_maintenance.spark.job --help` says the same from the other side.
+`python -m delta_maintenance.spark.job --help` describes it for users.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from delta_maintenance.operations.core.registry import find, known, spark_operat
 from delta_maintenance.submission.configuration import require_no_credentials_in_addresses
 
 APPLICATION = Path(__file__).resolve().parent.parent / "spark" / "job.py"
-"""The one file to submit, whatever the operation."""
+"""The file to submit, the same for all operations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,20 +26,20 @@ class JobSpec(Record):
     """One operation on one table."""
 
     operation: str
-    """One of those that run on Spark."""
+    """An operation that runs on Spark."""
     table: str
-    """An address that the driver and every executor reach."""
+    """An address that the driver and every executor can reach."""
     version: int | None = None
-    """The version to work on; None takes the latest, as operations that commit always do."""
+    """The version to work on; None for the latest, which operations that commit always use."""
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
-    """Of the table's store. May hold credentials: see `write`."""
+    """The storage options of the table's store. They may contain credentials: see `write`."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Fields of the operation's Options. The engine is Spark, unless they name another."""
+    """Fields of the operation's Options. The engine is Spark unless they name another."""
     report_uri: str | None = None
-    """A new Parquet file for the whole list that the Result has the beginning of; with the storage
-    options of the table, and outside of it."""
+    """The address of a new Parquet file, outside of the table, for the whole list of which the
+    Result has the beginning; it is written with the storage options of the table."""
     plan_only: bool = False
-    """Answer with the Plan, and change nothing."""
+    """Return the Plan, and change nothing."""
 
     def __post_init__(self) -> None:
         record = known(self.operation)
@@ -53,8 +53,8 @@ class JobSpec(Record):
     def write(self, path: str | os.PathLike[str]) -> str:
         """Writes the specification to a file that only this user can read; returns `@PATH`.
 
-        Arguments stand in the process list and in the logs of orchestrators, so a specification
-        with credentials never goes there.
+        Arguments are visible in the process list and in the logs of orchestrators, so a
+        specification with credentials is never passed as an argument.
         """
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "w") as file:
@@ -64,7 +64,7 @@ class JobSpec(Record):
     def read_options(self) -> Any:
         """The Options of the operation; on Spark, unless they name another engine.
 
-        `InvalidRequestError` for options that the operation does not have.
+        Raises `InvalidRequestError` for options that the operation does not have.
         """
         options = find(self.operation).options
         engine = {"engine": "spark"} if has_field(options, "engine") else {}
@@ -72,14 +72,14 @@ class JobSpec(Record):
 
 
 def require_no_credentials(spec: JobSpec) -> None:
-    """`InvalidRequestError` for addresses with credentials, and for storage options that are
+    """Raises `InvalidRequestError` for addresses with credentials, and for storage options that are
     secret or unknown.
 
-    For specifications that become arguments or documents, which others may read.
+    For specifications that become arguments or documents, which other users may read.
     """
     given = {f"the option {name}": value for name, value in spec.options.items()}
     require_no_credentials_in_addresses({**given, "the report": spec.report_uri})
-    # Loads what speaks to object stores.
+    # Imported here because it loads the clients of object stores.
     from delta_maintenance.storage.options import parse_options
 
     options = parse_options(spec.table, spec.storage_options)
@@ -90,7 +90,7 @@ def require_no_credentials(spec: JobSpec) -> None:
         secret = next(iter(spec.storage_options))
     if secret is not None:
         raise InvalidRequestError(
-            f"the storage option {secret} would stand where others can read it",
+            f"the storage option {secret} is a secret, which other users could read",
             table=spec.table,
-            remedy="give the job's machines an identity of their own, or their environment",
+            remedy="give the machines of the job an identity or environment of their own",
         )

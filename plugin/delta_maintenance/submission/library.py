@@ -13,8 +13,8 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 def library_zip() -> bytes:
     """A ZIP file of the package for `--py-files`: the same bytes for the same code.
 
-    A wheel does not do: Spark puts `.zip` and `.egg` files on the path of its workers, and leaves
-    a `.whl` lying beside it.
+    A wheel does not work: Spark adds `.zip` and `.egg` files to the path of its workers, and
+    ignores a `.whl` file.
     """
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:

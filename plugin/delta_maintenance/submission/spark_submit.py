@@ -25,8 +25,9 @@ def submit_command(
 ) -> list[str]:
     """The words of a command that submits a job.
 
-    `spec` is what `JobSpec.write` returned, or its JSON where it holds no credentials. `report` is
-    where the job answers: a path of the driver's machine, or an address in the table's store.
+    `spec` is the value that `JobSpec.write` returned, or the JSON if it contains no credentials.
+    `report` is the location of the report: a path on the driver's machine, or an address in the
+    table's store.
     """
     return [
         spark_submit,
@@ -42,19 +43,19 @@ def submit_command(
 def connect_command(spec: str, report: str) -> list[str]:
     """The words of a command that runs a job in this Python, through Spark Connect.
 
-    Where the server is, and the token for it, is said in the environment: `driver_environment`.
+    The environment contains the address of the server and its token: `driver_environment`.
     """
     return [sys.executable, os.fspath(APPLICATION), "--spec", spec, "--report", report]
 
 
 def find_spark_home() -> Path:
-    """SPARK_HOME, else the pyspark that this Python has, else an `InvalidRequestError`."""
+    """SPARK_HOME, or else the installed pyspark. Raises `InvalidRequestError` without both."""
     named = os.environ.get("SPARK_HOME")
     if named:
         home = Path(named)
         problem = f"SPARK_HOME is {named}, where there is no bin/spark-submit"
     else:
-        # Found, not imported: that would take a second, and the job is another process anyway.
+        # Found without importing it, which would take a second.
         package = importlib.util.find_spec("pyspark")
         home = Path(package.origin).parent if package and package.origin else Path()
         problem = "pyspark is not installed here and SPARK_HOME is not set"
@@ -73,16 +74,16 @@ def driver_environment(
 ) -> dict[str, str]:
     """The environment of a driver on this machine, from that of this process.
 
-    `secrets` are variables to be set, or to be kept from the driver where they are None; `remote`
-    is the address of a Spark Connect server.
+    `secrets` are variables to set, or to remove from the environment if they are None; `remote` is
+    the address of a Spark Connect server.
     """
     started = {
         "PYSPARK_PYTHON": sys.executable,
         **environment,
-        # The driver needs this Python's packages, ours among them.
+        # The driver needs the packages of this Python, including this library.
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
-    # Left over, it would turn a submitted driver into a client of that server.
+    # If kept, it would make a submitted driver a client of that server.
     started.pop("SPARK_REMOTE", None)
     if remote is not None:
         started["SPARK_REMOTE"] = remote

@@ -1,7 +1,7 @@
 """A Spark application in platform-independent terms.
 
-Whoever submits takes it from here: `submission.spark_submit` makes a command of it, each module of
-`submission.exporters` the document of one platform.
+`submission.spark_submit` converts it to a command, and each module of `submission.exporters` to the
+document of one platform.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from delta_maintenance.submission.configuration import (
 from delta_maintenance.submission.job_spec import APPLICATION, JobSpec, require_no_credentials
 
 Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]*[kmgtKMGT]b?$")]
-"""As Spark writes it: `4g`, `512m`."""
+"""In Spark's notation: `4g`, `512m`."""
 Count = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code(Record):
-    """How this library and what it needs come to the driver and the executors."""
+    """How the driver and the executors get this library and its dependencies."""
 
     application: str = os.fspath(APPLICATION)
-    """The address of `job.py`, as the driver's machine or the platform reaches it."""
+    """The address of `job.py`, which the driver's machine or the platform can reach."""
     py_files: tuple[str, ...] = ()
     """Addresses of ZIP files for the Python path; see `submission.library`."""
     archives: tuple[str, ...] = ()
@@ -42,16 +42,16 @@ class Code(Record):
     python: str | None = None
     """The Python of driver and executors, such as `./environment/bin/python` of an archive."""
     image: str | None = None
-    """The container image, where the platform runs containers."""
+    """The container image, if the platform runs containers."""
 
     def conf(self) -> dict[str, str]:
-        """What Spark itself takes as a property."""
+        """Values that are properties of Spark."""
         return {} if self.python is None else {"spark.pyspark.python": self.python}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources(Record):
-    """What a job may use. None leaves it to the platform."""
+    """The resources of a job. None leaves the decision to the platform."""
 
     driver_cores: Count | None = None
     driver_memory: Memory | None = None
@@ -59,7 +59,7 @@ class Resources(Record):
     executor_cores: Count | None = None
     executor_memory: Memory | None = None
     executor_memory_overhead: Memory | None = None
-    """Outside of the JVM, where the Python workers are: what counts for these jobs."""
+    """Memory outside of the JVM, for the Python workers, which need most of the memory."""
 
     def conf(self) -> dict[str, str]:
         """The same as Spark properties."""
@@ -76,15 +76,15 @@ class Resources(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission(Record):
-    """One Spark application: the job, with all that a platform has to know of it."""
+    """One Spark application: the job, with all information for a platform."""
 
     name: str
     arguments: tuple[str, ...]
     code: Code
     conf: dict[str, str] = field(default_factory=dict)
-    """Spark properties beyond those that code and resources stand for."""
+    """Spark properties besides those that follow from code and resources."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Variables of driver and executors; nothing secret."""
+    """Variables of driver and executors; none of them secret."""
     resources: Resources = Resources()
 
     @classmethod
@@ -100,8 +100,8 @@ class Submission(Record):
     ) -> Submission:
         """The submission of a job to a cluster, whose driver is not on this machine.
 
-        `InvalidRequestError` for what cannot be reached from there, for properties and variables
-        that may not be given, and for credentials: all of this stands where others can read it.
+        Raises `InvalidRequestError` for addresses that the cluster cannot reach, for forbidden
+        properties and variables, and for credentials, because other users can read a submission.
         """
         for what, address in (
             ("table", spec.table),
@@ -110,13 +110,13 @@ class Submission(Record):
         ):
             if Address.parse(address).is_local:
                 raise InvalidRequestError(
-                    f"the {what} {address} is a path of this machine",
+                    f"the {what} {address} is a path on this machine",
                     remedy="give an address that the cluster reaches, such as s3://BUCKET/PATH",
                 )
         for address in (*code.py_files, *code.archives):
             require_no_credentials_in_addresses({"the address of code": address})
         require_no_credentials(spec)
-        # Wrong options are told of before any job.
+        # Report invalid options before a job is submitted.
         spec.read_options()
         fields = {name: value for name, value in spec.to_json().items() if value}
         return cls(
@@ -129,10 +129,10 @@ class Submission(Record):
         )
 
     def properties(self, *, driver_environment: str | None = None) -> dict[str, str]:
-        """All of it that Spark takes as properties, without the addresses of the code.
+        """All values that are properties of Spark, without the addresses of the code.
 
-        `driver_environment` is what the platform's properties for the environment of the driver
-        begin with.
+        `driver_environment` is the prefix of the platform's properties for the environment of the
+        driver.
         """
         variables = {f"spark.executorEnv.{name}": text for name, text in self.environment.items()}
         if driver_environment is not None:

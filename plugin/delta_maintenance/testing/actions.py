@@ -1,8 +1,8 @@
 """Actions of a Delta log as plain JSON objects, for tests that write logs.
 
-Each function gives one line's object, `{"add": {…}}`, with defaults for what the protocol requires.
-Nothing is checked: tests write illegal logs too. Further fields go in by their names in the log,
-and a field set to `OMIT` is left out although it has a default.
+Each function returns the object of one line, `{"add": {…}}`, with defaults for required fields.
+Nothing is checked, because tests also write invalid logs. Further fields are passed by their names
+in the log, and a field set to `OMIT` is left out even if it has a default.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Action = dict[str, Any]
 """One line of a log: the name of an action, and its object."""
 
 OMIT: Any = object()
-"""The value of a field that is to be absent."""
+"""The value of a field that is left out."""
 
 SCHEMA_STRING = json.dumps(
     {
@@ -38,7 +38,7 @@ def protocol(
     writer_features: Sequence[str] | None = None,
     **fields: Any,
 ) -> Action:
-    """A `protocol` action; a feature list appears only where it is given."""
+    """A `protocol` action; feature lists are only written if they are given."""
     lists = {"readerFeatures": reader_features, "writerFeatures": writer_features}
     present = {name: list(features) for name, features in lists.items() if features is not None}
     versions = {"minReaderVersion": reader, "minWriterVersion": writer}
@@ -82,7 +82,7 @@ def add(path: str, *, dv: Action | None = None, **fields: Any) -> Action:
 
 
 def remove(path: str, *, dv: Action | None = None, **fields: Any) -> Action:
-    """A `remove` at the instant 1 that vouches for no further field."""
+    """A `remove` at the instant 1 without further fields."""
     standard = {"path": path, "deletionTimestamp": 1, "dataChange": True}
     return _action("remove", standard | _vector(dv), fields)
 
@@ -96,7 +96,7 @@ def cdc(path: str, **fields: Any) -> Action:
 def deletion_vector(
     path_or_inline: str = "ab^-aqEH.-t@S}K{vb[*k^", *, storage_type: str = "u", **fields: Any
 ) -> Action:
-    """A descriptor, for `add` and `remove`; its vector stands behind the version byte of a file."""
+    """A descriptor, for `add` and `remove`; its vector follows the version byte of a file."""
     standard: Action = {"storageType": storage_type, "pathOrInlineDv": path_or_inline}
     if storage_type != "i":
         standard["offset"] = 1
@@ -109,7 +109,7 @@ def txn(app_id: str, version: int, **fields: Any) -> Action:
 
 
 def domain(name: str, configuration: object = "", *, removed: bool = False) -> Action:
-    """A `domainMetadata`; a configuration that is no text is written as it is."""
+    """A `domainMetadata`; a configuration that is not text is written as it is."""
     value = {"domain": name, "configuration": configuration, "removed": removed}
     return {"domainMetadata": value}
 

@@ -9,18 +9,18 @@ from delta_maintenance.storage.core.base import FileStatus
 from delta_maintenance.storage.memory.store import MemoryStore
 
 PAGE = 1000
-"""Names that one request lists."""
+"""The number of names that one request lists."""
 
 
 class CountingStore(MemoryStore):
-    """Files in memory, with every request for them, a request for each page of a listing."""
+    """Files in memory. Records every request, and one request for each page of a listing."""
 
     def __init__(self, root: str | None = None) -> None:
         super().__init__(root)
         self.requests: list[str] = []
-        """One line per request so far; clear it to count anew."""
+        """One line per request so far; clear it to start again."""
         self.fails: Exception | None = None
-        """Raised instead of every answer, as long as it is set."""
+        """Raised instead of every answer while it is set."""
 
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
         request = f"list {directory} from {start or 'the start'}"

@@ -14,22 +14,24 @@ from delta_maintenance.testing.loopback import Hangup, Reply, Request, serve
 
 
 class HttpFault(Enum):
-    """What goes wrong with a request. None of them tells whether it took effect."""
+    """The failure of a request. The client cannot see whether the request took effect."""
 
     CUT_BEFORE = "cut before"
     """The connection breaks; the server never sees the request."""
     CUT_AFTER = "cut after"
-    """The server does as asked; the connection breaks before its answer."""
+    """The server carries out the request; the connection breaks before its answer."""
     ERROR_BEFORE = "error before"
     """503, and the server never sees the request."""
     ERROR_AFTER = "error after"
-    """The server does as asked; 500 instead of its answer."""
+    """The server carries out the request; the client receives 500 instead of its answer."""
     SILENCE_BEFORE = "silence before"
-    """No answer until the client gives up; the server never sees the request."""
+    """No answer until the client times out; the server never sees the request."""
     SILENCE_AFTER = "silence after"
-    """The server does as asked; no answer until the client gives up."""
+    """The server carries out the request; no answer until the client times out."""
     HALF_AN_ANSWER = "half an answer"
-    """The server does as asked; the connection breaks in the middle of the answer's body."""
+    """The server carries out the request; the connection breaks in the middle of the answer."""
+    EMPTY_ANSWER = "empty answer"
+    """The server carries out the request; its answer has the right status and an empty body."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,22 +40,22 @@ class FaultProxy:
 
     url: str = ""
     choose: Callable[[Request], HttpFault | None] = lambda request: None
-    """Picks the fault of each request, None for none."""
+    """Chooses the fault of each request, or None."""
     injected: list[HttpFault] = field(default_factory=list)
     """The faults so far."""
     released: threading.Event = field(default_factory=threading.Event)
-    """Ends the silence of requests that nobody waits for any more."""
+    """Ends the silence of requests whose clients have timed out."""
 
 
 @contextmanager
 def serve_faults(
     upstream: str, *, silence: float = 5.0, redirects: Mapping[str, str] | None = None
 ) -> Iterator[FaultProxy]:
-    """Passes requests on to the server at `upstream` until the block ends.
+    """Forwards requests to the server at `upstream` until the block ends.
 
-    A silent request is given up after `silence` seconds, which must be more than the client's own
-    patience. `redirects` has for each server to which answers redirect what to name in its place,
-    such as another proxy.
+    A silent request is closed after `silence` seconds, which must be longer than the timeout of the
+    client. `redirects` maps servers to which answers redirect to their replacements, such as
+    another proxy.
     """
     host = urlsplit(upstream).netloc
     proxy = FaultProxy()
@@ -67,6 +69,8 @@ def serve_faults(
             whole = forward(request)
             headers = {**whole.headers, "Connection": "close"}
             return replace(whole, headers=headers, body=whole.body[: len(whole.body) // 2])
+        if fault is HttpFault.EMPTY_ANSWER:
+            return Reply(status=forward(request).status)
         if fault in (HttpFault.CUT_AFTER, HttpFault.ERROR_AFTER, HttpFault.SILENCE_AFTER):
             forward(request)
         if fault in (HttpFault.SILENCE_BEFORE, HttpFault.SILENCE_AFTER):
@@ -78,7 +82,7 @@ def serve_faults(
     def forward(request: Request) -> Reply:
         connection = http.client.HTTPConnection(host, timeout=30)
         try:
-            # As sent, the host included: it is what servers build addresses from.
+            # Sent unchanged, including the host, from which servers build addresses.
             connection.putrequest(
                 request.method, request.target, skip_host=True, skip_accept_encoding=True
             )
@@ -105,5 +109,5 @@ def serve_faults(
             proxy.released.set()
 
 
-# Between two neighbours only.
+# Headers that only apply to one connection.
 _OWN = frozenset(("connection", "keep-alive", "transfer-encoding", "expect"))

@@ -36,27 +36,27 @@ _WRITES = (*_CREATES, "put")
 
 
 class SimulatedCrash(BaseException):
-    """The process is gone: no handler for errors may catch this."""
+    """The process died: no error handler may catch this."""
 
 
 class Fault(Enum):
-    """What goes wrong at a step."""
+    """The failure of a step."""
 
     CRASH_BEFORE = "crash before"
     """The process dies; the step has no effect."""
     CRASH_AFTER = "crash after"
-    """The process dies when the step has taken effect."""
+    """The process dies after the step has taken effect."""
     CRASH_WITHIN = "crash within"
-    """The process dies half-way through writing; the half lies in a temporary file, as on disks."""
+    """The process dies half-way through writing; a temporary file has one half, as on disks."""
     FAILURE = "failure"
     """The store fails; the step has no effect."""
     LOST_ANSWER = "lost answer"
     """The step takes effect, and the store fails."""
     NOT_FOUND = "not found"
-    """The file is gone, as after a clean-up by somebody else."""
+    """The file is gone, as after a clean-up by another process."""
 
     def hits(self, step: Step) -> bool:
-        """Whether the fault can happen at such a step, and differs there from every other one."""
+        """Whether the fault is possible at such a step, and has an effect of its own there."""
         match self:
             case Fault.CRASH_WITHIN:
                 return step.kind in _WRITES
@@ -74,11 +74,11 @@ class Step:
 
     kind: StepKind
     path: str
-    """Of the file, or of the directory that is listed."""
+    """The path of the file, or of the listed directory."""
 
 
 def faults(trace: Sequence[Step]) -> Iterator[tuple[int, Fault]]:
-    """Every fault of every step: the number of the step, counted from 0, and the fault."""
+    """Every fault of every step: the number of the step, from 0, and the fault."""
     for at, step in enumerate(trace):
         for fault in Fault:
             if fault.hits(step):
@@ -86,11 +86,10 @@ def faults(trace: Sequence[Step]) -> Iterator[tuple[int, Fault]]:
 
 
 class FaultStore(Store):
-    """The files of another store, with every call written down and one of them going wrong.
+    """The files of another store, with a record of every call and a fault at one of them.
 
-    A file that is created counts as one step, taken when the block ends. After a crash every
-    further call, of any thread, ends in `SimulatedCrash` and has no effect. Any other fault happens
-    once.
+    Creating a file counts as one step, at the end of the block. After a crash every further call,
+    of any thread, raises `SimulatedCrash` and has no effect. Any other fault happens once.
     """
 
     def __init__(self, store: Store, *, at: int | None = None, fault: Fault | None = None) -> None:
@@ -104,7 +103,7 @@ class FaultStore(Store):
         self._lock = threading.Lock()
 
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
-        # Asked here, so that an unclean path is refused at the call, as by other stores.
+        # Called here, so that an invalid path is refused at the call, as by other stores.
         files = self._store.list_from(directory, start)
         return self._list(directory, files)
 
@@ -156,7 +155,7 @@ class FaultStore(Store):
         return answer
 
     def _before(self, step: Step, data: bytes) -> Fault | None:
-        """Writes the step down; raises where its fault keeps it from taking effect."""
+        """Records the step; raises if its fault prevents its effect."""
         with self._lock:
             self._require_alive()
             fault = self._fault if len(self.trace) == self._at else None
@@ -174,7 +173,7 @@ class FaultStore(Store):
         return fault
 
     def _after(self, step: Step, fault: Fault | None) -> None:
-        """Raises where the fault of the step hides that it has taken effect."""
+        """Raises if the fault of the step hides its effect."""
         if fault is Fault.CRASH_AFTER:
             self.crashed = True
             self._require_alive()

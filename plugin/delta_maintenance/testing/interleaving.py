@@ -1,7 +1,7 @@
 """Several actors on one store, interleaved in an order that a seed determines.
 
-Every actor has a thread of its own, and exactly one of them runs at any moment. Whoever runs hands
-over at the requests to its store, as often as the schedule says:
+Every actor has a thread of its own, and exactly one of them runs at any moment. The running actor
+may hand over at each request to its store, as the schedule decides:
 
     schedule = Schedule(seed)
     for work in (append, vacuum):
@@ -28,22 +28,22 @@ Work = Callable[[], None]
 
 
 class Abandoned(BaseException):
-    """Another actor has failed, so that this one ends where it is."""
+    """Another actor has failed, so this one ends immediately."""
 
 
 class Schedule:
-    """Who runs, and who runs next."""
+    """Decides which actor runs."""
 
     def __init__(self, seed: int, *, persistence: float = 0.0) -> None:
-        """`persistence` is how likely an actor stays at work when it could hand over.
+        """`persistence` is the probability that an actor continues when it could hand over.
 
-        With little of it the actors take turns at nearly every request; with much of it each one
-        gets far while the others are stuck in the middle of something.
+        With a low value, the actors alternate at nearly every request; with a high value, each one
+        does much work while the others wait in the middle of theirs.
         """
         self.random = random.Random(seed)
         """The source of every decision: of the schedule, and of actors while they run."""
         self.turns = 0
-        """How often one actor took over from another."""
+        """The number of times that one actor took over from another."""
         self._persistence = persistence
         self._alive: list[_Actor] = []
         self._running: _Actor | None = None
@@ -51,13 +51,13 @@ class Schedule:
         self._ended = threading.Event()
 
     def begin(self, work: Work) -> None:
-        """Adds an actor; its work starts with one of its turns."""
+        """Adds an actor, which starts when the schedule first chooses it."""
         self._alive.append(_Actor(self, work))
 
     def run(self) -> None:
-        """Lets the actors work until all of them have ended.
+        """Runs the actors until all of them have ended.
 
-        The first failure of one ends the others with `Abandoned`, and is raised here.
+        The first failure ends the other actors with `Abandoned`, and is raised here.
         """
         if not self._alive:
             return
@@ -72,7 +72,7 @@ class Schedule:
             raise self._failure
 
     def pause(self) -> None:
-        """Lets another actor go first, maybe. Nothing happens to whoever is no actor."""
+        """May let another actor run first. Has no effect in other threads."""
         me = self._running
         if me is None or threading.current_thread() is not me:
             return
@@ -123,7 +123,7 @@ class _Actor(threading.Thread):
 
 
 class ScheduledStore(Store):
-    """An actor's view of a store: it may have to wait for its turn before every request."""
+    """An actor's view of a store, which may wait before every request."""
 
     def __init__(self, store: Store, schedule: Schedule) -> None:
         self.root = store.root
@@ -162,7 +162,7 @@ class ScheduledStore(Store):
     def create(self, path: str) -> Iterator[BinaryIO]:
         with self._store.create(path) as sink:
             yield sink
-            # Nobody sees the file before the block ends.
+            # The file is not visible before the block ends.
             self._schedule.pause()
 
     def delete(self, path: str) -> None:
@@ -176,9 +176,10 @@ class ScheduledStore(Store):
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Does what is handed to a pool of threads at once, in the thread that hands it over.
+    """Runs tasks for thread pools immediately, in the calling thread.
 
-    Threads that an actor starts would run beside the schedule, in an order that no seed decides.
+    Threads of an actor would run outside of the schedule, in an order that the seed does not
+    determine.
     """
     submit = ThreadPoolExecutor.submit
 

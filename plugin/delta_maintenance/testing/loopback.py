@@ -12,13 +12,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request as it came in."""
+    """One received request."""
 
     method: str
     target: str
     """Path and query, as sent."""
     headers: Message[str, str]
-    """Under names in any case."""
+    """Headers, by names in any case."""
     body: bytes
 
 
@@ -37,11 +37,11 @@ class Hangup(Exception):
 
 @contextmanager
 def serve(handle: Callable[[Request], Reply]) -> Iterator[str]:
-    """Answers requests on a free port until the block ends, many at a time. Gives the address."""
+    """Answers requests on a free port until the block ends, in parallel. Yields the address."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        # Small answers must not wait for more bytes to come.
+        # Send small answers immediately.
         disable_nagle_algorithm = True
 
         def answer(self) -> None:
@@ -76,7 +76,7 @@ def serve(handle: Callable[[Request], Reply]) -> Iterator[str]:
         request_queue_size = 64
 
         def handle_error(self, request: object, client_address: object) -> None:
-            # A client that lost its patience is what these servers are for.
+            # Clients that time out are part of the tests.
             return
 
     server = Server(("127.0.0.1", 0), Handler)

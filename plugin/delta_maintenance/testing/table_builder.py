@@ -1,8 +1,8 @@
 """Building Delta logs file by file: commits, checkpoints, compactions, hints, and damage.
 
-The builder shares no code with what it puts to the test but the names of files. It reconciles with
-plain dicts and writes JSON and Parquet directly, and it checks nothing, so that it can write what
-no sound writer would. Everything is deterministic: commits are a minute apart from `EPOCH_MS` on.
+The builder shares only the names of files with the tested code. It reconciles with plain dicts,
+writes JSON and Parquet directly and checks nothing, so that it can also write invalid logs.
+Everything is deterministic: commits are one minute apart, starting at `EPOCH_MS`.
 
     table = TableBuilder()
     table.commit([protocol(), metadata(), add("a")])
@@ -48,7 +48,7 @@ MINUTE_MS = 60_000
 UUID = "00000000-0000-4000-8000-000000000000"
 
 Line = Action | str | bytes
-"""A line of a log: an action, or text that stands in the file as it is."""
+"""A line of a log: an action, or text that is written unchanged."""
 
 Reshape = Callable[[pa.Table], pa.Table]
 
@@ -79,14 +79,14 @@ def parquet_bytes(table: pa.Table, *, rows_per_group: int | None = None) -> byte
 
 
 class TableBuilder:
-    """A log under construction, in a store of its own in memory unless one is given."""
+    """A log under construction, in its own store in memory unless one is given."""
 
     def __init__(self, store: Store | str | os.PathLike[str] | None = None) -> None:
         if store is None:
             store = MemoryStore()
         self.store: Store = store if isinstance(store, Store) else open_store(store)
         self.commits: dict[int, list[Action]] = {}
-        """The actions of every commit, raw text left out."""
+        """The actions of every commit, without raw text."""
 
     @property
     def version(self) -> int:
@@ -94,7 +94,7 @@ class TableBuilder:
         return max(self.commits, default=-1)
 
     def open(self) -> Table:
-        """The table as the library sees it."""
+        """The table, opened with the library."""
         return Table(self.store)
 
     def commit(
@@ -102,7 +102,7 @@ class TableBuilder:
     ) -> int:
         """Writes the next commit, or `version`, and returns its version.
 
-        `at_ms` is the file's time.
+        `at_ms` is the time of the file.
         """
         actions = [line for line in lines if isinstance(line, dict)]
         return self.commit_bytes(log_text(lines), actions, version=version, at_ms=at_ms)
@@ -115,7 +115,7 @@ class TableBuilder:
         version: int | None = None,
         at_ms: int | None = None,
     ) -> int:
-        """Writes a commit byte for byte; `actions` are what it is known to hold."""
+        """Writes the bytes of a commit; `actions` are its known actions."""
         version = self.version + 1 if version is None else version
         self.commits[version] = list(actions)
         at_ms = EPOCH_MS + version * MINUTE_MS if at_ms is None else at_ms
@@ -123,7 +123,7 @@ class TableBuilder:
         return version
 
     def state(self, version: int | None = None) -> list[Action]:
-        """The actions that stand at a version, tombstones included: what a checkpoint holds."""
+        """The actions in effect at a version with its tombstones: the contents of a checkpoint."""
         return [
             action
             for action in self.reconciled(0, self.version if version is None else version)
@@ -131,7 +131,7 @@ class TableBuilder:
         ]
 
     def reconciled(self, first: int, last: int) -> list[Action]:
-        """The newest action of each key among some commits: what a log compaction holds."""
+        """The newest action of each key among some commits: the contents of a log compaction."""
         newest: dict[tuple[object, ...], Action] = {}
         for version in range(first, last + 1):
             for line in self.commits.get(version, ()):
@@ -151,8 +151,8 @@ class TableBuilder:
     ) -> list[str]:
         """Writes a V1 checkpoint and returns the names of its files.
 
-        Holds `actions`, by default the state of the version, dealt out to the parts in turn.
-        `reshape` may change the columns before they are written.
+        Writes `actions`, by default the state of the version, to the parts in turn. `reshape` may
+        change the columns before they are written.
         """
         version = self.version if version is None else version
         actions = self.state(version) if actions is None else actions
@@ -211,13 +211,13 @@ class TableBuilder:
         return name
 
     def compaction(self, first: int, last: int, *, lines: Sequence[Line] | None = None) -> str:
-        """Writes a log compaction, by default a sound one, and returns its name."""
+        """Writes a log compaction, by default a correct one, and returns its name."""
         name = compaction_name(first, last)
         self.write(name, log_text(self.reconciled(first, last) if lines is None else lines))
         return name
 
     def hint(self, hint: Mapping[str, Any] | str | bytes | int) -> None:
-        """Writes `_last_checkpoint`: text as it stands, or an object, or just a version."""
+        """Writes `_last_checkpoint`: text, an object, or just a version."""
         if isinstance(hint, int):
             hint = {"version": hint, "size": 1}
         text = json.dumps(hint) if isinstance(hint, Mapping) else hint
@@ -256,11 +256,11 @@ class TableBuilder:
         self.write(name, b"")
 
     def truncate(self, name: str, keep: int) -> None:
-        """Cuts a file after `keep` bytes; a negative number counts from its end."""
+        """Truncates a file to `keep` bytes; a negative number counts from its end."""
         self.write(name, self.read(name)[:keep])
 
     def garbage(self, name: str, *, at: int = 0, size: int | None = None) -> None:
-        """Overwrites `size` bytes from `at` on, by default all of the rest."""
+        """Overwrites `size` bytes from `at` on, by default all remaining ones."""
         data = self.read(name)
         at = at % len(data)
         end = len(data) if size is None else at + size
@@ -353,7 +353,7 @@ def _line(line: Line) -> bytes:
 
 
 def _column(values: Sequence[Mapping[str, Any] | None], known: Mapping[str, pa.DataType]) -> Any:
-    """A struct column; a field of no known type has the one that Arrow sees in its values."""
+    """A struct column; fields without a known type get the type that Arrow infers."""
     names = dict.fromkeys([*known, *(name for value in values if value for name in value)])
     children = {}
     for name in names:
@@ -366,7 +366,7 @@ def _column(values: Sequence[Mapping[str, Any] | None], known: Mapping[str, pa.D
 
 
 def _pairs(item: Any, wanted: pa.DataType | None) -> Any:
-    # Arrow takes the items of a map as pairs.
+    # Arrow expects the items of a map as pairs.
     if isinstance(item, Mapping) and wanted == _MAP:
         return list(item.items())
     if isinstance(item, Mapping) and wanted is not None and "options" in item:

@@ -63,7 +63,12 @@ class Site:
         )
 
     def get(
-        self, path: str, *, role: str | None = "viewer", cookie: str | None = None
+        self,
+        path: str,
+        *,
+        role: str | None = "viewer",
+        cookie: str | None = None,
+        method: str = "GET",
     ) -> httpx.Response:
         """What a user of this role gets; without a role, somebody who is not signed in."""
         headers = {} if role is None else {"Authorization": f"Bearer {token(role)}"}
@@ -73,7 +78,7 @@ class Site:
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
-                return await client.get(f"{URL_PREFIX}{path}", headers=headers)
+                return await client.request(method, f"{URL_PREFIX}{path}", headers=headers)
 
         return asyncio.run(ask())
 
@@ -150,6 +155,26 @@ def test_every_route_asks_who_is_there(site: Site) -> None:
         if isinstance(route, APIRoute):
             names = {each.call.__qualname__ for each in route.dependant.dependencies if each.call}
             assert "requires_access_view.<locals>.inner" in names
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_no_request_from_another_site_can_change_anything(site: Site, method: str) -> None:
+    """The pages only show; the form starts a run through Airflow's own interface."""
+    before = sorted(path.name for path in site.policy.parent.rglob("*"))
+    for path in ("/", "/table?name=orders", "/run?name=orders&operation=vacuum"):
+        assert site.get(path, method=method).status_code == 405
+    assert sorted(path.name for path in site.policy.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["../policy.yaml", "/etc/passwd", "..%2f..%2fpolicy", "http://169.254.169.254/", "a\0b"]
+)
+def test_a_name_leads_nowhere_but_to_a_known_table(site: Site, name: str) -> None:
+    site.store.save(assessment())
+    for page in ("table", "run"):
+        response = site.get(f"/{page}?name={quote(name, safe='')}")
+        assert response.status_code == 404
+        assert "version: 1" not in response.text and "root:" not in response.text
 
 
 def test_static_files_are_open_and_stay_in_their_folder(site: Site) -> None:
@@ -325,10 +350,10 @@ def test_a_damaged_entry_is_shown_with_its_problem(site: Site) -> None:
     file.write_text("no JSON")
     text = site.get("/").text
     assert "unreadable" in text
-    assert "it is no JSON; delete it" in text
+    assert "it is not JSON; delete it" in text
     page = site.get("/table?name=orders")
     assert page.status_code == 200
-    assert "it is no JSON; delete it" in page.text
+    assert "it is not JSON; delete it" in page.text
 
 
 def test_a_store_that_is_down_is_an_answer_and_recovers(
@@ -390,7 +415,7 @@ def test_the_first_screen_says_that_all_is_well(site: Site) -> None:
         site.store.save(after, run)
         site.store.save(after, replace(run, started_at=NOW - timedelta(days=8)))
     text = words(site.get("/").text)
-    assert "All is well No table failed, and nothing waits for an approval." in text
+    assert "No problems No table failed, and nothing waits for an approval." in text
     assert "Runs in 7 days 2 Reclaimed 6 GiB Log that readers no longer open 8 MiB" in text
 
 
@@ -404,7 +429,7 @@ def test_the_first_screen_says_what_needs_somebody_worst_first(site: Site) -> No
     site.store.save(replace(pattern, subject="pattern", problem="the store turns us away"))
     page = site.get("/").text
     text = words(page)
-    assert "This needs somebody s3://lake/bronze/** cannot be listed, since" in text
+    assert "Needs attention s3://lake/bronze/** cannot be listed, since" in text
     assert "the store turns us away" in text
     assert "1 table failed: orders (" in text
     assert "1 table waits for you: never (vacuum)" in text
@@ -476,7 +501,7 @@ def test_plans_that_wait_are_listed_with_the_question_that_is_open(site: Site) -
     )
     site.store.save(asked, run_result(status="blocked", outcomes=(outcome,)))
     page = site.get("/").text
-    assert "is asked about by the next run" in page
+    assert "will be asked about by the next run" in page
     site.store.link_pending("orders", ["vacuum"], "/dags/d/runs/r/tasks/approve")
     page = site.get("/").text
     assert '/dags/d/runs/r/tasks/approve/required_actions" data-leave>Answer' in page
@@ -485,7 +510,7 @@ def test_plans_that_wait_are_listed_with_the_question_that_is_open(site: Site) -
     assert "https://example.com" not in site.get("/").text
     snoozed = PutOff(operation="vacuum", answer="snoozed", until=NOW + timedelta(days=1), at=NOW)
     site.store.put_off("orders", snoozed)
-    assert "Waits for you" not in site.get("/").text
+    assert "Waits for approval" not in site.get("/").text
 
 
 _PLAN = VacuumPlan(
@@ -577,7 +602,7 @@ def test_the_form_is_filled_in_for_one_table_and_operation(site: Site) -> None:
     assert "drop-everything" not in site.get("/run?name=orders&operation=drop-everything").text
     drop = site.get("/run?name=orders&operation=drop-feature").text
     assert "&#34;operation&#34;: &#34;drop-feature&#34;" in drop
-    assert "deletes nothing before somebody approves the plan" in drop
+    assert "deletes nothing before the plan is approved" in drop
 
 
 @pytest.fixture

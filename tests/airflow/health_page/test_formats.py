@@ -26,7 +26,7 @@ NOW = datetime(2026, 11, 21, 6, 40, tzinfo=UTC)
         (5_000 << 50, "5000 PiB"),
     ],
 )
-def test_sizes_are_told_in_units_of_1024(value: int | None, text: str) -> None:
+def test_sizes_are_shown_in_units_of_1024(value: int | None, text: str) -> None:
     assert formats.size(value) == text
 
 
@@ -47,7 +47,7 @@ def test_a_little_is_not_nothing(share: float | None, text: str) -> None:
         (timedelta(days=-3), "in 3 days", "3 d"),
     ],
 )
-def test_instants_are_told_by_their_distance(length: timedelta, text: str, brief: str) -> None:
+def test_instants_are_shown_relative_to_now(length: timedelta, text: str, brief: str) -> None:
     assert formats.ago(NOW - length, NOW) == text
     assert formats.brief(length) == brief
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
-from airflow.serialization.serialized_objects import DagSerialization
+from suite.airflow_versions import AirflowException, AirflowFailException, DagSerialization
 
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.operations import checkpoint
@@ -315,6 +314,8 @@ def test_a_kill_ends_the_job(
     spark_submit.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", SPARK_CONNECTION)
+    # On a busy machine a process may take seconds to end. No SIGKILL may come in the meantime.
+    monkeypatch.setattr("delta_maintenance_airflow.spark.folder._SECONDS_TO_END", 25.0)
     task = operator("/t", engine="spark")
     task.on_kill()
 

@@ -15,9 +15,9 @@ from unittest.mock import MagicMock
 
 import pytest
 from airflow.sdk import DAG, Asset, Param
-from airflow.sdk.exceptions import AirflowFailException
-from airflow.serialization.serialized_objects import DagSerialization
-from worn_tables import BY_VERB, CASES, Case, fingerprint, worn_table
+from operator_cases import BY_VERB, CASES, Case
+from suite.airflow_versions import AirflowFailException, DagSerialization
+from worn_tables import fingerprint, worn_table
 
 from delta_maintenance import Table, clock, open_table
 from delta_maintenance.errors import CommitConflictError, StorageError

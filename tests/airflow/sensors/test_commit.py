@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import (
+from suite.airflow_versions import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
     TaskDeferred,
 )
+from watching import watched_table
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import watch
@@ -34,15 +35,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
 
 @pytest.fixture
 def table(store: CountingStore) -> TableBuilder:
-    """Version 9, a classic checkpoint of version 4 and its hint."""
-    table = TableBuilder(store)
-    table.commit([protocol(), metadata()])
-    for number in range(9):
-        table.commit([add(f"{number}.parquet")])
-    table.checkpoint(4)
-    table.hint(4)
-    store.requests.clear()
-    return table
+    return watched_table(store)
 
 
 def sensor(**arguments: Any) -> DeltaCommitSensor:
@@ -150,8 +143,7 @@ def test_a_deferred_sensor_waits_in_the_triggerer(
     waiting = sensor(
         after_version="9",
         min_commits="2",
-        operations="merge, WRITE",
-        data_changes_only="True",
+        commits={"operations": "merge, WRITE", "data_changes_only": "True"},
         deferrable=True,
         poke_interval=7,
         timeout=600,
@@ -181,7 +173,7 @@ def test_a_deferred_sensor_waits_in_the_triggerer(
 
 
 @pytest.mark.parametrize("soft_fail", [False, True])
-def test_what_cannot_be_watched_fails_a_deferred_sensor_even_with_soft_fail(
+def test_an_unwatchable_table_fails_a_deferred_sensor_even_with_soft_fail(
     table: TableBuilder, soft_fail: bool
 ) -> None:
     event = {"status": "error", "error": "NotADeltaTableError", "message": "the log is gone"}
@@ -201,8 +193,10 @@ def test_a_deferred_wait_in_vain_is_skipped_by_soft_fail() -> None:
         )
 
 
-def test_a_poke_goes_on_where_the_last_one_ended(table: TableBuilder, store: CountingStore) -> None:
-    waiting = sensor(after_version=9, data_changes_only=True)
+def test_a_poke_continues_where_the_last_one_ended(
+    table: TableBuilder, store: CountingStore
+) -> None:
+    waiting = sensor(after_version=9, commits={"data_changes_only": True})
     assert not waiting.poke({}).is_done
     table.commit([commit_info("OPTIMIZE"), add("x", dataChange=False)])
     assert not waiting.poke({}).is_done
@@ -213,26 +207,38 @@ def test_a_poke_goes_on_where_the_last_one_ended(table: TableBuilder, store: Cou
     assert waiting.poke({}).is_done
 
 
-def test_a_change_of_properties_is_told_apart_from_what_they_were(
+def test_changed_properties_are_compared_with_earlier_values(
     table: TableBuilder, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def properties(uri: str, names: tuple[str, ...], **_: Any) -> dict[str, str | None]:
         return dict.fromkeys(names)
 
     monkeypatch.setattr(watch, "current_properties", properties)
-    waiting = sensor(after_version=9, properties="delta.appendOnly,delta.logRetentionDuration")
+    names = "delta.appendOnly,delta.logRetentionDuration"
+    waiting = sensor(after_version=9, commits={"properties": names})
     table.commit([metadata(configuration={"delta.other": "1"})])
     assert not waiting.poke({}).is_done
     table.commit([metadata(configuration={"delta.appendOnly": "true"})])
     assert waiting.poke({}).is_done
 
 
-def test_only_what_comes_after_a_version_can_be_told_apart(table: TableBuilder) -> None:
+def test_filters_require_after_version(table: TableBuilder) -> None:
     with pytest.raises(AirflowFailException, match="give after_version"):
-        sensor(version=1, data_changes_only=True).execute({})
+        sensor(version=1, commits={"data_changes_only": True}).execute({})
 
 
-def test_airflow_says_whether_sensors_are_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conditions_as_separate_arguments_work_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="takes operations as part of commits"):
+        waiting = sensor(after_version=1, operations=["MERGE"])
+    assert waiting.commits == {"operations": ["MERGE"]}
+
+
+def test_an_unknown_condition_is_refused() -> None:
+    with pytest.raises(ValueError, match="commits has no operation; its keys are data_changes_on"):
+        sensor(after_version=1, commits={"operation": "MERGE"})
+
+
+def test_the_configuration_of_airflow_decides_deferral(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sensor(version=1).deferrable is False
     monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")
     assert sensor(version=1).deferrable is True
@@ -241,7 +247,7 @@ def test_airflow_says_whether_sensors_are_deferred(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.airflow
 @pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
-def test_a_deferred_task_goes_on_when_the_commit_comes(
+def test_a_deferred_task_resumes_after_the_commit(
     run_dag: Callable[..., Any], classic_table: TableBuilder
 ) -> None:
     with DAG("deferred_wait", schedule=None) as dag:
@@ -249,7 +255,7 @@ def test_a_deferred_task_goes_on_when_the_commit_comes(
             task_id="wait",
             table_uri=classic_table.store.root,
             after_version=1,
-            data_changes_only=True,
+            commits={"data_changes_only": True},
             deferrable=True,
             poke_interval=0.2,
             timeout=120,

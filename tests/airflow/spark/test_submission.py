@@ -362,7 +362,7 @@ def test_a_driver_that_outlives_its_task_is_waited_for_and_believed(
     outcome = operator().execute({**task_context, "ti": task_context["ti"]})
     assert outcome["status"] == "written"
     assert len(spark.starts) == 1
-    assert any("still at work" in message for message in caplog.messages)
+    assert any("still running" in message for message in caplog.messages)
 
 
 def test_a_kill_while_waiting_ends_the_driver_of_the_earlier_try(

@@ -117,7 +117,7 @@ def test_a_deleted_table_ends_the_wait_with_a_remedy(
             store.delete_many([one.path for one in list(store.list_from("_delta_log"))])
             await eventually(lambda: len(events) == 1)
         assert (events[0]["status"], events[0]["error"]) == ("error", "NotADeltaTableError")
-        assert "moved to" in events[0]["message"]
+        assert "was moved" in events[0]["message"]
 
     run(scenario())
 

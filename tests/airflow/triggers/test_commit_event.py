@@ -131,7 +131,7 @@ MAINTENANCE = {
 
 
 @pytest.mark.parametrize("lines", MAINTENANCE.values(), ids=MAINTENANCE)
-def test_maintenance_wakes_nobody(
+def test_maintenance_commits_send_no_event(
     table: TableBuilder, store: CountingStore, lines: list[Any]
 ) -> None:
     async def scenario() -> None:
@@ -169,7 +169,7 @@ def test_a_restart_neither_misses_nor_repeats(table: TableBuilder, store: Counti
     run(scenario())
 
 
-def test_an_event_that_may_be_lost_with_its_triggerer_is_told_again(
+def test_an_event_that_the_triggerer_may_have_lost_is_sent_again(
     table: TableBuilder, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DeltaCommitEventTrigger, "settling_seconds", 3600.0)
@@ -184,7 +184,7 @@ def test_an_event_that_may_be_lost_with_its_triggerer_is_told_again(
     run(scenario())
 
 
-def test_what_was_counted_is_remembered(table: TableBuilder, store: CountingStore) -> None:
+def test_counted_commits_are_remembered(table: TableBuilder, store: CountingStore) -> None:
     async def scenario() -> None:
         state = State()
         async with running(watcher(state, min_commits=3).run()) as events:
@@ -217,7 +217,7 @@ def test_only_some_operations_wake(table: TableBuilder, store: CountingStore) ->
     run(scenario())
 
 
-def test_a_state_that_cannot_be_written_keeps_nobody_from_waking(
+def test_events_are_sent_even_if_the_state_cannot_be_written(
     table: TableBuilder, store: CountingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -267,7 +267,7 @@ def test_a_poll_is_one_request_and_one_more_for_something_new(
     assert opened.times == 1
 
 
-def test_what_a_poll_has_no_requests_for_is_left_to_the_next(
+def test_work_beyond_the_requests_of_a_poll_is_left_to_the_next(
     table: TableBuilder, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     each: list[int] = []
@@ -334,7 +334,7 @@ def test_watchers_of_a_table_share_one_poll_loop_and_each_commit_is_read_once(
     assert opened.times == 1
 
 
-def test_a_store_that_hangs_holds_up_no_event_loop(
+def test_a_hanging_store_does_not_block_the_event_loop(
     table: TableBuilder, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
@@ -357,7 +357,7 @@ def test_a_store_that_hangs_holds_up_no_event_loop(
     assert all(answers)
 
 
-def test_a_store_that_throttles_is_asked_again_and_nobody_is_told(
+def test_throttling_is_retried_silently(
     table: TableBuilder, store: CountingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -372,7 +372,7 @@ def test_a_store_that_throttles_is_asked_again_and_nobody_is_told(
     run(scenario())
 
 
-def test_lost_permission_is_told_once_with_its_remedy_and_passes(
+def test_a_lost_permission_is_reported_once_with_its_remedy(
     table: TableBuilder, store: CountingStore, opened: Opened
 ) -> None:
     async def scenario() -> None:
@@ -417,7 +417,7 @@ def test_replaced_keys_are_taken_without_a_word(
     run(scenario())
 
 
-def test_a_deleted_table_is_told_once_and_its_successor_is_news(
+def test_a_deleted_table_is_reported_once_and_its_successor_sends_events(
     table: TableBuilder, store: CountingStore
 ) -> None:
     async def scenario() -> None:
@@ -428,7 +428,7 @@ def test_a_deleted_table_is_told_once_and_its_successor_is_news(
             await polls(store, 5)
             assert len(events) == 1
             assert events[0]["error"] == "NotADeltaTableError"
-            assert "give the address that the table was moved to" in events[0]["message"]
+            assert "give the new address if the table was moved" in events[0]["message"]
             fresh = TableBuilder(store)
             fresh.commit([protocol(), metadata(), *WRITE])
             await eventually(lambda: events[1:] == [changed(-1, 0)])
@@ -436,7 +436,7 @@ def test_a_deleted_table_is_told_once_and_its_successor_is_news(
     run(scenario())
 
 
-def test_a_wrong_address_is_told() -> None:
+def test_a_wrong_address_is_reported() -> None:
     async def scenario() -> None:
         async with running(watcher(State(), table_uri="nothing://lake/t").run()) as events:
             await eventually(lambda: len(events) == 1)
@@ -463,7 +463,7 @@ def test_it_is_a_watcher_of_an_asset() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"poll_interval": 0}, {"min_commits": 0}])
-def test_what_would_never_or_always_wake_is_refused(arguments: dict[str, Any]) -> None:
+def test_conditions_that_never_or_always_hold_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="poll_interval"):
         watcher(**arguments)
 

@@ -147,7 +147,7 @@ def rows(state: State) -> list[list[Any]]:
     return [row for part in state.values.values() for row in part.values()]
 
 
-def test_an_event_that_may_be_lost_with_its_triggerer_is_told_again(
+def test_an_event_that_the_triggerer_may_have_lost_is_sent_again(
     lake: dict[str, TableBuilder], policy: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:

@@ -60,7 +60,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Job:
 
 
 @pytest.mark.conformance("FEAT-18")
-def test_a_dry_run_says_what_would_be_read_and_starts_nothing(
+def test_a_dry_run_shows_the_reads_and_starts_nothing(
     cli: Any, builder: TableBuilder, job: Job
 ) -> None:
     before = builder.names()
@@ -98,7 +98,7 @@ def test_the_job_gets_the_options_and_its_result_is_printed(
     assert given.operation_since == datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
-def test_violations_are_refused_and_say_where(cli: Any, builder: TableBuilder, job: Job) -> None:
+def test_violations_are_refused_with_their_files(cli: Any, builder: TableBuilder, job: Job) -> None:
     job.ends(status="violated", version=2, checked=FOUND, problem="2 of 70000 rows; correct them")
     outcome = cli("add-constraint", builder.store.root, *WORDS)
     assert outcome.status == 3

@@ -79,7 +79,7 @@ def test_files_that_cannot_be_counted_are_a_failure_half_way(
     check(builder.store, enabled=False)
 
 
-def test_what_is_refused_has_its_status(cli: Any, builder: TableBuilder) -> None:
+def test_a_refusal_has_its_exit_status(cli: Any, builder: TableBuilder) -> None:
     suspended = {"delta.rowTrackingSuspended": "true"}
     features = ["domainMetadata", "rowTracking"]
     builder.commit([protocol(1, 7, writer_features=features), metadata(configuration=suspended)])

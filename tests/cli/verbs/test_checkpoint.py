@@ -61,7 +61,7 @@ def test_the_options_reach_the_operation(cli: Any, v2_table: str) -> None:
     assert (plan.kind, plan.actions_per_sidecar, plan.time_zone) == ("v2-json", 3, "Europe/Paris")
 
 
-def test_sidecars_hold_as_many_actions_as_asked_for(cli: Any, v2_table: str) -> None:
+def test_sidecars_contain_the_requested_number_of_actions(cli: Any, v2_table: str) -> None:
     words = ("checkpoint", v2_table, "--kind", "v2-parquet", "--actions-per-sidecar", 2, "--json")
     result = CheckpointResult.from_json(cli(*words).document)
     assert (result.kind, result.sidecars, result.num_files) == ("v2-parquet", 2, 4)

@@ -29,7 +29,7 @@ KEYS = [
 ]
 
 
-def test_a_line_holds_exactly_the_keys_of_the_contract(cli: Any, tmp_path: Path) -> None:
+def test_a_line_has_exactly_the_documented_keys(cli: Any, tmp_path: Path) -> None:
     builder = TableBuilder(tmp_path / "t")
     builder.commit(
         [
@@ -116,7 +116,7 @@ def test_damage_met_half_way_repeats_no_file_and_loses_none(cli: Any, tmp_path: 
     damaged = cli("files", builder.store.root)
 
     assert damaged.status == 0
-    assert "warning: passed over _delta_log/" in damaged.err
+    assert "warning: skipped _delta_log/" in damaged.err
     assert sorted(damaged.out.splitlines()) == sorted(sound.out.splitlines())
     assert len(damaged.lines) == 9
 

@@ -49,7 +49,7 @@ def test_warnings_end_with_0_too(cli: Any, sound: SoundTable) -> None:
     assert outcome.document["status"] == "warnings"
 
 
-def test_each_finding_says_what_and_where_and_what_to_do(cli: Any, spoilt: SoundTable) -> None:
+def test_each_finding_has_a_problem_a_location_and_a_remedy(cli: Any, spoilt: SoundTable) -> None:
     outcome = cli("fsck", spoilt.store.root, "--json")
 
     assert outcome.status == 5
@@ -64,7 +64,7 @@ def test_each_finding_says_what_and_where_and_what_to_do(cli: Any, spoilt: Sound
     assert "--remove-missing-files" in worst["remedy"]
     assert outcome.err.count("\n") == 1 and "1 finding of corruption" in outcome.err
     told = cli("fsck", spoilt.store.root).out
-    assert "missing-data-file" in told and "its data file is missing" in told
+    assert "missing-data-file" in told and "the data file does not exist" in told
 
 
 def test_a_dry_run_prints_the_plan_and_changes_nothing(cli: Any, spoilt: SoundTable) -> None:
@@ -89,7 +89,7 @@ def test_after_the_repairs_the_table_is_sound(cli: Any, spoilt: SoundTable) -> N
     assert (again.status, again.document["repairs"]) == (0, [])
 
 
-def test_what_is_left_of_corruption_still_ends_with_5(cli: Any, spoilt: SoundTable) -> None:
+def test_remaining_corruption_still_ends_with_status_5(cli: Any, spoilt: SoundTable) -> None:
     outcome = cli("fsck", spoilt.store.root, "--repair", "--json")
 
     assert outcome.status == 5
@@ -119,7 +119,7 @@ def test_the_report_has_every_finding(cli: Any, sound: SoundTable, tmp_path: Pat
     assert cli("fsck", sound.store.root, "--report", report).status == 3
 
 
-def test_a_table_that_does_not_open_is_told_in_findings(cli: Any, sound: SoundTable) -> None:
+def test_an_unreadable_table_is_reported_as_findings(cli: Any, sound: SoundTable) -> None:
     sound.truncate("00000000000000000004.json", 20)
 
     outcome = cli("fsck", sound.store.root, "--json")

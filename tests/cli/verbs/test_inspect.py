@@ -21,7 +21,7 @@ from delta_maintenance.testing.actions import (
 from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 
 
-def test_the_document_holds_exactly_what_the_contract_says(cli: Any, tmp_path: Path) -> None:
+def test_the_document_has_exactly_the_documented_fields(cli: Any, tmp_path: Path) -> None:
     builder = TableBuilder(tmp_path / "t")
     protocol = features("deletionVectors", writer_only=["domainMetadata"])
     properties = {"delta.appendOnly": "false"}
@@ -182,7 +182,7 @@ def test_real_tables_give_the_expected_numbers(cli: Any, corpus: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["kernel-catalog-owned-preview", "kernelrs-uc-catalog_managed_0", "dat-no_stats"]
 )
-def test_what_a_catalog_manages_is_shown_as_published_and_said_to_be_perhaps_stale(
+def test_a_catalog_managed_table_is_shown_as_published_with_a_warning(
     name: str, cli: Any, corpus: Path
 ) -> None:
     path = corpus / name
@@ -192,4 +192,4 @@ def test_what_a_catalog_manages_is_shown_as_published_and_said_to_be_perhaps_sta
     told = [warning for warning in document["log"]["warnings"] if "catalog" in warning]
     assert len(told) == (0 if name == "dat-no_stats" else 1)
     spoken = cli("inspect", str(path), "--version", str(published)).err
-    assert spoken.count("may know of newer ones") == len(told)
+    assert spoken.count("there may be newer ones") == len(told)

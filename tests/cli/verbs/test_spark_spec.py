@@ -56,7 +56,7 @@ def test_a_request_is_printed(cli: Any) -> None:
     assert (spec.operation, spec.plan_only, spec.options) == ("vacuum", True, {"retention": "P30D"})
 
 
-def test_the_resource_of_kubernetes_is_yaml_unless_json_is_asked_for(cli: Any) -> None:
+def test_the_resource_of_kubernetes_is_yaml_unless_json_is_requested(cli: Any) -> None:
     words = (*WORDS, "--for", "kubernetes", "--image", "x/y:1", "--set", "namespace=lake")
     words = (*words, "--set", "spark_version=4.0.1", "--set", "service_account=spark")
     printed = cli(*words).out
@@ -80,7 +80,7 @@ def test_the_resource_of_kubernetes_is_yaml_unless_json_is_asked_for(cli: Any) -
         (("--for", "slurm"), "--for"),
     ],
 )
-def test_what_cannot_be_asked_for_is_wrong_usage(
+def test_impossible_requests_are_usage_errors(
     cli: Any, words: tuple[str, ...], problem: str
 ) -> None:
     outcome = cli(*WORDS, *words)

@@ -53,7 +53,7 @@ def test_a_dry_run_prints_every_file_with_size_and_reason(cli: Any, table: Folde
     assert table.files() == before
 
 
-def test_a_run_deletes_exactly_what_the_dry_run_said(cli: Any, table: Folder) -> None:
+def test_a_run_deletes_exactly_the_files_of_the_dry_run(cli: Any, table: Folder) -> None:
     root = table.store.root
     dry = {row["path"] for row in cli("vacuum", root, "--dry-run", "--json").document["file_list"]}
     before = table.files()
@@ -92,9 +92,7 @@ def test_options_reach_the_plan(cli: Any, table: Folder, tmp_path: Path) -> None
     assert cli("vacuum", table.store.root, "--mode", "inventory").status == 2
 
 
-def test_the_report_is_written_before_anything_goes(
-    cli: Any, table: Folder, tmp_path: Path
-) -> None:
+def test_the_report_is_written_before_any_deletion(cli: Any, table: Folder, tmp_path: Path) -> None:
     report = tmp_path / "report.parquet"
     outcome = cli("vacuum", table.store.root, "--dry-run", "--report", report)
     assert "dead.parquet" not in outcome.out and pq.read_table(report).num_rows == 3
@@ -103,7 +101,7 @@ def test_the_report_is_written_before_anything_goes(
     assert cli("vacuum", table.store.root, "--report", tmp_path / "two.parquet").status == 0
 
 
-def test_what_cannot_be_deleted_is_status_1(
+def test_failed_deletions_end_with_status_1(
     cli: Any, table: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delete = LocalStore.delete_unchanged
@@ -121,7 +119,7 @@ def test_what_cannot_be_deleted_is_status_1(
     assert outcome.err.count("\n") == 1 and os.path.exists(f"{table.store.root}/dead.parquet")
 
 
-def test_spark_is_told_what_was_asked_for(
+def test_options_are_passed_to_spark(
     cli: Any, table: Folder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[dict[str, Any]] = []

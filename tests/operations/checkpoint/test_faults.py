@@ -210,7 +210,7 @@ def test_a_winner_that_cannot_be_read_is_reported_and_left_alone(
     with pytest.raises(RefusedError) as refusal:
         write(Table(store), "classic")
     assert refusal.value.file == CLASSIC
-    assert "aside" in str(refusal.value)
+    assert "fsck --repair" in str(refusal.value)
     assert files.read(CLASSIC) == damage
     assert as_checkpointed(state_of(Table(files).snapshot())) == world.states[3]
 

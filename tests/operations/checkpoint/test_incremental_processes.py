@@ -87,7 +87,7 @@ def keep(root: str) -> bool:
         for incremental in ("always", "auto"):
             options = CheckpointOptions(
                 actions_per_sidecar=4,
-                incremental=incremental,  # type: ignore[arg-type]
+                incremental=incremental,
             )
             try:
                 plan = checkpoint.plan(snapshot, options, now=clock.now())

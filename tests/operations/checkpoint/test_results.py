@@ -66,7 +66,7 @@ def test_a_tombstone_expires_when_its_retention_is_exceeded(kind: str) -> None:
 
 
 @pytest.mark.conformance("REC-07")
-def test_the_retention_is_a_week_unless_the_table_says_otherwise() -> None:
+def test_the_default_retention_is_a_week() -> None:
     week_ago = epoch_millis(NOW) - 7 * DAY_MS
     table = TableBuilder()
     table.commit([protocol(), metadata()], at_ms=week_ago - 2)
@@ -134,7 +134,7 @@ def test_a_commit_of_this_very_millisecond_is_not_in_the_future() -> None:
     ("retention", "kept"),
     [(None, {"old": 1, "new": 2, "undated": 3}), ("interval 1 hours", {"new": 2, "undated": 3})],
 )
-def test_transactions_are_left_out_only_where_the_table_asks_for_it(
+def test_transactions_expire_only_with_the_property(
     retention: str | None, kept: dict[str, int]
 ) -> None:
     name = "delta.setTransactionRetentionDuration"
@@ -225,7 +225,7 @@ def test_the_hint_tells_the_truth(kind: str, per_sidecar: int) -> None:
 
 @pytest.mark.conformance("LAST-06", "LAST-08")
 @pytest.mark.parametrize("sidecars", [9, 11, 31])
-def test_a_hint_of_many_sidecars_has_a_checksum_that_holds(sidecars: int) -> None:
+def test_a_hint_with_many_sidecars_has_a_valid_checksum(sidecars: int) -> None:
     adds = [add(f"f{number}") for number in range(sidecars)]
     table = table_of([features("v2Checkpoint"), metadata(), *adds])
     assert write(table.open(), "v2-json", 1).sidecars == sidecars
@@ -263,7 +263,7 @@ def test_a_hint_at_an_older_checkpoint_gives_way_to_a_newer_one() -> None:
 
 
 @pytest.mark.conformance("LAST-09")
-def test_a_stale_checksum_of_hadoop_beside_the_hint_goes(tmp_path: Path) -> None:
+def test_a_stale_hadoop_checksum_of_the_hint_is_deleted(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path)
     table.commit([protocol(), metadata(), add("a")])
     table.hint(0)
@@ -289,7 +289,7 @@ def test_a_damaged_classic_checkpoint_is_never_overwritten(data: bytes, kind: st
     with pytest.raises(RefusedError) as refusal:
         write(table.open(), kind, 0)
     assert (refusal.value.file, refusal.value.version) == (f"{LOG}/{name}", 1)
-    assert "aside" in str(refusal.value)
+    assert "fsck --repair" in str(refusal.value)
     assert table.read(name) == data
     assert "_last_checkpoint" not in table.names()
     # A name of its own is no problem.

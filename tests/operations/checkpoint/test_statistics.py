@@ -183,7 +183,7 @@ def test_the_struct_mirrors_the_schema() -> None:
 
 
 @pytest.mark.conformance("STAT-05")
-def test_bounds_that_were_wide_stay_wide_when_deletion_vectors_are_gone() -> None:
+def test_wide_bounds_stay_wide_without_deletion_vectors() -> None:
     table = table_of(
         add("wide", partitionValues={"part": None}, stats='{"numRecords":1,"tightBounds":false}'),
         add("tight", partitionValues={"part": None}, stats='{"numRecords":1}'),
@@ -209,9 +209,7 @@ def test_every_kind_has_the_same_statistics(kind: str, per_sidecar: int) -> None
 @pytest.mark.conformance("CKPT-10", "CKPT-11")
 @pytest.mark.parametrize("as_json", [True, False], ids=["JSON", "no JSON"])
 @pytest.mark.parametrize("source", ["JSON", "struct"])
-def test_a_json_checkpoint_has_statistics_as_text_whatever_is_asked_for(
-    source: str, as_json: bool
-) -> None:
+def test_a_json_checkpoint_always_has_statistics_as_text(source: str, as_json: bool) -> None:
     table = table_of(
         add("a", partitionValues={"part": "x"}, **SOURCES[source]),
         configuration=settings(as_json=as_json, as_struct=True),
@@ -258,7 +256,7 @@ LOSSY = {
 
 @pytest.mark.conformance("STAT-06", "STAT-07", "CKPT-11")
 @pytest.mark.parametrize("text", LOSSY.values(), ids=LOSSY)
-def test_what_has_no_place_in_a_struct_refuses_structs_alone(text: str) -> None:
+def test_statistics_without_a_struct_form_refuse_structs_alone(text: str) -> None:
     table = table_of(configuration=settings(as_json=False, as_struct=True))
     table.commit([add("a", partitionValues={"part": "x"}, stats=text)])
     before = files_of(table.store)
@@ -291,7 +289,7 @@ def test_bounds_of_variants_are_not_converted() -> None:
 
 @pytest.mark.conformance("CM-03", "CKPT-13")
 @pytest.mark.parametrize("mode", ["name", "id"])
-def test_with_column_mapping_everything_goes_by_physical_names(mode: str) -> None:
+def test_column_mapping_uses_physical_names_everywhere(mode: str) -> None:
     schema = schema_of(
         *(
             column(

@@ -304,7 +304,10 @@ def test_a_compaction_that_comes_in_between_is_compared_and_never_overwritten() 
     before = files_of(table.store)
     result = compact_log.apply(table.open(), planned)
     assert [window.status for window in result.windows] == ["already-there", "differs"]
-    assert result.failures[0].reason == "it has 1 adds and 0 removes, its commits come to 1 and 3"
+    assert (
+        result.failures[0].reason
+        == "it has 1 adds and 0 removes, its commits have 1 and 3 in effect"
+    )
     assert result.status == "failed" and files_of(table.store) == before
 
 

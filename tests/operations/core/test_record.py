@@ -141,14 +141,14 @@ PLAN = {
         (CheckpointResult, {"table": "t", "version": 1, "status": "done"}, "status"),
     ],
 )
-def test_what_is_wrong_is_named(kind: type[Record], value: Any, field: str) -> None:
+def test_invalid_values_are_named(kind: type[Record], value: Any, field: str) -> None:
     with pytest.raises(InvalidRequestError) as failure:
         kind.from_json(value)
     assert failure.value.problem.startswith(f"{field}: ")
     assert failure.value.remedy == f"correct this field of {kind.__name__}"
 
 
-def test_what_is_right_is_taken() -> None:
+def test_valid_values_are_accepted() -> None:
     plan = CheckpointPlan.from_json(PLAN)
     assert plan.tombstones_from == datetime(2024, 1, 1, tzinfo=UTC)
     assert CheckpointOptions.from_json({}) == CheckpointOptions()
@@ -156,7 +156,7 @@ def test_what_is_right_is_taken() -> None:
 
 @pytest.mark.parametrize("kind", [CheckpointOptions, Everything])
 @given(data=st.data())
-def test_what_is_right_is_left_as_it_is(kind: type[Record], data: st.DataObject) -> None:
+def test_valid_values_are_unchanged(kind: type[Record], data: st.DataObject) -> None:
     record = data.draw(RECORDS[kind])
     assert record.validated() == record == kind.from_json(asdict(record))
 
@@ -175,7 +175,7 @@ def test_what_is_right_is_left_as_it_is(kind: type[Record], data: st.DataObject)
         (SetPropertiesOptions(properties={"name": cast(str, 1)}), "properties.name"),
     ],
 )
-def test_what_is_wrong_in_options_is_named_as_in_json(options: Record, field: str) -> None:
+def test_invalid_options_are_named_as_in_json(options: Record, field: str) -> None:
     with pytest.raises(InvalidRequestError) as by_validated:
         options.validated()
     with pytest.raises(InvalidRequestError) as by_json:
@@ -199,7 +199,7 @@ def test_options_are_converted_as_json_is() -> None:
     assert one.first_version == 1 and type(one.first_version) is int
 
 
-def test_nobody_changes_options_that_were_validated() -> None:
+def test_validated_options_are_unchanged() -> None:
     properties = {"delta.appendOnly": "true"}
     options = SetPropertiesOptions(properties=properties).validated()
     properties.clear()

@@ -11,6 +11,7 @@ from droppable_tables import (
     TABLES,
     Clock,
     Droppable,
+    built,
     comparable,
     drop,
     planned,
@@ -35,12 +36,6 @@ CONFIGURED = {"deletionVectors": {"delta.enableDeletionVectors": "true"}}
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-def built(table: Droppable, clock: Clock) -> TableBuilder:
-    builder = table.build()
-    clock.govern(builder.store)
-    return builder
 
 
 def next_minute(clock: Clock) -> datetime:
@@ -123,7 +118,7 @@ def test_history_that_reads_the_same_without_the_feature_needs_not_go(
     assert Table(builder.store).snapshot(version=0).version == 0
 
 
-def test_history_that_used_the_feature_later_on_holds_it_back(clock: Clock) -> None:
+def test_later_use_in_history_delays_the_drop(clock: Clock) -> None:
     builder = built(TABLES["deletionVectors"], clock)
     store = builder.store
     first = truncate(store, clock, "deletionVectors")
@@ -145,7 +140,7 @@ def test_history_that_used_the_feature_later_on_holds_it_back(clock: Clock) -> N
 
 
 @pytest.mark.conformance("CPROT-01", "CPROT-03")
-def test_the_protection_goes_with_all_that_it_protects(clock: Clock) -> None:
+def test_the_protection_is_dropped_with_its_history(clock: Clock) -> None:
     builder = built(TABLES["v2Checkpoint"], clock)
     store = builder.store
     dropped = drop(store, clock, "v2Checkpoint")
@@ -176,7 +171,7 @@ def test_the_last_protected_version_is_in_the_way_too(clock: Clock) -> None:
     assert (plan.ends, plan.num_history_traces) == ("waiting", 2)
 
 
-def test_a_protection_of_nothing_goes_at_once(clock: Clock) -> None:
+def test_a_protection_without_history_is_dropped_at_once(clock: Clock) -> None:
     builder = TableBuilder()
     builder.commit([log.protocol(1, 7, writer_features=["checkpointProtection"]), log.metadata()])
     clock.govern(builder.store)
@@ -206,7 +201,7 @@ def test_history_that_must_not_go_refuses_before_anything_is_touched(
     assert builder.version == 0 and len(builder.names()) == 1
 
 
-def test_a_short_retention_counts_where_nobody_else_writes(clock: Clock) -> None:
+def test_a_short_retention_applies_without_other_writers(clock: Clock) -> None:
     builder = TableBuilder()
     more = {"delta.enableDeletionVectors": "true", RETENTION: "interval 10 minutes"}
     builder.commit([log.features("deletionVectors"), log.metadata(configuration=more)])
@@ -254,7 +249,7 @@ def test_tombstones_of_a_checkpoint_are_no_traces(sidecars: int) -> None:
     assert len(traced(builder, "v2Checkpoint")) == 1
 
 
-def test_metadata_that_switched_it_on_is_a_trace_wherever_it_stands() -> None:
+def test_metadata_that_enables_the_feature_is_always_a_trace() -> None:
     builder = TableBuilder()
     builder.commit([log.features("v2Checkpoint"), log.metadata()])
     on = log.metadata(configuration={"delta.checkpointPolicy": "v2"})

@@ -17,6 +17,7 @@ from droppable_tables import (
     TABLES,
     Clock,
     Droppable,
+    built,
     comparable,
     drop,
     planned,
@@ -45,12 +46,6 @@ READERS = [table for table in ALL if table.truncated is not None]
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-def built(table: Droppable, clock: Clock) -> TableBuilder:
-    builder = table.build()
-    clock.govern(builder.store)
-    return builder
 
 
 def table_of(clock: Clock, protocol: log.Action, *lines: log.Action, **more: Any) -> TableBuilder:
@@ -385,13 +380,13 @@ def test_what_has_to_be_done_by_somebody_else_first_is_refused(
 def test_a_table_with_vectors_is_told_to_purge_first(clock: Clock) -> None:
     vector = log.add("v", dv=log.deletion_vector(), stats=STATS)
     builder = table_of(clock, log.features("deletionVectors"), vector)
-    with pytest.raises(RefusedError, match="PURGE"):
+    with pytest.raises(RefusedError, match="run purge"):
         planned(builder.store, clock, "deletionVectors")
 
 
 def test_wrong_requests_are_refused(clock: Clock) -> None:
     builder = built(TABLES["rowTracking"], clock)
-    with pytest.raises(InvalidRequestError, match="leave out truncate_history"):
+    with pytest.raises(InvalidRequestError, match="leave out --truncate-history"):
         planned(builder.store, clock, "rowTracking", truncate_history=True)
     with pytest.raises(InvalidRequestError, match="files_per_commit"):
         planned(builder.store, clock, "rowTracking", files_per_commit=0)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from droppable_tables import BASIC, STATS, TABLES, Clock, drop, planned
+from droppable_tables import built as built_in
 
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.operations import drop_feature
@@ -70,9 +71,7 @@ def store() -> RacedStore:
 
 
 def built(feature: str, store: RacedStore, clock: Clock) -> TableBuilder:
-    builder = TABLES[feature].build(store)
-    clock.govern(store)
-    return builder
+    return built_in(TABLES[feature], clock, store)
 
 
 def metadata(builder: TableBuilder, configuration: Mapping[str, str]) -> log.Action:

@@ -93,7 +93,7 @@ def history(table: str) -> list[tuple[str, str]]:
 
 
 def test_command_line(installed: dict[str, str], table: str) -> None:
-    assert "add an empty version to a table" in run(installed, "--help")
+    assert "add an empty version to an idle table" in run(installed, "--help")
     usage = run(installed, "touch", "--help")
     assert all(flag in usage for flag in ("--older-than I", "--note TEXT", "--engine", "--dry-run"))
     planned = json.loads(run(installed, "touch", table, "--dry-run", "--json"))
@@ -173,7 +173,7 @@ def test_airflow_operator_and_form(installed: dict[str, str], tmp_path: Path, ta
 
 @pytest.mark.dagster
 def test_dagster(installed: dict[str, str], policy: str, table: str) -> None:
-    pytest.importorskip("dagster")
+    pytest.importorskip("dagster", reason="NO DAGSTER: it is an extra")
     code = """
     import json, sys
     import dagster as dg
@@ -204,7 +204,7 @@ def test_spark_specification(installed: dict[str, str]) -> None:
 
 @pytest.mark.spark
 @pytest.mark.skipif(
-    shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="NO JAVA"
+    shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="NO JAVA: Spark needs it"
 )
 def test_spark_job(installed: dict[str, str], table: str) -> None:
     done = json.loads(run(installed, "touch", table, "--engine", "spark", "--json"))

@@ -204,6 +204,11 @@ SEEDS: dict[str, Seed] = {
         ),
         commit(3),
     ),
+    "empty-checkpoint": Seed(
+        lambda t: t.write(classic_checkpoint_name(4), b""),
+        f"_delta_log/{classic_checkpoint_name(4)}",
+        bare=False,
+    ),
     "incomplete-checkpoint": Seed(
         lambda t: t.drop(multipart_checkpoint_name(2, 1, 2)),
         f"_delta_log/{multipart_checkpoint_name(2, 2, 2)}",
@@ -412,22 +417,22 @@ def _checkpointed(change: Callable[[list[log.Action]], list[log.Action]]) -> Sou
             lambda s: _changed(s, "add", defaultRowCommitVersion=None),
             "has another defaultRowCommitVersion for: ",
         ),
-        (lambda s: [*s, log.remove("c")], "tombstones of files that were not removed: c"),
-        (lambda s: _changed(s, "protocol", minWriterVersion=8), "its protocol is not"),
-        (lambda s: _changed(s, "metaData", id="other"), "its metaData is not"),
-        (lambda s: _changed(s, "txn", version=6), "its transaction of app is not"),
+        (lambda s: [*s, log.remove("c")], "tombstones of files that were never removed: c"),
+        (lambda s: _changed(s, "protocol", minWriterVersion=8), "its protocol differs"),
+        (lambda s: _changed(s, "metaData", id="other"), "its metaData differs"),
+        (lambda s: _changed(s, "txn", version=6), "its transaction of app differs"),
         (lambda s: [a for a in s if "txn" not in a], "lacks the transaction of app"),
         (
             lambda s: [a for a in s if (a.get("domainMetadata") or {}).get("domain") != "custom"],
-            "its domain custom is not",
+            "its domain custom differs",
         ),
         (
             lambda s: [*s, log.domain("ghost", "1")],
-            "its domain ghost is not",
+            "its domain ghost differs",
         ),
     ],
 )
-def test_what_a_checkpoint_has_otherwise_is_told(
+def test_differences_of_a_checkpoint_are_reported(
     change: Callable[[list[log.Action]], list[log.Action]], problem: str
 ) -> None:
     found = problems(_checkpointed(change))["checkpoint-differs"]
@@ -494,7 +499,9 @@ def test_a_checksum_with_a_time_that_the_table_has_not_is_found() -> None:
     table.checksum(2, {"inCommitTimestampOpt": 1})
 
     assert problems(table) == {
-        "checksum-differs": ["inCommitTimestampOpt is there, but the table has none"]
+        "checksum-differs": [
+            "inCommitTimestampOpt is set, but the table has no in-commit timestamps"
+        ]
     }
 
 
@@ -531,13 +538,13 @@ def test_the_vector_of_a_file_that_was_just_removed_is_missed_too() -> None:
     table.store.delete(VECTOR_FILE)
 
     assert problems(table) == {
-        "missing-removed-file": [f"the file of its deletion vector is missing: {VECTOR_FILE}"]
+        "missing-removed-file": [f"the file of its deletion vector does not exist: {VECTOR_FILE}"]
     }
     assert VECTOR in json.dumps(table.vector)
 
 
 @pytest.mark.conformance("DV-08")
-def test_a_vector_whose_path_cannot_be_told_is_a_finding_not_an_error() -> None:
+def test_a_vector_with_an_invalid_path_is_a_finding() -> None:
     table = SoundTable(extras=False)
     vector = log.deletion_vector("short")
     table.step(log.remove("b", dv=table.vector), _again(table, "b", deletionVector=vector))
@@ -578,7 +585,7 @@ def test_paths_that_were_never_encoded_are_found() -> None:
     assert not look(table).findings.counts
 
 
-def test_what_is_wrong_before_a_gap_does_not_hide_what_is_wrong_behind_it() -> None:
+def test_findings_before_a_gap_do_not_hide_later_ones() -> None:
     table = SoundTable(extras=False)
     table.checkpoint(3)
     table.truncate(commit_name(1), -5)
@@ -587,7 +594,7 @@ def test_what_is_wrong_before_a_gap_does_not_hide_what_is_wrong_behind_it() -> N
     assert set(problems(table)) == {"unreadable-commit", "repeated-action"}
 
 
-def test_a_version_that_stands_on_nothing_but_a_damaged_checkpoint_does_not_open() -> None:
+def test_a_version_with_only_a_damaged_checkpoint_does_not_open() -> None:
     table = SoundTable(extras=False)
     table.checkpoint(2)
     table.truncate(classic_checkpoint_name(2), -9)
@@ -667,7 +674,7 @@ def test_each_file_is_held_against_its_own_size(
     found = examine(table.open(), now=clock.now()).findings.table()
     sizes = found.filter(pc.equal(found["kind"], "data-file-size"))
     assert sorted(sizes["path"].to_pylist()) == sorted(wrong)
-    assert "it has 4 bytes, the log says 99" in sizes["problem"].to_pylist()
+    assert "the file has 4 bytes, but the log states 99" in sizes["problem"].to_pylist()
 
 
 @pytest.mark.conformance("SCHEMA-09")

@@ -13,7 +13,7 @@ import pytest
 from sound_tables import CONFIGURATION, SoundTable
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.operations import fsck
+from delta_maintenance.operations import checkpoint, fsck
 from delta_maintenance.operations.fsck import FsckOptions, FsckPlan, FsckResult
 from delta_maintenance.protocol.delta_log.file_names import (
     checksum_name,
@@ -72,7 +72,7 @@ def test_a_sound_table_is_sound_and_is_left_as_it_is() -> None:
 
     assert (result.status, result.findings, result.repairs) == ("sound", (), ())
     assert result.version == 4
-    assert fsck.plan(table.open(), now=NOW).reason == "nothing is wrong"
+    assert fsck.plan(table.open(), now=NOW).reason == "no problem was found"
     assert files_of(table) == before
 
 
@@ -122,7 +122,7 @@ def test_files_are_left_to_spark_where_they_are_many(
     assert [count.kind for count in plan.counts] == ["unreadable-data-file"] * opened
     if engine == "spark":
         assert plan.notes[0] == (
-            "5 data files and deletion vectors are yet to be opened, by a Spark job"
+            "5 data files and deletion vectors are to be opened by a Spark job"
         )
         assert (plan.report, report.exists()) == (None, False)
         with pytest.raises(InvalidRequestError, match="the plan is for Spark"):
@@ -172,7 +172,7 @@ def test_a_bad_hint_is_led_to_the_newest_good_checkpoint(hint: bytes) -> None:
     assert run(table, REPAIR).repairs == ()
 
 
-def test_a_hint_to_nowhere_goes_where_there_is_no_checkpoint() -> None:
+def test_a_hint_without_any_checkpoint_is_deleted() -> None:
     table = SoundTable(extras=False)
     table.hint(77)
 
@@ -183,7 +183,7 @@ def test_a_hint_to_nowhere_goes_where_there_is_no_checkpoint() -> None:
     assert "_last_checkpoint" not in table.names()
 
 
-def test_a_hint_that_somebody_mends_first_is_left_alone() -> None:
+def test_a_hint_repaired_by_another_process_is_not_touched() -> None:
     table = SoundTable()
     table.hint("{")
     plan = fsck.plan(table.open(), REPAIR, now=NOW)
@@ -266,7 +266,7 @@ def test_without_a_whole_log_a_bad_checkpoint_stays(differs: bool) -> None:
         assert "checkpoint-differs" not in {count.kind for count in result.counts}
     else:
         assert result.status == "corrupt"
-        assert any("the log before it is not whole" in note for note in result.notes)
+        assert any("the log before it is incomplete" in note for note in result.notes)
     assert files_of(table) == before
 
 
@@ -281,7 +281,7 @@ def test_behind_another_checkpoint_only_an_unreadable_one_is_replaced(differs: b
 
     if differs:
         assert result.repairs == ()
-        assert any("which of the two is right" in note for note in result.notes)
+        assert any("nothing proves whether" in note for note in result.notes)
         assert files_of(table) == before
     else:
         assert outcomes(result) == {"replace-checkpoint": "done"}
@@ -311,7 +311,41 @@ def test_the_only_checkpoint_a_log_rests_on_is_never_touched() -> None:
     assert files_of(table) == before
 
 
-def test_a_checkpoint_that_somebody_replaced_meanwhile_is_left_alone() -> None:
+def test_an_empty_checkpoint_is_deleted_once_it_is_old_and_then_written() -> None:
+    table = SoundTable(extras=False)
+    name = classic_checkpoint_name(2)
+    table.write(name, b"")
+    before = states(table)
+    plan = checkpoint.plan(table.open().snapshot(version=2), now=NOW)
+    with pytest.raises(RefusedError, match="run fsck --repair"):
+        checkpoint.apply(table.open(), plan)
+
+    young = run(table, REPAIR, now=NOW - timedelta(hours=30))
+    assert (young.repairs, table.read(name)) == ((), b"")
+    assert any("day old" in note for note in young.notes)
+    result = run(table, REPAIR)
+
+    assert outcomes(result) == {"remove-empty-checkpoint": "done"}
+    assert result.status == "sound"
+    assert checkpoint.apply(table.open(), plan).status == "written"
+    assert states(table) == before
+
+
+def test_an_empty_checkpoint_that_its_writer_finished_is_not_touched() -> None:
+    table = SoundTable(extras=False)
+    name = classic_checkpoint_name(2)
+    table.write(name, b"")
+    surveyed = fsck.survey(table.open(), REPAIR, now=NOW)
+    table.checkpoint(2)
+    theirs = table.read(name)
+
+    result = fsck.apply(table.open(), surveyed.plan, now=NOW, surveyed=surveyed)
+
+    assert outcomes(result) == {"remove-empty-checkpoint": "already-done"}
+    assert table.read(name) == theirs
+
+
+def test_a_checkpoint_replaced_in_the_meantime_is_not_touched() -> None:
     table = _spoilt(NAMES[0], differs=False)
     surveyed = fsck.survey(table.open(), REPAIR, now=NOW)
     table.checkpoint(1)
@@ -373,7 +407,7 @@ def test_entries_without_their_files_are_removed_in_one_commit() -> None:
     assert plan.is_noop
 
 
-def test_the_plan_says_that_the_change_data_feed_shows_deletes() -> None:
+def test_the_plan_notes_deletes_in_the_change_data_feed() -> None:
     table = SoundTable(configuration={"delta.enableChangeDataFeed": "true"})
     table.store.delete("c")
 
@@ -385,7 +419,7 @@ def test_the_plan_says_that_the_change_data_feed_shows_deletes() -> None:
 
 
 @pytest.mark.conformance("CRC-05")
-def test_the_checksum_goes_on_behind_the_removes() -> None:
+def test_version_checksums_continue_after_the_removes() -> None:
     table = SoundTable()
     table.store.delete("b")
 
@@ -396,7 +430,7 @@ def test_the_checksum_goes_on_behind_the_removes() -> None:
 
 
 @pytest.mark.conformance("DV-11")
-def test_an_entry_whose_vector_alone_is_gone_is_not_touched() -> None:
+def test_an_entry_with_only_its_vector_missing_is_not_touched() -> None:
     table = SoundTable()
     table.store.delete(table.vector_path)
     before = files_of(table)
@@ -587,7 +621,7 @@ def _local(path: Path) -> Store:
     return LocalStore(path)
 
 
-def test_on_s3_the_other_writers_must_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_s3_the_other_writers_are_required(monkeypatch: pytest.MonkeyPatch) -> None:
     table = SoundTable(extras=False)
     table.store.delete("c")
     monkeypatch.setattr(table.store, "root", "s3://bucket/table")
@@ -617,7 +651,7 @@ def test_plans_and_results_make_the_round_trip() -> None:
     assert {repair.action for repair in plan.repairs} == {"rewrite-hint", "remove-missing-files"}
     assert plan.reason == (
         "1 damaged-hint (warning), 1 missing-data-file (corrupt); "
-        "to be repaired: rewrite-hint, remove-missing-files"
+        "planned repairs: rewrite-hint, remove-missing-files"
     )
     left = fsck.plan(table.open(), now=NOW).reason
-    assert left == "1 missing-removed-file (note); nothing is to be repaired"
+    assert left == "1 missing-removed-file (note); no repair is planned"

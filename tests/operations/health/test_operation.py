@@ -372,7 +372,7 @@ def test_what_an_older_measure_knows_is_not_read_again(monkeypatch: pytest.Monke
     monkeypatch.setattr(type(table.store), "read", counted)
     after = measure(snapshot, now=NOW, previous=before)
     new = [path for path in reads if path.endswith(".json")]
-    # The snapshot keeps what it has read behind the checkpoint, but for the newest commit.
+    # Short commits behind the checkpoint are kept with the snapshot, but for the newest one.
     assert sorted(set(new)) == [f"_delta_log/{v:020d}.json" for v in (0, 1, 2, 7)]
     assert [p.operation for p in after.commits[-4:]] == ["WRITE"] * 4
     assert [m.operation for m in after.maintenance] == ["OPTIMIZE"]

@@ -186,7 +186,7 @@ def test_the_history_speaks_as_delta_spark_does() -> None:
 
 
 @pytest.mark.conformance("FEAT-18")
-def test_a_plan_says_what_changes_and_who_is_cut_off_and_writes_nothing() -> None:
+def test_a_plan_lists_changes_and_clients_and_writes_nothing() -> None:
     table = built(log.add("a"))
     names = table.names()
     options = SetPropertiesOptions(properties={"delta.columnMapping.mode": "name", "owner": "me"})
@@ -236,7 +236,7 @@ def test_a_property_changes_itself_and_every_other_byte_of_the_metadata_stays() 
 
 
 @pytest.mark.conformance("FEAT-08")
-def test_nothing_is_committed_where_the_table_is_so_already() -> None:
+def test_an_existing_change_is_not_committed_again() -> None:
     table = built(configuration={"delta.appendOnly": "true"})
     for result in (
         set_(table.open(), appendOnly="true"),
@@ -344,9 +344,7 @@ def test_a_file_that_comes_while_row_tracking_is_enabled_ends_it() -> None:
     ids=["property", "partitioning", "features", "versions"],
 )
 @pytest.mark.parametrize("when", ["between", "racing"])
-def test_whoever_changed_protocol_or_metadata_first_wins(
-    winner: list[log.Action], when: str
-) -> None:
+def test_the_first_change_of_protocol_or_metadata_wins(winner: list[log.Action], when: str) -> None:
     table = built(log.add("a"))
     plan = plan_properties(table.open(), enableChangeDataFeed="true")
     if when == "racing":
@@ -387,7 +385,7 @@ def test_appends_of_others_are_followed() -> None:
 
 
 @pytest.mark.conformance("META-04")
-def test_a_plan_is_void_where_another_table_stands() -> None:
+def test_a_plan_is_void_after_the_table_was_replaced() -> None:
     table = built()
     plan = plan_properties(table.open(), checkpointInterval="5")
     table.commit([log.metadata(id="another")])
@@ -426,7 +424,7 @@ def test_two_runs_of_one_task_at_once_make_one_commit() -> None:
 
 
 @pytest.mark.parametrize("kind", ["set", "upgrade"])
-def test_on_s3_somebody_has_to_say_who_else_writes(kind: str) -> None:
+def test_on_s3_the_other_writers_are_required(kind: str) -> None:
     table = built()
     table.store.root = "s3://lake/t"
     plan: Any
@@ -518,7 +516,7 @@ def drafted(*more: log.Action, names: tuple[str, ...] = ("rowIds", "appendOnly")
     ],
     ids=["feature", "other name", "action", "map", "map of others"],
 )
-def test_drafts_are_refused_by_name_and_converted_where_asked(
+def test_drafts_are_refused_by_name_and_converted_on_request(
     table: Callable[[], TableBuilder], said: str, expected: int | None
 ) -> None:
     builder = table()
@@ -624,7 +622,7 @@ def test_d4_a_retention_change_leaves_the_protocol_alone(tmp_path: Path, feature
 
 
 @pytest.mark.conformance("FEAT-09", "DOM-03")
-def test_d11_row_tracking_comes_with_domains_and_locks_nobody_out_who_was_not_told(
+def test_d11_row_tracking_adds_domains_and_lists_all_affected_clients(
     tmp_path: Path,
 ) -> None:
     table = of_deltalake(tmp_path)
@@ -651,7 +649,7 @@ def test_d13_values_are_validated(tmp_path: Path) -> None:
 
 @pytest.mark.conformance("FEAT-18", "CM-03")
 @pytest.mark.parametrize("feature", ["deletionVectors", "columnMapping", "v2Checkpoint"])
-def test_deltalake_goes_on_as_the_plan_says(tmp_path: Path, feature: str) -> None:
+def test_deltalake_keeps_the_access_that_the_plan_states(tmp_path: Path, feature: str) -> None:
     table = of_deltalake(tmp_path)
     values = {
         "deletionVectors": {"enableDeletionVectors": "true"},

@@ -70,7 +70,7 @@ def delete(store: MemoryStore, *paths: str) -> Deletion:
         "\x85",
     ],
 )
-def test_one_wrong_path_stops_all(path: str) -> None:
+def test_one_invalid_path_stops_all_deletions(path: str) -> None:
     store = MemoryStore()
     store.put("dead", b"x")
     with pytest.raises(RefusedError, match="no path of a data file"):
@@ -115,7 +115,7 @@ def test_every_file_is_accounted_for() -> None:
     assert store.stat("passing") is None and not done.gave_up
 
 
-def test_what_has_come_into_use_is_spared_in_its_round() -> None:
+def test_files_in_use_again_are_kept() -> None:
     store = MemoryStore()
     names = [f"f{number:05}" for number in range(9000)]
     for name in names:
@@ -127,7 +127,7 @@ def test_what_has_come_into_use_is_spared_in_its_round() -> None:
     assert store.stat("f08000") is not None
 
 
-def test_what_comes_back_when_all_is_done_is_lost() -> None:
+def test_files_referenced_after_their_deletion_are_reported() -> None:
     store = MemoryStore()
     store.put("f0", b"x")
     watch = Quiet()
@@ -137,7 +137,7 @@ def test_what_comes_back_when_all_is_done_is_lost() -> None:
     assert next(rounds).lost == ("f0",)
 
 
-def test_whatever_the_log_says_stops_it_before_the_round() -> None:
+def test_errors_of_the_log_check_stop_the_next_round() -> None:
     store = MemoryStore()
     for number in range(5):
         store.put(f"f{number}", b"x")
@@ -165,7 +165,7 @@ def test_roots_of_a_whole_store_or_a_home_are_refused(
 def test_no_other_module_deletes_files_of_a_table() -> None:
     """Every call of a store's deletion stands in one of these places."""
     source = Path(delta_maintenance.__file__).parent
-    call = re.compile(r"\.(delete|delete_many|delete_unchanged|remove_empty_directory)\(")
+    call = re.compile(r"\.(delete|delete_many|delete_unchanged|remove_empty_director(y|ies))\(")
     found = {
         str(path.relative_to(source))
         for layer in ("operations", "table", "spark", "cli")
@@ -178,6 +178,8 @@ def test_no_other_module_deletes_files_of_a_table() -> None:
         "table/write/log_deletion.py",
         # A new checkpoint of which another process has just deleted a sidecar.
         "table/write/checkpoint_writer.py",
+        # The note of bins that a run has written and not committed yet.
+        "operations/rewriting/journal.py",
         "operations/fsck/repairs.py",
         "spark/sidecars.py",
     }

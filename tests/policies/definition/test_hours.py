@@ -66,7 +66,7 @@ def test_a_window_across_a_change_of_the_clock_keeps_its_ends() -> None:
 @pytest.mark.parametrize(
     "window", ["", "22-06", "22:00", "25:00-26:00", "10:00-24:01", "10:60-11:00", "Tag 1:00-2:00"]
 )
-def test_what_is_no_window_is_refused(window: str) -> None:
+def test_invalid_windows_are_refused(window: str) -> None:
     with pytest.raises(ValidationError):
         Hours(windows=(window,))
 

@@ -219,7 +219,7 @@ def test_mappings_merge_key_by_key_and_everything_else_replaces(
         ("version: 1\ndefaults: {vacuum: {min_reclaimable: -1}}", ("min_reclaimable", "byte")),
         ("version: 1\ndefaults: {checkpoint: {max_commits: 0}}", ("max_commits", "1")),
         ("version: 1\ndefaults: {vacuum: 3}", ("defaults.vacuum", "mapping")),
-        ("version: 1\ndefaults: {approval: [optimize]}", ("approval[0]",)),
+        ("version: 1\ndefaults: {approval: [compact]}", ("approval[0]",)),
         ("version: 1\ndefaults: {limits: {max_deleted_share: 2}}", ("max_deleted_share",)),
         ("version: 1\ntables: [{uri: /a, pattern: /b}]", ("either a uri or a pattern",)),
         ("version: 1\ntables: [{name: a}]", ("either a uri or a pattern",)),

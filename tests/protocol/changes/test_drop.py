@@ -205,3 +205,25 @@ def test_a_missing_schema_counts_as_use() -> None:
     protocol = Protocol(min_reader_version=2, min_writer_version=5)
     with pytest.raises(RefusedError, match="schema"):
         require_removable("columnMapping", protocol, Metadata(id="t", schema_string=None), ())
+
+
+@pytest.mark.parametrize(
+    ("feature", "dependant"),
+    [
+        (required, feature.name)
+        for feature in FEATURES
+        for required in feature.requires
+        if required in DROPPABLE
+    ],
+)
+def test_only_a_dependant_that_can_be_dropped_is_to_be_dropped_first(
+    feature: str, dependant: str
+) -> None:
+    with pytest.raises(RefusedError, match=f"required by {dependant}") as refused:
+        require_removable(
+            feature, listed({feature, dependant}), Metadata(id="t", schema_string=SCHEMA), ()
+        )
+    if dependant in DROPPABLE:
+        assert refused.value.remedy == f"drop {dependant} first"
+    else:
+        assert refused.value.remedy == f"keep {feature}, because {dependant} cannot be dropped"

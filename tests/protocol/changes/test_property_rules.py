@@ -37,6 +37,9 @@ from delta_maintenance.protocol.features.registry import find_feature
         ("delta.columnMapping.mode", "name", "Name"),
         ("delta.targetFileSize", "128MB", "big"),
         ("delta.autoOptimize.autoCompact", "false", "auto"),
+        ("delta.castIcebergTimeType", "True", "1"),
+        ("delta.ignoreIcebergBucketPartition", "false", "no"),
+        ("delta.universalFormat.iceberg.atomicConversion.supported", "true", ""),
     ],
 )
 def test_values_are_checked(name: str, good: str, bad: str) -> None:

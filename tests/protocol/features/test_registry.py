@@ -68,8 +68,7 @@ def test_legacy_pair_implies_its_features(reader: int, writer: int) -> None:
     expected = LEGACY[writer] | ({"columnMapping"} if reader == 2 and writer >= 5 else set())
     assert supported_features(protocol(reader, writer)) == expected
     for operation in Operation:
-        if operation is not Operation.REWRITE_DATA:
-            require_supported(protocol(reader, writer), operation)
+        require_supported(protocol(reader, writer), operation)
 
 
 @pytest.mark.conformance("FEAT-03")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.errors import CorruptTableError, OversizedFileError
 from delta_maintenance.protocol.ndjson.split import FileBlock, split
 from delta_maintenance.protocol.ndjson.split_stream import split_pieces
 
@@ -74,3 +74,12 @@ def test_line_numbers_count_from_the_first_piece() -> None:
 def test_a_blank_file_is_empty(pieces: list[bytes]) -> None:
     with pytest.raises(CorruptTableError, match="the file is empty"):
         split_pieces("n", pieces, longest=1 << 20)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\n" + ADD], ids=["end", "newline", "next line"])
+@pytest.mark.parametrize("cut", [1, len(ADD) // 2, len(ADD)])
+def test_no_line_is_longer_than_the_limit_however_it_is_cut(end: bytes, cut: int) -> None:
+    pieces = [ADD + b"\n" + ADD[:cut], ADD[cut:] + end]
+    assert split_pieces("n", pieces, longest=len(ADD)).other_lines == ()
+    with pytest.raises(OversizedFileError, match=f"more than {len(ADD) - 1} bytes"):
+        split_pieces("n", [ADD[:cut], ADD[cut:] + end], longest=len(ADD) - 1)

@@ -338,13 +338,13 @@ def test_a_shared_access_signature_opens_a_store_and_is_never_logged(
 def test_a_refusal_to_overwrite_says_that_somebody_was_first() -> None:
     # What a signature gets that may create and not overwrite.
     failure = AzureFailure(status=403, code="UnauthorizedBlobOverwrite", said="")
-    assert failure.refuted and not failure.access and not failure.unanswered
+    assert failure.precondition_failed and not failure.access and not failure.unanswered
     failure = AzureFailure(status=409, code="BlobAlreadyExists", said="")
-    assert failure.refuted and not failure.conflict
+    assert failure.precondition_failed and not failure.conflict
     failure = AzureFailure(status=409, code="BlobImmutableDueToPolicy", said="")
-    assert not (failure.refuted or failure.conflict or failure.unanswered)
+    assert not (failure.precondition_failed or failure.conflict or failure.unanswered)
     denied = AzureFailure(status=403, code="AuthorizationPermissionMismatch", said="")
-    assert denied.access and not denied.refuted
+    assert denied.access and not denied.precondition_failed
 
 
 def test_a_wrong_key_is_turned_away_without_a_word_of_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from delta_maintenance.errors import (
 from delta_maintenance.storage.azure.store import AzureStore
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import STATUSES, TREE, EntryKind, check_paths, unclean
+from delta_maintenance.storage.core.walk import MOST_PATH_LENGTH
 from delta_maintenance.storage.gcs.store import GCSStore
 from delta_maintenance.storage.local import walk as local_tree
+from delta_maintenance.storage.local.open_directories import OpenDirectories
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.storage.s3.store import S3Store
@@ -241,11 +244,11 @@ def test_a_directory_is_entered_once_however_its_files_are_ordered(
     for name in names:
         disk.put(name, b"x")
     entered: list[str] = []
-    real = disk._entered
+    real = OpenDirectories.entered
     monkeypatch.setattr(
-        disk,
-        "_entered",
-        lambda path: entered.append(path) or real(path),  # type: ignore[func-returns-value]
+        OpenDirectories,
+        "entered",
+        lambda self, path: entered.append(path) or real(self, path),
     )
     found = disk.statuses(paths(*names))
     assert sorted(found["path"].to_pylist()) == sorted(names)
@@ -295,6 +298,23 @@ def test_a_directory_that_goes_while_others_are_listed_is_no_error(
     listing = disk.list_tree(skip=vanish)
     found = {path for batch in listing for path in batch["path"].to_pylist()}
     assert {"p=0/x", "p=4/x"} <= found and "p=5/x" not in found
+
+
+def test_folders_nested_without_end_are_refused_in_one_line(
+    disk: LocalStore, tmp_path: Path
+) -> None:
+    name = "n" * 250
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(MOST_PATH_LENGTH // len(name) + 1):
+        os.mkdir(name, dir_fd=here)
+        below = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    with pytest.raises(RefusedError, match="more than 8000") as refused:
+        list(disk.list_tree())
+    assert len(str(refused.value)) < 1000
+    shutil.rmtree(tmp_path / name)
 
 
 def test_empty_directories_go_and_absent_ones_are_gone(disk: LocalStore, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_stream_that_fails_leaves_no_thread_behind() -> None:
     assert ended.is_set()
 
 
-def test_what_has_not_begun_when_a_stream_ends_never_begins() -> None:
+def test_waiting_work_does_not_start_after_the_end_of_a_stream() -> None:
     hold, begun = threading.Event(), []
 
     def crowded() -> Iterator[int]:

@@ -36,13 +36,13 @@ class ReadThrough(LocalStore):
 
     def __init__(self, folder: Path, reader: FsspecStore) -> None:
         super().__init__(folder)
-        self.list_from = reader.list_from  # type: ignore[method-assign]
-        self.stat = reader.stat  # type: ignore[method-assign]
-        self.read = reader.read  # type: ignore[method-assign]
-        self.read_head = reader.read_head  # type: ignore[method-assign]
-        self.open = reader.open  # type: ignore[method-assign]
-        self.list_tree = reader.list_tree  # type: ignore[method-assign]
-        self.list_level = reader.list_level  # type: ignore[method-assign]
+        self.list_from = reader.list_from
+        self.stat = reader.stat
+        self.read = reader.read
+        self.read_head = reader.read_head
+        self.open = reader.open
+        self.list_tree = reader.list_tree
+        self.list_level = reader.list_level
         self.reader = reader
 
 
@@ -230,6 +230,17 @@ def test_a_failure_that_cannot_pass_is_not_repeated() -> None:
         with pytest.raises(Exception, match=type(error).__name__):
             list(store_over(broken, "/t").entries(""))
         assert broken.calls == 1
+
+
+def test_a_file_that_an_archive_does_not_have_is_looked_up_without_a_pause(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
+        archive.writestr("t/_delta_log/0.json", b"{}")
+    store = FsspecStore(f"zip://t::{tmp_path}/t.zip")
+    pauses: list[float] = []
+    store._tree._sleep = pauses.append
+    with pytest.raises(FileNotFoundError):
+        store.read("_delta_log/_last_checkpoint")
+    assert pauses == []
 
 
 @pytest.mark.server

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kills.killed_writers import check, play
 
 from delta_maintenance.errors import (
     CommitUnknownError,
@@ -41,6 +42,15 @@ class TestLocalStore(StoreContract):
 
     def contend(self, store: Store, paths: Sequence[str]) -> list[list[Put]]:
         return contend_in_processes(partial(LocalStore, store.root), paths)
+
+
+@pytest.mark.process
+def test_of_writers_that_are_killed_no_partial_file_is_seen_and_no_win_is_lost(
+    tmp_path: Path,
+) -> None:
+    paths = [f"_delta_log/{version:020}.json" for version in range(60)]
+    winners = play(partial(LocalStore, tmp_path / "t"), paths, kills=12)
+    check(LocalStore(tmp_path / "t"), paths, winners)
 
 
 @pytest.fixture
@@ -375,3 +385,51 @@ def test_no_descriptor_stays_open(root: Path) -> None:
     before = len(os.listdir("/dev/fd"))
     use()
     assert len(os.listdir("/dev/fd")) == before
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_steps_into_nested_directories_grow_with_their_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    depth = 300
+    here = tmp_path
+    for _ in range(depth):
+        here /= "d"
+        (here / "leaf").mkdir(parents=True) if leaves else here.mkdir()
+    steps = []
+    enter = LocalStore._enter
+
+    def counted(self: LocalStore, *args: Any, **options: Any) -> int:
+        steps.append(args)
+        return enter(self, *args, **options)
+
+    monkeypatch.setattr(LocalStore, "_enter", counted)
+
+    rows = sum(batch.num_rows for batch in LocalStore(tmp_path).list_tree())
+
+    assert rows == depth * (2 if leaves else 1)
+    # From the root each time, they would be 45,000 and 90,000.
+    assert len(steps) < 10 * rows
+
+
+def test_a_chain_of_empty_directories_is_removed_from_the_nearest_open_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depth = 300
+    chain = ["/".join("d" * level) for level in range(1, depth + 1)]
+    (tmp_path / chain[-1]).mkdir(parents=True)
+    (tmp_path / "d" / "file").write_bytes(b"")
+    steps = []
+    enter = LocalStore._enter
+
+    def counted(self: LocalStore, *args: Any, **options: Any) -> int:
+        steps.append(args)
+        return enter(self, *args, **options)
+
+    monkeypatch.setattr(LocalStore, "_enter", counted)
+
+    removed = list(LocalStore(tmp_path).remove_empty_directories([*chain[::-1], "gone", "d/file"]))
+
+    assert removed == [*([True] * (depth - 1)), False, True, False]
+    # From the root each time, they would be 45,000.
+    assert len(steps) < 10 * depth

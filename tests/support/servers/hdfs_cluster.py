@@ -118,6 +118,8 @@ class HdfsCluster:
             conf / "hdfs-site.xml",
             {
                 "dfs.replication": 1,
+                # So that a log of a few hundred files takes several pages.
+                "dfs.ls.limit": 100,
                 "dfs.namenode.rpc-address": self.rpc,
                 "dfs.namenode.http-address": self.http,
                 "dfs.namenode.name.dir": self.folder / "name",

@@ -59,7 +59,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_testnodedown(node: object) -> None:
     """Every worker leaves out the same."""
     counted = getattr(node, "workeroutput", {}).get("left_out", {})
-    node.config.stash[LEFT_OUT] = Counter(counted)  # type: ignore[attr-defined]
+    node.config.stash[LEFT_OUT] = Counter(counted)
 
 
 def pytest_terminal_summary(

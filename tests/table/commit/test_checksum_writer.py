@@ -9,25 +9,22 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
+from sound_tables import checksum_of
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.commit.staged import removes_of
 from delta_maintenance.protocol.delta_log.file_names import checksum_name
 from delta_maintenance.protocol.delta_log.version_checksum import (
-    FileSizeHistogram,
     VersionChecksum,
-    deleted_record_counts,
     differences,
     parse_checksum,
     render_checksum,
 )
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.commit.checksum_writer import state_of
 from delta_maintenance.table.commit.outcome import Landed
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
@@ -43,22 +40,8 @@ NEW = log.deletion_vector("0b^-aqEH.-t@S}K{vb[*k^", cardinality=15)
 
 
 def computed(snapshot: Snapshot) -> VersionChecksum:
-    """The checksum of a snapshot, computed by a scan of all its files."""
-    files = pa.concat_tables([batch.adds for batch in snapshot.scan()])
-    sizes = np.array(files["size"].to_pylist(), np.int64)
-    vectors = [value for value in files["deletionVector"].to_pylist() if value is not None]
-    deleted = [vector["cardinality"] for vector in vectors] + [0] * (len(sizes) - len(vectors))
-    info = snapshot.state.commit_info
-    return replace(
-        state_of(snapshot),
-        table_size=int(sizes.sum()),
-        num_files=len(sizes),
-        num_deletion_vectors=len(vectors),
-        num_deleted_records=sum(deleted),
-        file_sizes=FileSizeHistogram.of(sizes),
-        deleted_record_counts=deleted_record_counts(np.array(deleted, np.int64)),
-        in_commit_timestamp=None if info is None else info.in_commit_timestamp,
-    )
+    """The checksum of a snapshot without its list of files, computed by a scan of all files."""
+    return replace(checksum_of(snapshot), all_files=None)
 
 
 def table(
@@ -84,7 +67,8 @@ def live(snapshot: Snapshot, *paths: str) -> pa.Table:
 
 def begin(snapshot: Snapshot, **options: Any) -> Transaction:
     ids = iter(f"id-{number}" for number in range(10))
-    return Transaction(snapshot, "TEST", now=lambda: NOW, new_id=lambda: next(ids), **options)
+    writer = Writer(now=lambda: NOW, new_id=lambda: next(ids), **options)
+    return Transaction(snapshot, "TEST", writer=writer)
 
 
 def remove(transaction: Transaction, rows: pa.Table) -> Transaction:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,7 +25,7 @@ from delta_maintenance.protocol.commit.staged import removes_of, staged_adds
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.commit.outcome import AlreadyDone, Conflicted, Landed, Superseded
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
@@ -82,8 +82,10 @@ def snapshot(builder: TableBuilder, store: Store | None = None) -> Snapshot:
 def transaction(
     builder: TableBuilder, operation: str = "TEST", *, store: Store | None = None, **options: Any
 ) -> Transaction:
-    options.setdefault("now", lambda: NOW)
-    return Transaction(snapshot(builder, store), operation, **options)
+    """`options` are arguments of `Transaction` or fields of its `Writer`."""
+    names = {each.name for each in fields(Writer)} & options.keys()
+    writer = Writer(**{"now": lambda: NOW} | {name: options.pop(name) for name in names})
+    return Transaction(snapshot(builder, store), operation, writer=writer, **options)
 
 
 def append(builder: TableBuilder, path: str = "new", **options: Any) -> Transaction:
@@ -117,7 +119,6 @@ def test_a_commit_has_the_next_version_and_provenance(table: TableBuilder) -> No
         table,
         "FSCK",
         parameters={"batchId": "0", "dryRun": False, "paths": ["a"]},
-        tags={"note": "x"},
         operation_id="run-1",
         new_id=lambda: "id-1",
         engine_info="engine/1",
@@ -125,7 +126,7 @@ def test_a_commit_has_the_next_version_and_provenance(table: TableBuilder) -> No
     live = staged_adds([log.add("a")["add"]])
     txn.read_files(live)
     txn.stage_removes(removes_of(live, data_change=True))
-    outcome = commit(txn, metrics={"numRemovedFiles": 1})
+    outcome = commit(txn, metrics={"numRemovedFiles": 1}, tags={"note": "x"})
     assert outcome == Landed(
         version=1, attempts=1, in_commit_timestamp=None, num_adds=0, num_removes=1
     )
@@ -512,7 +513,7 @@ def test_a_fault_at_any_step_leaves_the_table_before_or_after() -> None:
     def begin(store: Store, winners: int) -> Transaction:
         base = TableBuilder(store)
         base.commit([log.protocol(), log.metadata(), log.add("a")])
-        txn = Transaction(Table(store).snapshot(), "WRITE", operation_id="run-1", now=lambda: NOW)
+        txn = transaction(base, "WRITE", operation_id="run-1")
         txn.stage_adds([log.add("new")["add"]])
         for n in range(winners):
             base.commit([log.add(f"x{n}")])
@@ -538,13 +539,8 @@ def test_a_fault_at_any_step_leaves_the_table_before_or_after() -> None:
             assert live.count("new") == ("new" in live)
             if isinstance(outcome, Landed):
                 assert "new" in live
-            again = Transaction(
-                Table(inner).snapshot(),
-                "WRITE",
-                operation_id="run-1",
-                planned_version=0,
-                now=lambda: NOW,
-            )
+            base = TableBuilder(inner)
+            again = transaction(base, "WRITE", operation_id="run-1", planned_version=0)
             again.stage_adds([log.add("new")["add"]])
             result = commit(again)
             assert isinstance(result, AlreadyDone if "new" in live else Landed)
@@ -691,7 +687,7 @@ def test_concurrently_added_row_tracking_is_applied(table: TableBuilder) -> None
 @pytest.mark.conformance("RT-04")
 def test_row_ids_continue_above_the_highest_known_row_id() -> None:
     table = built(TRACKED, None, log.domain("delta.rowTracking", '{"rowIdHighWaterMark":3}'))
-    commit(append(table, highest_row_id=99))
+    commit(append(table, row_ids=RowIds(highest=99)))
     assert only(table, 1, "add")[0]["baseRowId"] == 100
 
 
@@ -736,7 +732,7 @@ def test_no_row_ids_while_suspended() -> None:
 def test_moving_rows_without_their_ids_is_refused() -> None:
     table = built(TRACKED, {"delta.enableRowTracking": "true"})
     with pytest.raises(RefusedError, match="lose their row IDs"):
-        commit(append(table, preserves_row_ids=False))
+        commit(append(table, row_ids=RowIds(preserved=False)))
 
 
 # Domains

@@ -21,6 +21,7 @@ from delta_maintenance.storage.core.base import FileStatus, Put
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
 from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import Writer as Committer
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.interleaving import Schedule, ScheduledStore, single_threaded
@@ -143,8 +144,10 @@ class Writer:
             operations.get(kind, kind.upper()),
             operation_id=task,
             planned_version=0,
-            new_id=lambda: txn_id,
-            now=lambda: instant + timedelta(milliseconds=choose.randrange(-50, 50)),
+            writer=Committer(
+                new_id=lambda: txn_id,
+                now=lambda: instant + timedelta(milliseconds=choose.randrange(-50, 50)),
+            ),
         )
         name = f"{task}.parquet" if kind == "append" else f"{txn_id.replace('/', '-')}.parquet"
         new = log.add(name, stats=f'{{"numRecords":{choose.randrange(1, 20)}}}')["add"]

@@ -43,7 +43,7 @@ def test_an_absolute_path_below_the_root_is_the_file_below_the_root(tmp_path: Pa
     assert count_rows(store, pa.array(paths)).counts.to_pylist() == [3, 3, 3]
 
 
-def test_what_cannot_be_counted_is_told_with_its_reason(store: Store) -> None:
+def test_uncountable_files_are_reported_with_a_reason(store: Store) -> None:
     store.put("sound", data_file(2))
     store.put("damaged", data_file(2)[:-3])
     store.put("empty", b"")

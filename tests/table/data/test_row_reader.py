@@ -144,6 +144,13 @@ WIDENED: dict[str, tuple[pa.Array, object, list[object]]] = {
     ),
     "dictionary": (pa.array(["a", "a"]).dictionary_encode(), "string", ["a", "a"]),
     "large text": (pa.array(["a"], pa.large_string()), "string", ["a"]),
+    "text views": (pa.array(["a", None], pa.string_view()), "string", ["a", None]),
+    "views of bytes": (pa.array([b"a", None], pa.binary_view()), "binary", [b"a", None]),
+    "lists of text views": (
+        pa.array([["a"], None, []], pa.list_view(pa.string_view())),
+        {"type": "array", "elementType": "string", "containsNull": True},
+        [["a"], None, []],
+    ),
     "bytes": (pa.array([b"a"]), "string", ["a"]),
     "elements": (
         pa.array([[1], None, [], [2, None]], pa.large_list(pa.int8())),

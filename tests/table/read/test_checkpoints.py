@@ -1,4 +1,4 @@
-"""Checkpoints of every kind and in every state of damage: read right, or passed over and reported.
+"""Checkpoints of every kind and in every state of damage: read right, or skipped and reported.
 
 Every damage is met twice: in a log that has all its commits, where the answer must not change, and
 in one where the checkpoint is all there is, where the error must tell everything.

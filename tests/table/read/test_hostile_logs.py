@@ -123,7 +123,7 @@ def test_an_empty_answer_is_looked_at_twice() -> None:
     store.left = 1
     assert sorted(builder.open().snapshot().live_files()["path"].to_pylist()) == ["b", "c"]
     store.left = 10**6
-    with pytest.raises(StorageError, match="gives 0 bytes of a file of") as failure:
+    with pytest.raises(StorageError, match="returned 0 bytes of a file of") as failure:
         builder.open().snapshot().live_files()
     assert failure.value.remedy is not None and "remove" not in failure.value.remedy
 

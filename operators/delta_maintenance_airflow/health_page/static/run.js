@@ -31,7 +31,7 @@
       error.status === 404
         ? `This Airflow has no Dag ${name}: call delta_maintenance_dags() in a file of its Dags folder.`
         : error.status === 403
-          ? `You may not see the Dag ${name}. Ask whoever looks after Airflow's permissions.`
+          ? `You may not see the Dag ${name}. Ask an administrator of Airflow.`
           : `Airflow did not answer: ${error.message || error.status || "no connection"}`,
       "error",
     );
@@ -85,7 +85,7 @@
         try {
           return text.value.trim() ? JSON.parse(text.value) : null;
         } catch (error) {
-          text.setCustomValidity(`This is no JSON: ${error.message}`);
+          text.setCustomValidity(`This is not JSON: ${error.message}`);
           return null;
         }
       };
@@ -115,7 +115,7 @@
   if (dag.is_paused) {
     fields.append(element("div", { className: "field" },
       element("label", { htmlFor: "unpause", textContent: "Unpause" }), unpause,
-      element("small", { textContent: "The Dag is paused, and would wait." })));
+      element("small", { textContent: "The Dag is paused: a run would wait." })));
   }
 
   const configuration = () => Object.fromEntries(Object.entries(readers).map(([name, read]) => [name, read()]));

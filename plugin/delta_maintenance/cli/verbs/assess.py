@@ -28,10 +28,12 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_policy_verb(
         verbs,
         "assess",
-        summary="say which maintenance is due on the tables of a policy, and why",
-        description="Hold each table against the policy: which operations are due, in which order, "
-        "why, and\nwhat they cost and bring. Reads the logs and no data, and changes nothing. A "
-        "table or\na pattern that cannot be read does not keep the others from being assessed.",
+        summary="show which maintenance is due on the tables of a policy, and why",
+        description=(
+            "Compare each table with the policy: which operations are due, in which order, why, "
+            "and their\ncost and benefit. Reads logs but no data, and changes nothing. A "
+            "table or\na pattern that cannot be read does not prevent the assessment of the others."
+        ),
         json_help="print the Assessments as one JSON document, a list",
     )
     parser.set_defaults(run=run)
@@ -58,7 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def worst(failures: Iterator[tuple[str, str | None, int]]) -> int:
-    """Tells of failed tables, and gives the exit status of all: theirs, if they share one."""
+    """Reports failed tables, and returns the exit status: that of the failed tables, if they share
+    one.
+    """
     statuses = set()
     for name, problem, status in failures:
         say(f"{name}: {problem}")
@@ -67,7 +71,7 @@ def worst(failures: Iterator[tuple[str, str | None, int]]) -> int:
 
 
 def unexpected(error: Exception, *, verbose: bool) -> DeltaMaintenanceError:
-    """A defect or worse on one table, told like its other errors: the other tables go on."""
+    """An unexpected error on one table, reported like other errors: the other tables continue."""
     if verbose:
         traceback.print_exception(error)
     return DeltaMaintenanceError(

@@ -23,11 +23,13 @@ def add_parser(verbs: Verbs) -> None:
         verbs,
         "files",
         summary="list the live files of a version, as JSON lines",
-        description="List the live logical files of one version, one JSON object per line, in no "
-        "particular\norder: path (as written in the log), dv (unique id of its deletion vector or "
-        "null), size,\npartition_values, num_records, base_row_id, default_row_commit_version. "
-        "Reads only.\nThe list streams: an error half-way leaves the lines before it, and an exit "
-        "status\nother than 0.",
+        description=(
+            "List the live logical files of one version, one JSON object per line, in no "
+            "particular\norder: path (as written in the log), dv (unique id of its deletion "
+            "vector or null), size,\npartition_values, num_records, base_row_id, "
+            "default_row_commit_version. Reads only. The list\nis streamed: after an error, the "
+            "earlier lines have been printed, and the exit status is not\n0."
+        ),
         json_help="accepted for uniformity: the output is JSON lines always",
     )
     add_time_travel(parser)

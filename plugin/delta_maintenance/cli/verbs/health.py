@@ -33,9 +33,11 @@ def add_parser(verbs: Verbs) -> None:
         verbs,
         "health",
         summary="show how a table is doing: its log, its files, its protocol",
-        description="Show what maintenance is about: how long the log is, how large the files are, "
-        "how much\na vacuum could reclaim, what the protocol asks for, and which maintenance the "
-        "log tells of.\nReads the log and no data.",
+        description=(
+            "Show the need for maintenance: the length of the log, the sizes of files, the bytes "
+            "that a\nvacuum could reclaim, the requirements of the protocol, and the maintenance "
+            "that the log\nrecords. Reads the log but no data."
+        ),
         json_help="print the TableHealth as one JSON document",
     )
     parser.set_defaults(run=run)

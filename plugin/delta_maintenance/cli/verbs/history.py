@@ -15,9 +15,11 @@ def add_parser(verbs: Verbs) -> None:
         verbs,
         "history",
         summary="list the retained commits, newest first",
-        description="List the commits that the log retains, newest first, each with the version "
-        "of its file,\nalso where the commit says nothing about itself. Reads only.",
-        json_help="print one JSON document, a list, instead of text for people",
+        description=(
+            "List the commits that the log retains, newest first, each with its version, even if "
+            "it\ncontains no commitInfo. Reads only."
+        ),
+        json_help="print one JSON document, a list, instead of text",
     )
     parser.add_argument(
         "--limit",

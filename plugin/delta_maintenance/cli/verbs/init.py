@@ -136,6 +136,6 @@ def _next(kind: str, folder: Path) -> str:
     if kind == "airflow":
         return (
             "Next: copy delta_maintenance_dags.py into Airflow's Dags folder, and run\n"
-            "      airflow dags test delta_maintenance"
+            "      airflow dags unpause delta_maintenance"
         )
     return "Next: move defs.yaml into a folder of its own below defs, and run dg check defs"

@@ -23,9 +23,11 @@ def add_parser(verbs: Verbs) -> None:
         verbs,
         "inspect",
         summary="show a version: protocol, properties, files, and the state of its log",
-        description="Show one version of a table: protocol, metadata, what its files add up to, "
-        "and what\na reader has to read to open it. Reads only.",
-        json_help="print one JSON document instead of text for people",
+        description=(
+            "Show one version of a table: protocol, metadata, the totals of its files, and the "
+            "files that\na reader opens to load it. Reads only."
+        ),
+        json_help="print one JSON document instead of text",
     )
     add_time_travel(parser)
     parser.set_defaults(run=run)

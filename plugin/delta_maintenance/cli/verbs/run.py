@@ -29,9 +29,12 @@ def add_parser(verbs: Verbs) -> None:
         verbs,
         "run",
         summary="run the maintenance that is due on the tables of a policy",
-        description="Run what is due on each table by the policy, in order, within its limits and "
-        "its hours.\nWhat fails ends the run of its table and no other. Nothing due is no "
-        "failure.\nPrints what was done, with --dry-run the plans for the tables as they are now.",
+        description=(
+            "Run the operations that are due on each table according to the policy, in order, "
+            "within its\nlimits and its hours. A failure ends the run on its table only. It is "
+            "not a failure if\nnothing is due. Prints the outcomes; --dry-run prints the plans "
+            "for the current tables."
+        ),
         json_help="print the RunResults as one JSON document, a list",
     )
     add_approvals(parser)
@@ -43,7 +46,7 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs, and prints what became of it."""
+    """Runs, and prints the outcomes."""
     plans = approved_plans(arguments)
     tables = PolicyTables(arguments)
     with Progress() as progress:
@@ -72,6 +75,7 @@ def _run(
     progress: Progress,
 ) -> RunResult:
     from delta_maintenance.policies.approval import Approvals
+    from delta_maintenance.policies.environment import RunEnvironment
     from delta_maintenance.policies.run import failed_run, run
 
     started = clock.now()
@@ -85,10 +89,9 @@ def _run(
                 last_runs=last_runs,
                 approvals=Approvals(operations=arguments.approve, plans=plans),
                 plan_only=arguments.dry_run,
-                submit=partial(_submit, tables, arguments),
-                progress=progress,
-                now=clock.now,
-                new_id=clock.new_id,
+                environment=RunEnvironment(
+                    submit=partial(_submit, tables, arguments), progress=progress
+                ),
             )
         latest = result.after or result.before
         if latest is not None and not arguments.dry_run:

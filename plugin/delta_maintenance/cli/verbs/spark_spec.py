@@ -69,7 +69,7 @@ def _add_spec(verbs: Verbs) -> None:
         dest="platform",
         choices=_PLATFORMS,
         required=True,
-        help="who is asked; dataproc is a serverless batch",
+        help="the platform; dataproc is a serverless batch",
     )
     parser.add_argument(
         "--set",
@@ -78,7 +78,7 @@ def _add_spec(verbs: Verbs) -> None:
         action="append",
         default=[],
         type=key_value,
-        help="what only this platform asks for; repeatable",
+        help="a setting that only this platform has; repeatable",
     )
     parser.add_argument(
         "--application", metavar="URI", required=True, help="where job.py is: see spark-stage"

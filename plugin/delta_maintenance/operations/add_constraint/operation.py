@@ -29,11 +29,11 @@ from delta_maintenance.operations.add_constraint.options import (
     ViolatingFile,
 )
 from delta_maintenance.operations.core.deprecation import renamed_keywords
-from delta_maintenance.operations.table_change.models import Decision, Ending
+from delta_maintenance.operations.table_change.models import ChangeOutcome, Decision
 from delta_maintenance.operations.table_change.operation import (
-    carry_out,
+    already_applied,
     decide_change,
-    done_before,
+    execute,
     require_changeable,
 )
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
@@ -103,7 +103,9 @@ def plan(
     options = options.validated()
     options = replace(options, name=options.name.strip(), expression=options.expression.strip())
     operation_id = options.operation_id or new_id()
-    done = done_before(snapshot, operation_id=options.operation_id, since=options.operation_since)
+    done = already_applied(
+        snapshot, operation_id=options.operation_id, since=options.operation_since
+    )
     decision = (
         _decide(snapshot, options, operation_id) if done is None else Decision.nothing(snapshot)
     )
@@ -158,7 +160,7 @@ def apply(
 
     try:
         while True:
-            ending = carry_out(
+            ending = execute(
                 table,
                 plan,
                 decide,
@@ -249,7 +251,7 @@ def _require_committable(
     require_no_external_log(table.store)
 
 
-def _result(plan: AddConstraintPlan, ending: Ending, looks: _Looks) -> AddConstraintResult:
+def _result(plan: AddConstraintPlan, ending: ChangeOutcome, looks: _Looks) -> AddConstraintResult:
     done = ending.status == "committed"
     return AddConstraintResult(
         table=plan.table,

@@ -44,9 +44,9 @@ from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings, lack
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState
 from delta_maintenance.table.commit.follow import advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
-from delta_maintenance.table.commit.outcome import AlreadyDone, Conflicted, Landed, Outcome
+from delta_maintenance.table.commit.outcome import AlreadyDone, CommitOutcome, Conflicted, Landed
 from delta_maintenance.table.commit.preconditions import require_committable
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
 from delta_maintenance.table.data.footers import RowCounter
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
@@ -126,7 +126,7 @@ class RowIdBackfill:
 
         `RefusedError` as of `support_change`.
         """
-        outcome: Outcome | None = None
+        outcome: CommitOutcome | None = None
         for _ in range(_TRIES):
             try:
                 change = support_change(
@@ -160,7 +160,7 @@ class RowIdBackfill:
         The version that has it enabled; None where others have added files without row IDs since,
         so that nothing was done.
         """
-        outcome: Outcome | None = None
+        outcome: CommitOutcome | None = None
         for _ in range(_TRIES):
             moved = advance(snapshot)
             snapshot = moved.snapshot
@@ -172,7 +172,6 @@ class RowIdBackfill:
                 snapshot,
                 "SET TBLPROPERTIES",
                 parameters={"properties": _json({row_tracking.ENABLED_PROPERTY: "true"})},
-                tags={"rowTrackingEnablementOnly": "true"},
                 what=ENABLE,
                 planned_version=self._settings.planned_version,
             )
@@ -181,12 +180,13 @@ class RowIdBackfill:
                 mark = row_tracking.render_domain_configuration(findings.highest)
                 txn.stage_domain(row_tracking.DOMAIN, mark)
             # Concurrent commits must be checked before this holds.
-            outcome = self._committed(txn, max_attempts=1)
+            tags = {"rowTrackingEnablementOnly": "true"}
+            outcome = self._committed(txn, tags=tags, max_attempts=1)
             if not isinstance(outcome, Conflicted):
                 return outcome.version
         raise self._gave_up(snapshot, outcome)
 
-    def _commit_support(self, snapshot: Snapshot, change: SupportChange) -> Outcome:
+    def _commit_support(self, snapshot: Snapshot, change: SupportChange) -> CommitOutcome:
         if change.protocol is None and change.unset:
             operation, parameters = "UNSET TBLPROPERTIES", {"properties": _json(change.unset)}
         else:
@@ -235,7 +235,7 @@ class RowIdBackfill:
         for batch in stream:
             files, problems = counted(batch, self._count_rows)
             self.problems |= dict.fromkeys(problems)
-            outcome: Outcome | None = None
+            outcome: CommitOutcome | None = None
             for _ in range(_TRIES):
                 moved = advance(base, own=own)
                 base = moved.snapshot
@@ -256,7 +256,7 @@ class RowIdBackfill:
                 self.files += outcome.num_adds
                 self._tell()
 
-    def _commit_batch(self, base: Snapshot, files: pa.Table) -> Outcome:
+    def _commit_batch(self, base: Snapshot, files: pa.Table) -> CommitOutcome:
         digest = int(np.bitwise_xor.reduce(hash_texts(pa.concat_arrays(files["path"].chunks))))
         txn = self._transaction(
             base,
@@ -264,7 +264,7 @@ class RowIdBackfill:
             parameters={"batchId": self.batches},
             # The same files are the same task; another batch of this run is another one.
             what=f"batch-{digest:016x}",
-            highest_row_id=self._highest_row_id,
+            row_ids=RowIds(highest=self._highest_row_id),
         )
         txn.read_files(files)
         txn.stage_adds(files)
@@ -279,13 +279,13 @@ class RowIdBackfill:
             snapshot,
             operation,
             operation_id=None if task is None else commit_id(task, what),
-            other_writers=settings.other_writers,
-            now=settings.now,
-            new_id=settings.new_id,
+            writer=Writer(
+                other_writers=settings.other_writers, now=settings.now, new_id=settings.new_id
+            ),
             **options,
         )
 
-    def _committed(self, txn: Transaction, **options: Any) -> Outcome:
+    def _committed(self, txn: Transaction, **options: Any) -> CommitOutcome:
         outcome = txn.commit(sleep=self._settings.sleep, **options)
         self.commits += isinstance(outcome, Landed)
         return outcome
@@ -307,7 +307,7 @@ class RowIdBackfill:
             remedy="decide whether the table should have it, then run again",
         )
 
-    def _gave_up(self, snapshot: Snapshot, outcome: Outcome | None) -> CommitConflictError:
+    def _gave_up(self, snapshot: Snapshot, outcome: CommitOutcome | None) -> CommitConflictError:
         if isinstance(outcome, Conflicted):
             return outcome.as_error(snapshot.table)
         return CommitConflictError(

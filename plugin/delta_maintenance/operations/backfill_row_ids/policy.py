@@ -6,14 +6,14 @@ import math
 
 from delta_maintenance.operations.backfill_row_ids.options import BackfillRowIdsOptions
 from delta_maintenance.operations.core.assessed import AssessedOperation
-from delta_maintenance.operations.core.evaluation import Look, blocked, given, not_due
+from delta_maintenance.operations.core.evaluation import EvaluationContext, blocked, given, not_due
 
 
-def due(look: Look) -> AssessedOperation | None:
+def due(context: EvaluationContext) -> AssessedOperation | None:
     """Due until row tracking is enabled."""
-    if not look.rule("row_tracking", bool):
+    if not context.rule("row_tracking", bool):
         return None
-    health, engine = look.health, look.rules.engine
+    health, engine = context.health, context.rules.engine
     if health.row_tracking == "enabled":
         return not_due("backfill-row-ids", "row tracking is enabled")
     if health.row_tracking in ("suspended", "contradictory"):
@@ -26,7 +26,7 @@ def due(look: Look) -> AssessedOperation | None:
         **given(
             engine=engine.prefer,
             auto_spark_files=engine.spark_files,
-            other_writers=look.rules.other_writers,
+            other_writers=context.rules.other_writers,
         )
     ).validated()
     commits = math.ceil(health.num_files / options.files_per_commit) + 2

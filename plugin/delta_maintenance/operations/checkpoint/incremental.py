@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
+from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations.checkpoint.options import Incremental
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
@@ -20,6 +22,9 @@ from delta_maintenance.table.write.sidecar_reuse import (
 _WORTHWHILE = 0.75
 """Of the bytes of a full checkpoint. What is taken over stays in files that may be small, and
 expired tombstones with it: for little less work that is not worth it."""
+
+_CLEAN_UP_MARGIN = timedelta(days=1)
+"""For differences between clocks, and for the time from the plan to the published checkpoint."""
 
 _CHECKPOINT_BYTES_PER_LOG_BYTE = 0.12
 """About as many as the statistics of usual tables shrink to, in Parquet, beside those in JSON."""
@@ -45,15 +50,19 @@ def decide(
     spec: CheckpointSpec,
     wanted: Incremental,
     *,
+    now: datetime | None = None,
     survey: Callable[[Snapshot, CheckpointSpec], ReuseSurvey] = survey_reuse,
 ) -> Decision:
     """Looks at the newest checkpoint and the commits since, where `wanted` asks for it.
 
+    `now` is None when a plan is carried out, which has looked at the age of the version.
     `RefusedError` where an incremental checkpoint is asked for that is not possible.
     """
     if wanted == "never":
         return _in_full(snapshot, "as asked for")
     try:
+        if now is not None:
+            _require_young(snapshot, now)
         found = survey(snapshot, spec)
     except (NotReusableError, UnusableCheckpointError) as error:
         return _impossible(snapshot, wanted, error)
@@ -75,11 +84,14 @@ def decide(
     )
 
 
-def foresee(snapshot: Snapshot, spec: CheckpointSpec, wanted: Incremental) -> Decision:
+def foresee(
+    snapshot: Snapshot, spec: CheckpointSpec, wanted: Incremental, *, now: datetime
+) -> Decision:
     """The same without a look at sidecars and commits, which is left to the executors of Spark."""
     if wanted == "never":
         return _in_full(snapshot, "as asked for")
     try:
+        _require_young(snapshot, now)
         base = require_reusable(snapshot, spec)
     except (NotReusableError, UnusableCheckpointError) as error:
         return _impossible(snapshot, wanted, error)
@@ -88,6 +100,24 @@ def foresee(snapshot: Snapshot, spec: CheckpointSpec, wanted: Incremental) -> De
         reason=f"incremental, if few sidecars of {base.files.name} turn out to be touched",
         full_bytes=_full_bytes(snapshot),
     )
+
+
+def _require_young(snapshot: Snapshot, now: datetime) -> None:
+    """`NotReusableError` if a clean-up may already keep this version's checkpoint alone.
+
+    An incremental checkpoint is withdrawn if it was published while a clean-up deleted the sidecars
+    that it takes over. That is safe only if no clean-up has relied on it in the meantime, and a
+    clean-up relies only on checkpoints of versions whose log retention has ended.
+    """
+    if snapshot.checkpoint is None or not snapshot.checkpoint.is_v2:
+        return  # nothing can be taken over anyway
+    retention = snapshot.properties.log_retention
+    least_ms = epoch_millis(now) - (retention - _CLEAN_UP_MARGIN) // timedelta(milliseconds=1)
+    if snapshot.timestamp_ms is None or snapshot.timestamp_ms < least_ms:
+        raise NotReusableError(
+            f"the log retention of version {snapshot.version}, {retention}, ends within "
+            f"{_CLEAN_UP_MARGIN} or has ended"
+        )
 
 
 def _impossible(

@@ -98,11 +98,11 @@ def plan(
         transactions_from=None if retention is None else _before(now, retention),
         notes=(*notes, *_notes(snapshot)),
     )
-    return planned if existing else _with_decision(snapshot, planned, options.incremental)
+    return planned if existing else _with_decision(snapshot, planned, options.incremental, now)
 
 
 def _with_decision(
-    snapshot: Snapshot, planned: CheckpointPlan, wanted: Incremental
+    snapshot: Snapshot, planned: CheckpointPlan, wanted: Incremental, now: datetime
 ) -> CheckpointPlan:
     if planned.kind == "classic" or not planned.actions_per_sidecar:
         if wanted == "always":
@@ -114,7 +114,7 @@ def _with_decision(
         return planned
     spec = _spec(snapshot, planned)
     look = foresee if planned.engine == "spark" else decide
-    decision = look(snapshot, spec, wanted)
+    decision = look(snapshot, spec, wanted, now=now)
     expected = decision.incremental_bytes if decision.incremental else decision.full_bytes
     return replace(
         planned,
@@ -379,7 +379,8 @@ def _already_there(table: Table, plan: CheckpointPlan) -> CheckpointResult:
             table=table.uri,
             version=plan.version,
             file=f"_delta_log/{classic_checkpoint_name(plan.version)}",
-            remedy="move the damaged file aside, or checkpoint the next version",
+            remedy="run fsck --repair, which replaces a damaged checkpoint, and deletes an empty "
+            "one once it is a day old; or checkpoint the next version",
         )
     return CheckpointResult(
         table=plan.table,

@@ -10,7 +10,12 @@ from pydantic import Field
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint.options import CheckpointOptions
 from delta_maintenance.operations.core.assessed import AssessedOperation
-from delta_maintenance.operations.core.evaluation import Look, count_text, given, not_due
+from delta_maintenance.operations.core.evaluation import (
+    EvaluationContext,
+    count_text,
+    given,
+    not_due,
+)
 from delta_maintenance.operations.core.policy_values import Bytes, Duration
 from delta_maintenance.operations.core.rules import Rule
 
@@ -38,9 +43,9 @@ class CheckpointRule(Rule):
         return self.model_copy(update={"max_commits": 1})
 
 
-def due(look: Look) -> AssessedOperation | None:
+def due(context: EvaluationContext) -> AssessedOperation | None:
     """Due once the commits since the last checkpoint are too many, too large or too old."""
-    rule, health = look.rule("checkpoint", CheckpointRule), look.health
+    rule, health = context.rule("checkpoint", CheckpointRule), context.health
     if rule is None:
         return None
     commits, size = health.commits_since_checkpoint, health.bytes_since_checkpoint
@@ -55,7 +60,7 @@ def due(look: Look) -> AssessedOperation | None:
         reason = f"{count_text(commits, 'commit')} {since}, of {rule.max_commits} allowed"
     elif commits and rule.max_bytes is not None and size >= rule.max_bytes:
         reason = f"{size} bytes of commits {since}, of {int(rule.max_bytes)} allowed"
-    elif due_at is not None and look.now >= due_at:
+    elif due_at is not None and context.now >= due_at:
         reason = f"the oldest commit {since} is older than {rule.max_age}"
     else:
         return not_due("checkpoint", f"{count_text(commits, 'commit')} {since}", due_at)
@@ -65,11 +70,11 @@ def due(look: Look) -> AssessedOperation | None:
             actions_per_sidecar=rule.actions_per_sidecar,
             incremental=rule.incremental,
             time_zone=rule.time_zone,
-            engine=look.rules.engine.prefer,
-            auto_spark_bytes=look.rules.engine.spark_log_bytes,
+            engine=context.rules.engine.prefer,
+            auto_spark_bytes=context.rules.engine.spark_log_bytes,
         )
     ).validated()
-    plan = checkpoint.plan(look.snapshot, options, now=look.now)
+    plan = checkpoint.plan(context.snapshot, options, now=context.now)
     if plan.is_noop:
         return not_due("checkpoint", plan.reason)
     actions = health.num_files + health.tombstones
@@ -82,7 +87,7 @@ def due(look: Look) -> AssessedOperation | None:
         reason=reason,
         engine=plan.engine,
         options=options,
-        commits_to_replay=len(look.snapshot.segment.tail),
+        commits_to_replay=len(context.snapshot.segment.tail),
         commits_to_replay_after=0,
         bytes_to_read=plan.log_bytes,
         requests=health.files_to_open + sidecars + 3,

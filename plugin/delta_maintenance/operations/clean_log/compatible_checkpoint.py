@@ -131,5 +131,6 @@ def _require_readable(snapshot: Snapshot, path: str) -> None:
             f"there is a checkpoint file that cannot be read, and none is ever overwritten "
             f"({error.problem})",
             file=path,
-            remedy="move the damaged file aside",
+            remedy="run fsck --repair, which replaces a damaged checkpoint, and deletes an empty "
+            "one once it is a day old",
         ) from None

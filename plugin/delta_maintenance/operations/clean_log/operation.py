@@ -120,7 +120,7 @@ def apply(
             notes=(plan.reason, *plan.notes),
         )
     try:
-        return _Cleaning(table, plan, as_clock(now)(), new_id, progress).run()
+        return _CleanupRun(table, plan, as_clock(now)(), new_id, progress).run()
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
 
@@ -137,7 +137,7 @@ def prepare(
             table=table.store,
             storage_options=execution.storage_options(execution.report),
         )
-    carry_out = partial(
+    execute = partial(
         apply,
         table,
         planned,
@@ -145,7 +145,7 @@ def prepare(
         new_id=execution.new_id,
         progress=execution.progress,
     )
-    return Prepared(plan=planned, apply=carry_out)
+    return Prepared(plan=planned, apply=execute)
 
 
 class _Decision:
@@ -295,7 +295,7 @@ class _Decision:
         )
 
 
-class _Cleaning:
+class _CleanupRun:
     """One execution of a plan."""
 
     def __init__(

@@ -7,7 +7,7 @@ from pydantic import Field
 from delta_maintenance.operations.clean_log.options import LEAST_RETENTION, CleanLogOptions
 from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.evaluation import (
-    Look,
+    EvaluationContext,
     blocked,
     count_text,
     not_due,
@@ -27,9 +27,9 @@ class CleanLogRule(Rule):
     """At most so often."""
 
 
-def due(look: Look) -> AssessedOperation | None:
+def due(context: EvaluationContext) -> AssessedOperation | None:
     """Due if the log has files past their retention, at most as often as the policy allows."""
-    rule, health = look.rule("clean_log", CleanLogRule), look.health
+    rule, health = context.rule("clean_log", CleanLogRule), context.health
     if rule is None:
         return None
     least = max(health.log_retention, LEAST_RETENTION)
@@ -41,8 +41,8 @@ def due(look: Look) -> AssessedOperation | None:
         )
     if not health.expired_log_files:
         return not_due("clean-log", "the log retention covers the whole log")
-    last = look.last_run("clean-log")
-    _, due_at = since("clean-log", last.at if last is not None else None, rule.every, look.now)
+    last = context.last_run("clean-log")
+    _, due_at = since("clean-log", last.at if last is not None else None, rule.every, context.now)
     found = f"{count_text(health.expired_log_files, 'file')} of the log behind the retention"
     if due_at is not None:
         return not_due(

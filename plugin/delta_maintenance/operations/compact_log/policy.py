@@ -9,7 +9,7 @@ from pydantic import Field
 from delta_maintenance.operations import compact_log
 from delta_maintenance.operations.compact_log.options import CompactLogOptions
 from delta_maintenance.operations.core.assessed import AssessedOperation
-from delta_maintenance.operations.core.evaluation import Look, given, not_due
+from delta_maintenance.operations.core.evaluation import EvaluationContext, given, not_due
 from delta_maintenance.operations.core.rules import Rule
 
 
@@ -20,29 +20,29 @@ class CompactLogRule(Rule):
     """Number of commits per compaction."""
 
 
-def due(look: Look) -> AssessedOperation | None:
+def due(context: EvaluationContext) -> AssessedOperation | None:
     """Due once a window is complete that no earlier run has tried."""
-    rule = look.rule("compact_log", CompactLogRule)
+    rule = context.rule("compact_log", CompactLogRule)
     if rule is None:
         return None
-    if look.is_due("checkpoint"):
+    if context.is_due("checkpoint"):
         return not_due("compact-log", "the checkpoint that is due leaves nothing to compact")
     options = CompactLogOptions(
         **given(
             commits_per_file=rule.commits_per_file,
-            engine=look.rules.engine.prefer,
-            auto_spark_bytes=look.rules.engine.spark_log_bytes,
+            engine=context.rules.engine.prefer,
+            auto_spark_bytes=context.rules.engine.spark_log_bytes,
         )
     ).validated()
-    plan = compact_log.plan(look.snapshot, options, now=look.now)
-    last = look.last_run("compact-log")
+    plan = compact_log.plan(context.snapshot, options, now=context.now)
+    last = context.last_run("compact-log")
     # Windows without remaining actions, and windows with contradictory commits, are skipped.
     tried = -1 if last is None else last.version
     windows = [window for window in plan.windows if window.last_version > tried]
     if not windows:
         return not_due("compact-log", plan.reason if plan.is_noop else "nothing new to compact")
     commits = sum(window.last_version - window.first_version + 1 for window in windows)
-    replayed = len(look.snapshot.segment.tail)
+    replayed = len(context.snapshot.segment.tail)
     return AssessedOperation(
         operation="compact-log",
         status="due",

@@ -12,18 +12,31 @@ from delta_maintenance.lazy import lazy_names
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.core.execution import Execution
-    from delta_maintenance.operations.core.facts import fact_lines, shown
+    from delta_maintenance.operations.core.facts import count_text, fact_lines, shown, size_text
+    from delta_maintenance.operations.core.logged_progress import LoggedProgress
     from delta_maintenance.operations.core.registry import find, known
 
-__all__ = ["Execution", "fact_lines", "find", "known", "shown"]
+__all__ = [
+    "Execution",
+    "LoggedProgress",
+    "count_text",
+    "fact_lines",
+    "find",
+    "known",
+    "shown",
+    "size_text",
+]
 
 __getattr__ = lazy_names(
     __name__,
     {
         "Execution": "execution",
+        "LoggedProgress": "logged_progress",
+        "count_text": "facts",
         "fact_lines": "facts",
         "find": "registry",
         "known": "registry",
         "shown": "facts",
+        "size_text": "facts",
     },
 )

@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from delta_maintenance.operations.health import TableHealth
     from delta_maintenance.table.read.snapshot import Snapshot
 
-__all__ = ["Look", "blocked", "count_text", "given", "not_due", "requests_to_list", "since", "text"]
+__all__ = [
+    "EvaluationContext",
+    "blocked",
+    "count_text",
+    "given",
+    "not_due",
+    "requests_to_list",
+    "since",
+    "text",
+]
 
 _LISTED_AT_ONCE = 1000
 """Files that one request lists."""
@@ -24,7 +33,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class EvaluationContext:
     """The state of a table, and the rules of its policy."""
 
     snapshot: Snapshot

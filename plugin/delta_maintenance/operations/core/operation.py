@@ -81,7 +81,7 @@ class ResultDocument(Protocol):
         """The Result of a JSON object."""
 
 
-O = TypeVar("O", bound=Record)  # noqa: E741
+O = TypeVar("O", bound=Record)  # noqa: E741  O, P, R: Options, Plan, Result
 P = TypeVar("P", bound=PlanDocument)
 R = TypeVar("R", bound=ResultDocument)
 
@@ -148,8 +148,8 @@ class PolicyPart:
     description: str
     """Of the key, for the JSON schema."""
     due: str
-    """Reference to the function that takes a `core.evaluation.Look` and returns whether, and why,
-    the operation is due; it returns None if the policy does not request the operation."""
+    """Reference to the function that takes a `core.evaluation.EvaluationContext` and returns
+    whether, and why, the operation is due; None if the policy does not request it."""
     before: str | None = None
     """Reference to a function that returns, for the value of the key, the operations that must run
     after this one, whatever the usual order."""

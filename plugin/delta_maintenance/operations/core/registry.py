@@ -29,6 +29,8 @@ BUILT_IN = (
     "set-properties",
     "backfill-row-ids",
     "fsck",
+    "optimize",
+    "purge",
     "checkpoint",
     "compact-log",
     "clean-log",

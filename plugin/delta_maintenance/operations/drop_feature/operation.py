@@ -62,7 +62,7 @@ from delta_maintenance.operations.drop_feature.traces import (
     outdated,
     state_trace,
 )
-from delta_maintenance.operations.table_change.operation import done_before
+from delta_maintenance.operations.table_change.operation import already_applied
 from delta_maintenance.operations.table_change.options import (
     ProtocolVersions,
 )
@@ -102,7 +102,7 @@ def plan(
     # Types bind no caller.
     options = options.validated()
     try:
-        done = done_before(
+        done = already_applied(
             snapshot, operation_id=options.operation_id, since=options.operation_since
         )
         operation_id = options.operation_id or new_id()
@@ -130,12 +130,14 @@ def apply(
     the outcome. Steps that succeeded before an error remain valid.
     """
     try:
-        return _Dropping(table, plan, now=as_clock(now), new_id=new_id, progress=progress).run()
+        return _DropFeatureRun(
+            table, plan, now=as_clock(now), new_id=new_id, progress=progress
+        ).run()
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
 
 
-class _Dropping:
+class _DropFeatureRun:
     """One execution of a plan."""
 
     def __init__(

@@ -19,7 +19,7 @@ from delta_maintenance.protocol.changes.downgrade import feature_names
 from delta_maintenance.protocol.changes.drop import FeatureRemoval
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -73,9 +73,7 @@ class Committer:
             parameters=parameters,
             operation_id=operation_id,
             planned_version=planned_version,
-            other_writers=self.other_writers,
-            now=self.now,
-            new_id=self.new_id,
+            writer=Writer(other_writers=self.other_writers, now=self.now, new_id=self.new_id),
         )
 
     def commit(self, stage: Callable[[Snapshot], Transaction | None]) -> int | None:

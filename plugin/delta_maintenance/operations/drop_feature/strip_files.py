@@ -18,7 +18,7 @@ from delta_maintenance.operations.drop_feature.traces import traced_files
 from delta_maintenance.protocol.changes.drop import FeatureRemoval
 from delta_maintenance.protocol.commit.conflicts import UNBACKFILL
 from delta_maintenance.table.commit.follow import advance
-from delta_maintenance.table.commit.outcome import Conflicted, Landed, Outcome
+from delta_maintenance.table.commit.outcome import CommitOutcome, Conflicted, Landed
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
@@ -67,7 +67,7 @@ class FileStripping:
         found = False
         for batch in self._batches(snapshot):
             found = True
-            outcome: Outcome | None = None
+            outcome: CommitOutcome | None = None
             for _ in range(TRIES):
                 moved = advance(base, own=own)
                 base = self.committer.require_feature(moved.snapshot)
@@ -85,7 +85,7 @@ class FileStripping:
                 self._tell(outcome)
         return found
 
-    def _commit(self, base: Snapshot, files: pa.Table) -> Outcome:
+    def _commit(self, base: Snapshot, files: pa.Table) -> CommitOutcome:
         parameters: dict[str, object] = {"batchId": str(len(self.versions))}
         transaction = self.committer.begin(base, UNBACKFILL, parameters=parameters)
         transaction.read_files(files)

@@ -90,7 +90,7 @@ def check_checkpoints(
             progress("checkpoints", done, len(checkpoints))
     for entry in inventory.entries:
         if entry.file.kind is LogFileKind.SIDECAR and entry.path not in referenced:
-            findings.add("orphan-sidecar", "no checkpoint refers to it", path=entry.path)
+            findings.add("orphan-sidecar", "no checkpoint refers to the sidecar", path=entry.path)
     return bad
 
 
@@ -102,9 +102,9 @@ def check_hint(store: Store, inventory: LogInventory, findings: Findings) -> Non
     except FileNotFoundError:
         return
     if hint is None:
-        findings.add("damaged-hint", "it is empty, damaged, or fails its checksum", path=path)
+        findings.add("damaged-hint", "the hint is empty, damaged, or fails its checksum", path=path)
     elif hint.version not in {files.version for files in inventory.listing.checkpoints}:
-        problem = f"it names version {hint.version}, of which there is no complete checkpoint"
+        problem = f"the hint names version {hint.version}, which has no complete checkpoint"
         findings.add("dangling-hint", problem, version=hint.version, path=path)
 
 
@@ -115,10 +115,12 @@ def _sidecars_are_there(checkpoint: Checkpoint, sizes: dict[str, int], findings:
         size = sizes.get(path)
         if size is None:
             there = False
-            problem = f"{files.name} refers to this sidecar, which is gone"
+            problem = f"{files.name} refers to this sidecar, which does not exist"
             findings.add("missing-sidecar", problem, version=files.version, path=path)
         elif size != sidecar.size_in_bytes:
-            problem = f"it has {size} bytes, {files.name} says {sidecar.size_in_bytes}"
+            problem = (
+                f"the sidecar has {size} bytes, but {files.name} states {sidecar.size_in_bytes}"
+            )
             findings.add("sidecar-size", problem, version=files.version, path=path)
     return there
 
@@ -174,7 +176,7 @@ def _file_actions(
     if stated is not None and stated != total:
         findings.add(
             "sidecar-summary",
-            "the sums in its tags are not those of its sidecars",
+            "the sums in the tags of the checkpoint differ from those of its sidecars",
             version=checkpoint.files.version,
             path=f"{LOG_DIRECTORY}/{checkpoint.files.name}",
         )
@@ -189,7 +191,7 @@ class _Comparison:
         self._rows, self._live = files.active_rows(version)
         self._seen = np.zeros(len(self._live), np.int64)
         self._wrong: dict[str, tuple[int, str]] = {}
-        """By what is wrong: how many files, and the first of them."""
+        """The number of files with each problem, and the first of them."""
 
     def take(self, adds: pa.Table, removes: pa.Table) -> None:
         """Compares some rows of the checkpoint."""
@@ -209,10 +211,10 @@ class _Comparison:
         wrong = codes == ABSENT if self._whole else np.zeros(len(codes), bool)
         known = codes != ABSENT
         wrong[known] = self._live[codes[known]]
-        self._note("has tombstones of files that were not removed", removes, wrong)
+        self._note("has tombstones of files that were never removed", removes, wrong)
 
     def problems(self) -> Iterator[str]:
-        """What is wrong, one clause each; to be asked at the end."""
+        """The problems, a clause each; to be called at the end."""
         for what, (count, path) in self._wrong.items():
             yield f"it {what}: {path}{_and_others(count)}"
         for what, codes in (
@@ -231,12 +233,12 @@ class _Comparison:
 
 def _state_problems(singles: SingleActions, state: StateReplay) -> Iterator[str]:
     if _plain(singles.protocol) != _plain(state.protocol):
-        yield "its protocol is not that of the log"
+        yield "its protocol differs from the log"
     if singles.metadata != state.metadata:
-        yield "its metaData is not that of the log"
+        yield "its metaData differs from the log"
     for app_id, txn in sorted(singles.txns.items()):
         if state.txns.get(app_id) != txn:
-            yield f"its transaction of {app_id} is not that of the log"
+            yield f"its transaction of {app_id} differs from the log"
     expiring = state.metadata is not None and _EXPIRY in state.metadata.configuration
     lost = sorted(state.txns.keys() - singles.txns.keys())
     if lost and not expiring:
@@ -247,7 +249,7 @@ def _state_problems(singles: SingleActions, state: StateReplay) -> Iterator[str]
     }
     for name in sorted(present.keys() | stated.keys()):
         if present.get(name) != stated.get(name):
-            yield f"its domain {name} is not that of the log"
+            yield f"its domain {name} differs from the log"
 
 
 def _plain(protocol: Protocol | None) -> object:

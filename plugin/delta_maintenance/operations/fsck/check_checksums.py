@@ -84,7 +84,9 @@ def _compare(
         )
         problems = list(differences(checksum, found))
         if checksum.in_commit_timestamp is not None and not _has_times(state):
-            problems.append("inCommitTimestampOpt is there, but the table has none")
+            problems.append(
+                "inCommitTimestampOpt is set, but the table has no in-commit timestamps"
+            )
         if version in in_detail:
             problems.extend(_detailed(checksum, history.files, version))
         for problem in problems:
@@ -104,7 +106,7 @@ def _detailed(checksum: VersionChecksum, files: FileHistory, version: int) -> li
     if checksum.all_files is not None:
         paths = sorted(files.path(int(code)) for code in np.flatnonzero(live))
         if sorted(str(file.get("path")) for file in checksum.all_files) != paths:
-            problems.append("allFiles is not the list of the live files")
+            problems.append("allFiles differs from the live files")
     return problems
 
 

@@ -39,8 +39,8 @@ def check_mapping(history: LogHistory, findings: Findings) -> None:
             if before != number:
                 findings.add(
                     "reused-physical-name",
-                    f"the column with the id {number} is stored as {'.'.join(path)}, as the one "
-                    f"with the id {before} was",
+                    f"the columns with the IDs {before} and {number} have the same physical name "
+                    f"{'.'.join(path)}",
                     version=version,
                     path=f"{LOG_DIRECTORY}/{commit_name(version)}",
                 )

@@ -30,7 +30,7 @@ _PARALLEL_READS = 16
 
 
 class ContentsCheck(Protocol):
-    """Opens the files of a version and says what is wrong with them, wherever it does so."""
+    """Opens the files of a version and returns their problems, in this process or elsewhere."""
 
     def __call__(
         self,
@@ -77,7 +77,7 @@ def check_footers(
     version: int,
     progress: Progress | None = None,
 ) -> None:
-    """Compares the rows of data files that are there with what their statistics say."""
+    """Compares the number of rows of existing data files with their statistics."""
     for first in range(0, present.num_rows, _TOGETHER):
         files = present.slice(first, _TOGETHER)
         places = as_uris(files["place"].combine_chunks())
@@ -96,9 +96,9 @@ def check_footers(
         )
         differ = pc.fill_null(pc.not_equal(counts, files["num_records"]), False)
         text = pc.binary_join_element_wise(
-            "it has",
+            "the file has",
             counts.filter(differ).cast(pa.string()),
-            "rows, its statistics say",
+            "rows, but its statistics state",
             files["num_records"].filter(differ).cast(pa.string()),
             " ",
         )
@@ -139,7 +139,7 @@ _Marked = tuple[str, Mapping[str, Any], int | None]
 
 
 def _problems(store: Store, marked: Sequence[_Marked]) -> Iterator[tuple[str, str]]:
-    """What is wrong with the vectors of one file, by data file."""
+    """The problems of the vectors in one file, by data file."""
     read = _Once(store)
     for path, vector, count in marked:
         try:

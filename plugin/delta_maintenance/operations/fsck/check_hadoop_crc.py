@@ -33,7 +33,9 @@ def check_hadoop_checksums(store: Store, inventory: LogInventory, findings: Find
         name = hadoop_checksum_name(path)
         # The hint may be replaced, and its checksum after it, while both are read.
         if name in kept and _differs(store, path, size, name) and _differs(store, path, size, name):
-            findings.add("stale-hadoop-checksum", f"{name} is of another file", path=path)
+            findings.add(
+                "stale-hadoop-checksum", f"the checksum {name} belongs to another file", path=path
+            )
 
 
 def _differs(store: Store, path: str, size: int, name: str) -> bool:

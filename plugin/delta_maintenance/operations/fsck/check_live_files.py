@@ -61,10 +61,10 @@ def read_live_files(snapshot: Snapshot) -> LiveFiles:
 
 
 def check_live_files(snapshot: Snapshot, files: LiveFiles, findings: Findings) -> None:
-    """What is wrong with the files of a snapshot."""
+    """The problems of the files of a snapshot."""
     findings.add_files(
         "invalid-statistics",
-        "its statistics are no JSON object",
+        "its statistics are not a JSON object",
         paths=files.unreadable_statistics,
         version=snapshot.version,
     )
@@ -83,10 +83,10 @@ def _check_vectors(snapshot: Snapshot, adds: pa.Table, findings: Findings) -> No
         return
     version, paths = snapshot.version, with_vector["path"]
     if not supports(snapshot.protocol, "deletionVectors"):
-        problem = "it has a deletion vector, which the table's protocol does not support"
+        problem = "the file has a deletion vector, but the table does not support deletionVectors"
         findings.add_files("vector-without-feature", problem, paths=paths, version=version)
     counts = with_vector["num_records"]
-    problem = "it has a deletion vector, and its statistics do not tell how many rows it has"
+    problem = "the file has a deletion vector, but its statistics do not state its number of rows"
     uncounted = paths.filter(pc.is_null(counts))
     findings.add_files("vector-without-count", problem, paths=uncounted, version=version)
     marked = pc.struct_field(with_vector["deletionVector"], "cardinality")
@@ -104,13 +104,13 @@ def _check_row_ids(snapshot: Snapshot, adds: pa.Table, findings: Findings) -> No
     if state is RowTrackingState.UNSUPPORTED:
         return
     late = pc.fill_null(pc.greater(adds["defaultRowCommitVersion"], version), False)
-    problem = "its default row commit version is of a version that is not there yet"
+    problem = "its default row commit version is greater than the version of the table"
     paths = adds["path"].filter(late)
     findings.add_files("future-row-commit-version", problem, paths=paths, version=version)
     given = pc.is_valid(adds["baseRowId"])
     if state is RowTrackingState.ENABLED:
         paths = adds["path"].filter(pc.invert(given))
-        problem = "row tracking is enabled, and the file has no row IDs"
+        problem = "row tracking is enabled, but the file has no row IDs"
         findings.add_files("missing-row-id", problem, paths=paths, version=version)
     numbered = adds.filter(given)
     _check_overlaps(numbered, version, findings)
@@ -137,7 +137,7 @@ def _check_overlaps(numbered: pa.Table, version: int, findings: Findings) -> Non
     overlaps = order[1:][first[order][1:] < ends[:-1]]
     findings.add_files(
         "overlapping-row-ids",
-        "some of its row IDs are those of another file's rows",
+        "some of its row IDs belong to rows of another file too",
         paths=numbered["path"].take(integers(overlaps)),
         version=version,
     )

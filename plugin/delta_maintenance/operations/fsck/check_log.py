@@ -27,29 +27,34 @@ _YOUNG = timedelta(days=1)
 
 
 def check_names(inventory: LogInventory, findings: Findings, *, now: datetime) -> None:
-    """Files without a rule, and what dead writers left behind."""
+    """Files with unknown names, and files that killed writers left behind."""
     for entry in inventory.entries:
         if entry.file.kind is LogFileKind.UNKNOWN:
-            findings.add("unknown-file", "its name has no rule", path=entry.path)
-        elif entry.file.kind is LogFileKind.TEMPORARY and _is_old(entry, now):
-            problem = "a temporary file of more than a day"
+            findings.add("unknown-file", "no rule of the protocol covers the name", path=entry.path)
+        elif entry.file.kind is LogFileKind.TEMPORARY and is_old(entry, now):
+            problem = "a temporary file that is more than a day old"
             findings.add("abandoned-file", problem, path=entry.path)
+    empty = {entry.path for entry in inventory.empty_checkpoints}
     for name in inventory.listing.incomplete:
-        problem = "the file is empty, or parts of its checkpoint are missing"
-        findings.add("incomplete-checkpoint", problem, path=f"{LOG_DIRECTORY}/{name}")
+        path = f"{LOG_DIRECTORY}/{name}"
+        if path in empty:
+            findings.add("empty-checkpoint", "the file is empty", path=path)
+        else:
+            problem = "other parts of the checkpoint are missing"
+            findings.add("incomplete-checkpoint", problem, path=path)
 
 
 def check_gaps(
     listing: LogListing, last: int, history: LogHistory | None, findings: Findings
 ) -> None:
-    """Commits that are missing among others, and checkpoints without theirs."""
+    """Missing commits, and checkpoints without the commit of their version."""
     oldest = min(listing.commits, default=last + 1)
     checkpoints = {checkpoint.version for checkpoint in listing.checkpoints}
     gaps = version_gaps([*listing.commits, last])
     if history is None and oldest > 0 and not gaps and oldest <= last:
         findings.add(
             "log-gap",
-            f"the commits before {oldest} are gone, and no readable checkpoint stands for them",
+            f"the commits before {oldest} are missing, and no readable checkpoint replaces them",
             version=oldest,
             path=_commit_path(oldest - 1),
         )
@@ -57,7 +62,7 @@ def check_gaps(
         commits = f"commit {first} is" if first == end else f"commits {first} to {end} are"
         findings.add(
             "log-gap" if history is None else "history-gap",
-            f"{commits} missing between others",
+            f"{commits} missing",
             version=first,
             path=_commit_path(first),
         )
@@ -65,20 +70,20 @@ def check_gaps(
         if checkpoint.version not in listing.commits:
             findings.add(
                 "checkpoint-without-commit",
-                "the commit of its version is gone",
+                "the commit of the same version is missing",
                 version=checkpoint.version,
                 path=f"{LOG_DIRECTORY}/{checkpoint.name}",
             )
 
 
 def check_commits(history: LogHistory, findings: Findings, *, root: str) -> None:
-    """What commits hold that no commit may hold, or that nobody knows."""
+    """Actions of commits that are forbidden or unknown."""
     unknown: Counter[str] = Counter()
     first_met: dict[str, int] = {}
     for fact in history.commits:
         path = _commit_path(fact.version)
         for name in sorted(fact.actions.repeated):
-            problem = f"the commit holds two actions for {name}"
+            problem = f"the commit contains two actions for {name}"
             findings.add("repeated-action", problem, version=fact.version, path=path)
         for name in fact.actions.unknown:
             unknown[name] += 1
@@ -86,7 +91,7 @@ def check_commits(history: LogHistory, findings: Findings, *, root: str) -> None
     for name, count in sorted(unknown.items()):
         findings.add(
             "unknown-action",
-            f"{count} commits from this one on hold the action {name}, which no protocol knows",
+            f"{count} commits from this one on contain the unknown action {name}",
             version=first_met[name],
             path=_commit_path(first_met[name]),
         )
@@ -102,7 +107,7 @@ def check_commits(history: LogHistory, findings: Findings, *, root: str) -> None
 
 
 def check_compactions(store: Store, listing: LogListing, findings: Findings) -> None:
-    """Log compactions that do not do what their commits do."""
+    """Log compactions that differ from their commits."""
     versions = sorted(listing.commits)
     for entry in listing.compactions:
         first, last = entry.file.version, entry.file.end_version
@@ -134,9 +139,12 @@ def _check_times(history: LogHistory, findings: Findings) -> None:
         time = facts[version].in_commit_timestamp
         problem = None
         if time is None:
-            problem = "its first action is no commitInfo with an in-commit timestamp"
+            problem = "its first action is not a commitInfo with an in-commit timestamp"
         elif previous is not None and time <= previous:
-            problem = f"its in-commit timestamp, {time}, is not after {previous}, the one before"
+            problem = (
+                f"its in-commit timestamp {time} is not after {previous}, that of the previous "
+                "commit"
+            )
         if problem is not None:
             path = _commit_path(version)
             findings.add("in-commit-timestamp", problem, version=version, path=path)
@@ -146,7 +154,7 @@ def _check_times(history: LogHistory, findings: Findings) -> None:
 _BREACHES = {
     "repeated-file": "one commit adds or removes twice",
     "added-and-removed": "one commit adds and removes",
-    "remove-of-absent-file": "the commit removes, which was not live,",
+    "remove-of-absent-file": "the commit removes a file that was not live:",
     "two-live-vectors": "the commit leaves live with two deletion vectors",
 }
 
@@ -155,5 +163,6 @@ def _commit_path(version: int) -> str:
     return f"{LOG_DIRECTORY}/{commit_name(version)}"
 
 
-def _is_old(entry: LogEntry, now: datetime) -> bool:
+def is_old(entry: LogEntry, now: datetime) -> bool:
+    """Whether no writer can still be at work on a file: it is known to be older than a day."""
     return 0 < entry.status.modified_ms < epoch_millis(now - _YOUNG)

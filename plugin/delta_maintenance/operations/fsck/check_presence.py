@@ -28,15 +28,15 @@ _LOOKED_UP = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """What a listing of the table says of its live files."""
+    """The live files of a table as a listing shows them."""
 
     present: pa.Table
     """The rows of `LiveFiles.adds` whose files are there, with the column `place`: where each lies,
     relative to the root."""
     missing: pa.Table
-    """The rows whose data files are gone."""
+    """The rows whose data files do not exist."""
     external: int
-    """How many data files lie outside of the root; nothing is known of them."""
+    """The number of data files outside of the root, which are not checked."""
 
 
 class TableFiles:
@@ -95,7 +95,7 @@ def check_presence(
     places, external = files.find(adds["path"])
     there = pc.is_valid(places)
     missing = adds.filter(pc.and_(pc.invert(there), pc.invert(external)))
-    problem = "its data file is missing"
+    problem = "the data file does not exist"
     findings.add_files("missing-data-file", problem, paths=missing["path"], version=version)
     present = adds.append_column("place", places).filter(there)
     _check_sizes(files, present, findings, version)
@@ -117,9 +117,9 @@ def _check_sizes(files: TableFiles, present: pa.Table, findings: Findings, versi
     sizes = files.sizes(present["place"])
     wrong = pc.fill_null(pc.not_equal(sizes, present["size"]), False)
     text = pc.binary_join_element_wise(
-        "it has",
+        "the file has",
         sizes.filter(wrong).cast(pa.string()),
-        "bytes, the log says",
+        "bytes, but the log states",
         present["size"].filter(wrong).cast(pa.string()),
         " ",
     )
@@ -150,7 +150,7 @@ def _check_vectors(
         rows = pc.and_(chosen, pc.is_valid(lost))
         named = paths.filter(_one_array(gone)).take(_one_array(lost.filter(rows)))
         problem = pc.binary_join_element_wise(
-            "the file of its deletion vector is missing:", named, " "
+            "the file of its deletion vector does not exist:", named, " "
         )
         findings.add_files(
             kind,
@@ -163,7 +163,7 @@ def _check_vectors(
 def _check_removed(files: TableFiles, kept: pa.Table, findings: Findings, version: int) -> None:
     places, external = files.find(kept["path"])
     gone = pc.and_(pc.is_null(places), pc.invert(external))
-    problem = "the file was removed, and is gone although its retention is not over"
+    problem = "the file of an unexpired tombstone does not exist"
     paths = kept["path"].filter(gone)
     findings.add_files("missing-removed-file", problem, paths=paths, version=version)
     _check_vectors(files, kept, "missing-removed-file", findings, version)

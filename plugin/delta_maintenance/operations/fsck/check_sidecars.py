@@ -25,7 +25,7 @@ class SidecarCheck:
         if summary is not None:
             self._filter = read_filter(store, path, summary)
         self.found = Tally()
-        """What the sidecar holds."""
+        """The tally of the file actions so far."""
         self._unknown = False
 
     def take(self, batch: FileActionBatch) -> None:
@@ -46,13 +46,13 @@ class SidecarCheck:
                 self._unknown |= ends["max"] > summary.last_place
 
     def problems(self) -> Iterator[str]:
-        """What is wrong, one clause each; to be asked at the end."""
+        """The problems, a clause each; to be called at the end."""
         summary = self._summary
         if summary is None:
             return
         if summary.tally != self.found:
-            yield f"it holds {self.found} where its tags say {summary.tally}"
+            yield f"the sidecar contains {self.found}, but its tags state {summary.tally}"
         if self._unknown:
-            yield "it holds files that its filter does not know"
+            yield "the sidecar contains files that its filter lacks"
         if summary.filter is not None and self._filter is None:
-            yield "its filter cannot be used"
+            yield "its filter cannot be decoded"

@@ -39,7 +39,7 @@ _PHYSICAL = "delta.columnMapping.physicalName"
 
 
 def check_state(snapshot: Snapshot, findings: Findings) -> None:
-    """What is wrong with the actions of a snapshot that are no files."""
+    """The problems of a snapshot apart from its files."""
     version = snapshot.version
     for kind, problem in (
         *_of_protocol(snapshot.protocol),
@@ -52,15 +52,18 @@ def check_state(snapshot: Snapshot, findings: Findings) -> None:
 def _of_protocol(protocol: Protocol) -> Iterator[tuple[str, str]]:
     listed = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     for name in sorted(misplaced_features(protocol)):
-        yield "misplaced-feature", f"the table feature {name} stands in the wrong lists"
+        yield "misplaced-feature", f"the table feature {name} is in the wrong lists of the protocol"
     supported = supported_features(protocol)
     for name in sorted(with_requirements(supported) - supported):
-        yield "missing-feature", f"the table feature {name} is missing, which others need"
+        yield (
+            "missing-feature",
+            f"the table feature {name} is missing, but other features require it",
+        )
     for name in sorted(listed):
         feature = find_feature(name)
         if feature is not None and feature.name != name:
             final = feature.name
-            yield "draft-feature", f"the table feature {name} is a former name of {final}"
+            yield "draft-feature", f"the table feature {name} is a draft name of {final}"
 
 
 def _of_metadata(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
@@ -68,12 +71,12 @@ def _of_metadata(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         yield "unreadable-property", problem
     state = snapshot.state
     if state.draft_high_water_mark is not None:
-        yield "draft-row-ids", "the log holds the action rowIdHighWaterMark of a draft of 2023"
+        yield "draft-row-ids", "the log contains the action rowIdHighWaterMark of a draft from 2023"
     for name, domain in sorted(state.domains.items()):
         if domain.draft_map:
-            yield "draft-row-ids", f"the domain {name} has a map for its configuration, of a draft"
+            yield "draft-row-ids", f"the configuration of the domain {name} is a map, as in a draft"
     if CLUSTERING in state.domains and snapshot.metadata.partition_columns:
-        yield "clustered-and-partitioned", "the table is clustered and partitioned at once"
+        yield "clustered-and-partitioned", "the table is both clustered and partitioned"
 
 
 def _of_schema(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
@@ -128,9 +131,9 @@ def _of_mapping(schema: StructType) -> Iterator[tuple[str, str]]:
         physical[path[:-1], field.metadata.get(_PHYSICAL)] += 1
     for number, count in ids.items():
         if number is None:
-            yield "repeated-column-id", f"{count} columns have no id"
+            yield "repeated-column-id", f"{count} columns have no ID"
         elif count > 1:
-            yield "repeated-column-id", f"{count} columns have the id {number}"
+            yield "repeated-column-id", f"{count} columns have the ID {number}"
     for (_, name), count in physical.items():
         if name is None:
             yield "repeated-column-id", f"{count} columns have no physical name"

@@ -8,7 +8,7 @@ from delta_maintenance.operations.fsck.options import FsckPlan, FsckResult
 
 
 def facts(document: FsckPlan | FsckResult) -> Facts:
-    """What was found, how often, and what comes of it."""
+    """The findings, their numbers and the repairs."""
     return {
         "table": document.table,
         "version": document.version,
@@ -18,7 +18,7 @@ def facts(document: FsckPlan | FsckResult) -> Facts:
         "report": document.report,
         "notes": document.notes,
         "details": Grid(
-            ("severity", "kind", "version", "path", "problem", "what to do"),
+            ("severity", "kind", "version", "path", "problem", "remedy"),
             [
                 (f.severity, f.kind, f.version, f.path, f.problem, f.remedy)
                 for f in document.findings
@@ -40,5 +40,5 @@ def ending(document: FsckPlan | FsckResult, outcome: Outcome) -> Ending:
     return Ending(
         outcome=outcome,
         problem=f"{count_text(document.num_corrupt, 'finding')} of corruption: {counts}",
-        remedy="see each finding for what to do",
+        remedy="follow the remedy of each finding",
     )

@@ -1,7 +1,6 @@
 """The kinds of findings, and the collection of the findings of one check.
 
-One damaged folder makes a million findings, so those about files are columns from the first to the
-last.
+A damaged folder can cause a million findings, so findings about files are kept as columns.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from delta_maintenance.operations.fsck.options import Finding, Severity
 
 @dataclass(frozen=True, slots=True)
 class FindingKind:
-    """How bad findings of one kind are, and what to do about them."""
+    """The severity and the usual remedy of the findings of one kind."""
 
     severity: Severity
     remedy: str
@@ -39,11 +38,11 @@ FINDINGS = pa.schema(
 
 
 class Findings:
-    """Collects findings in the order in which they are met."""
+    """Collects findings in the order of their detection."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        """How many there are of each kind."""
+        """The number of findings of each kind."""
         self._tables: list[pa.Table] = []
         self._single: list[Finding] = []
 
@@ -56,7 +55,7 @@ class Findings:
         path: str | None = None,
         remedy: str | None = None,
     ) -> None:
-        """One finding; `remedy` only where there is a better one than the usual one of its kind."""
+        """Adds a finding; `remedy` replaces the usual remedy of its kind."""
         rule = KINDS[kind]
         self.counts[kind] += 1
         self._single.append(
@@ -78,7 +77,7 @@ class Findings:
         paths: pa.ChunkedArray,
         version: int | None = None,
     ) -> None:
-        """One finding for each of some files, with one problem for all or one for each."""
+        """Adds a finding for each file, with a common problem or a problem for each."""
         rows = len(paths)
         if not rows:
             return
@@ -95,7 +94,7 @@ class Findings:
         self._tables.append(pa.table([columns[name] for name in FINDINGS.names], schema=FINDINGS))
 
     def extend(self, found: pa.Table) -> None:
-        """Findings (`FINDINGS`) that were collected elsewhere."""
+        """Adds findings (`FINDINGS`) that were collected elsewhere."""
         self._flush()
         for kind in found["kind"].value_counts().to_pylist():
             self.counts[kind["values"]] += kind["counts"]
@@ -107,7 +106,7 @@ class Findings:
         return pa.concat_tables([FINDINGS.empty_table(), *self._tables])
 
     def first(self, per_kind: int) -> tuple[Finding, ...]:
-        """The first few of each kind, the worst kinds first."""
+        """The first findings of each kind, ordered by severity."""
         shown: list[Finding] = []
         table = self.table()
         kinds = table["kind"].combine_chunks()
@@ -131,121 +130,140 @@ _MOST_PATH = 4096
 _RANK: Mapping[Severity, int] = {"corrupt": 0, "warning": 1, "note": 2}
 
 _RESTORE = "restore it from a backup"
-_BY_WRITER = "look what wrote it, and have that writer commit the state that is meant once more"
-_CHECKPOINT = "fsck --repair writes it anew, if the log before it is whole"
+_BY_WRITER = "find the writer of the commit, and let it commit the intended state again"
+_CHECKPOINT = (
+    "run fsck --repair, which writes the checkpoint again if the log before it is complete"
+)
+_EMPTY = "run fsck --repair, which deletes the file once it is a day old; then write a checkpoint"
 _UPGRADE = "repair the protocol with upgrade-protocol"
 
 KINDS: Mapping[str, FindingKind] = {
     # The log.
-    "unopenable": FindingKind("corrupt", "restore what is damaged from a backup"),
+    "unopenable": FindingKind("corrupt", "restore the damaged files from a backup"),
     "log-gap": FindingKind(
-        "corrupt", "restore the missing commits from a backup; until then open an older version"
+        "corrupt", "restore the missing commits from a backup; until then, open an older version"
     ),
     "history-gap": FindingKind(
-        "warning", "nothing for readers of the newest version; clean-log cuts the old history off"
+        "warning",
+        "no action is needed to read the newest version; clean-log deletes the older history",
     ),
-    "unreadable-commit": FindingKind("corrupt", f"{_RESTORE}; a commit is never edited"),
+    "unreadable-commit": FindingKind("corrupt", f"{_RESTORE}; never edit a commit"),
     "checkpoint-without-commit": FindingKind(
-        "warning", "commit anything and write a checkpoint of that: Delta Spark asks for the commit"
+        "warning",
+        "commit to the table and write a checkpoint of that version: Delta Spark needs the commit",
     ),
     "repeated-action": FindingKind("corrupt", _BY_WRITER),
     "repeated-file": FindingKind("corrupt", _BY_WRITER),
     "added-and-removed": FindingKind("corrupt", _BY_WRITER),
-    "remove-of-absent-file": FindingKind("warning", "look what wrote it, and why"),
+    "remove-of-absent-file": FindingKind(
+        "warning", "find the writer of the commit, and the reason"
+    ),
     "two-live-vectors": FindingKind("corrupt", _BY_WRITER),
     "two-spellings": FindingKind(
-        "corrupt", "rewrite the file under one path; readers disagree on whether these are two"
+        "corrupt",
+        "rewrite the file under one path, because readers disagree whether these are two files",
     ),
     "in-commit-timestamp": FindingKind(
-        "corrupt", "upgrade the writer that left it out or turned it back"
+        "corrupt", "upgrade the writer that omitted the timestamp or set it back"
     ),
-    "unknown-action": FindingKind("note", "use a release that knows it"),
-    "unknown-file": FindingKind("note", "look what wrote it; nothing of ours deletes it"),
-    "abandoned-file": FindingKind("note", "clean-log deletes it when it is old enough"),
+    "unknown-action": FindingKind("note", "use a release of this library that knows the action"),
+    "unknown-file": FindingKind(
+        "note", "find the writer of the file; no operation of this library deletes it"
+    ),
+    "abandoned-file": FindingKind("note", "run clean-log, which deletes the file once it is old"),
     "stale-hadoop-checksum": FindingKind(
-        "warning", "delete the checksum; until then Hadoop's local file system refuses the file"
+        "warning",
+        "delete the checksum, because Hadoop's local file system refuses the file until then",
     ),
     # Checkpoints, hint, compactions, checksums.
-    "incomplete-checkpoint": FindingKind("warning", "clean-log deletes it in time"),
+    "empty-checkpoint": FindingKind("warning", _EMPTY),
+    "incomplete-checkpoint": FindingKind(
+        "warning", "run clean-log, which deletes the parts once they are old"
+    ),
     "unreadable-checkpoint": FindingKind("corrupt", _CHECKPOINT),
     "missing-sidecar": FindingKind("corrupt", _CHECKPOINT),
     "sidecar-size": FindingKind("warning", _CHECKPOINT),
     "sidecar-summary": FindingKind(
         "warning",
-        "write a checkpoint with incremental never: one that takes the sidecar over goes by it",
+        "run checkpoint --incremental never: incremental checkpoints rely on the summary",
     ),
-    "orphan-sidecar": FindingKind("note", "clean-log deletes it when it is old enough"),
+    "orphan-sidecar": FindingKind("note", "run clean-log, which deletes the file once it is old"),
     "checkpoint-differs": FindingKind(
-        "corrupt", f"{_CHECKPOINT}; find out first which of the two is right"
+        "corrupt", f"find out whether the checkpoint or the log is right; {_CHECKPOINT}"
     ),
-    "damaged-hint": FindingKind("warning", "fsck --repair writes it anew"),
+    "damaged-hint": FindingKind("warning", "run fsck --repair, which writes the hint again"),
     "dangling-hint": FindingKind(
-        "warning", "fsck --repair points it at a checkpoint that is there"
+        "warning", "run fsck --repair, which writes a hint to an existing checkpoint"
     ),
-    "unreadable-compaction": FindingKind("warning", "delete it: its commits stand beside it"),
+    "unreadable-compaction": FindingKind(
+        "warning", "delete the log compaction, because its commits exist"
+    ),
     "compaction-differs": FindingKind(
-        "corrupt", "delete it: its commits stand beside it, and readers may trust it instead"
+        "corrupt", "delete the log compaction: its commits exist, and readers may prefer it to them"
     ),
-    "unreadable-checksum": FindingKind("warning", "delete it: no reader needs it"),
+    "unreadable-checksum": FindingKind("warning", "delete the checksum, which no reader needs"),
     "checksum-differs": FindingKind(
         "corrupt",
-        "find out whether the log was tampered with; if not, delete the checksum, which Delta "
-        "Spark believes",
+        "find out whether the log was changed; if not, delete the checksum, because Delta Spark "
+        "trusts it",
     ),
     "checksum-without-commit": FindingKind(
-        "warning", "delete it, or the commit that gets this version will be held against it"
+        "warning", "delete the checksum, or readers compare the next commit of this version with it"
     ),
     # Protocol, metadata, schema.
     "misplaced-feature": FindingKind("warning", _UPGRADE),
     "missing-feature": FindingKind("warning", _UPGRADE),
     "draft-feature": FindingKind("note", _UPGRADE),
-    "draft-row-ids": FindingKind("warning", "convert the table to today's row tracking"),
-    "unreadable-property": FindingKind("warning", "set the property to a value that engines read"),
+    "draft-row-ids": FindingKind("warning", "run upgrade-protocol --convert-draft"),
+    "unreadable-property": FindingKind(
+        "warning", "set the property to a valid value with set-properties"
+    ),
     "unreadable-schema": FindingKind("corrupt", _BY_WRITER),
     "unknown-partition-column": FindingKind("corrupt", _BY_WRITER),
     "repeated-column": FindingKind("corrupt", "rename one of the columns"),
     "repeated-column-id": FindingKind("corrupt", _BY_WRITER),
     "reused-physical-name": FindingKind(
-        "warning", "add the column anew if it shows values of the one that was dropped"
+        "warning", "drop the column and add it again if it shows values of the dropped column"
     ),
     "type-without-feature": FindingKind("warning", _UPGRADE),
-    "clustered-and-partitioned": FindingKind("warning", "drop one of the two"),
+    "clustered-and-partitioned": FindingKind(
+        "warning", "remove the partitioning or the clustering"
+    ),
     "variant-layout": FindingKind("corrupt", _BY_WRITER),
-    # What live files say of themselves.
+    # Live files, by their actions.
     "vector-without-feature": FindingKind("corrupt", _UPGRADE),
-    "vector-without-count": FindingKind(
-        "warning", "have the statistics of these files computed again"
-    ),
-    "invalid-statistics": FindingKind(
-        "warning", "have the statistics of these files computed again"
-    ),
+    "vector-without-count": FindingKind("warning", "compute the statistics of these files again"),
+    "invalid-statistics": FindingKind("warning", "compute the statistics of these files again"),
     "missing-row-id": FindingKind("corrupt", "run backfill-row-ids"),
     "overlapping-row-ids": FindingKind(
-        "corrupt", "suspend row tracking, and enable it anew with other row IDs"
+        "corrupt", "suspend row tracking, and enable it again with new row IDs"
     ),
     "row-id-mark-too-low": FindingKind(
-        "corrupt", "run backfill-row-ids, which goes on above the highest row ID in use"
+        "corrupt", "run backfill-row-ids, which continues after the highest row ID in use"
     ),
     "future-row-commit-version": FindingKind("corrupt", _BY_WRITER),
     # Files.
     "missing-data-file": FindingKind(
         "corrupt",
-        f"{_RESTORE}; if its rows are lost for good, fsck --remove-missing-files takes its entry "
-        "out of the table",
+        f"{_RESTORE}; if its rows are lost for good, run fsck --remove-missing-files, which "
+        "removes the entry from the table",
     ),
-    "data-file-size": FindingKind("corrupt", f"{_RESTORE}: it is not the file that was committed"),
+    "data-file-size": FindingKind(
+        "corrupt", f"{_RESTORE}, because it is not the file that was committed"
+    ),
     "missing-deletion-vector": FindingKind(
-        "corrupt", f"{_RESTORE}: without it nobody knows which rows are deleted"
+        "corrupt", f"{_RESTORE}, because nothing else tells which rows are deleted"
     ),
     "missing-removed-file": FindingKind(
-        "note", "nothing for the newest version; older ones and change data cannot be read whole"
+        "note",
+        "no action is needed for the newest version; older versions and change data are incomplete",
     ),
     "unreadable-data-file": FindingKind("corrupt", _RESTORE),
     "row-count-differs": FindingKind(
-        "corrupt", "restore the file, or have its statistics computed again"
+        "corrupt", "restore the file, or compute its statistics again"
     ),
     "damaged-deletion-vector": FindingKind(
-        "corrupt", f"{_RESTORE}: without it nobody knows which rows are deleted"
+        "corrupt", f"{_RESTORE}, because nothing else tells which rows are deleted"
     ),
 }
 """Every kind of finding."""

@@ -121,7 +121,7 @@ def survey(
             write_rows(rows, report, table=table.store, storage_options=storage_options)
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
-    repairs, notes = proposed_repairs(found, options)
+    repairs, notes = proposed_repairs(found, options, now=now)
     counts = _counts(found.findings)
     return Survey(
         FsckPlan(
@@ -199,7 +199,7 @@ def prepare(
         engine=engine,
         progress=execution.progress,
     )
-    carry_out = partial(
+    execute = partial(
         apply,
         table,
         surveyed.plan,
@@ -209,7 +209,7 @@ def prepare(
         progress=execution.progress,
         surveyed=surveyed,
     )
-    return Prepared(plan=surveyed.plan, apply=carry_out)
+    return Prepared(plan=surveyed.plan, apply=execute)
 
 
 def _most_files(options: FsckOptions) -> int | None:
@@ -251,27 +251,27 @@ def _counts(findings: Findings) -> tuple[FindingCount, ...]:
 def _reason(counts: Sequence[FindingCount], repairs: Sequence[Repair]) -> str:
     found = ", ".join(f"{count.count} {count.kind} ({count.severity})" for count in counts)
     if not found:
-        return "nothing is wrong"
+        return "no problem was found"
     if not repairs:
-        return f"{found}; nothing is to be repaired"
-    return f"{found}; to be repaired: {', '.join(repair.action for repair in repairs)}"
+        return f"{found}; no repair is planned"
+    return f"{found}; planned repairs: {', '.join(repair.action for repair in repairs)}"
 
 
 def _notes(found: Examination) -> tuple[str, ...]:
     notes = []
     if found.unopened:
         notes.append(
-            f"{found.unopened} data files and deletion vectors are yet to be opened, by a Spark job"
+            f"{found.unopened} data files and deletion vectors are to be opened by a Spark job"
         )
     if found.presence is not None and found.presence.external:
         notes.append(
-            f"{found.presence.external} data files lie outside of the table's root; whether they "
-            "are there was not looked at"
+            f"{found.presence.external} data files lie outside of the table's root and were not "
+            "looked for"
         )
     history = found.history
     if history is not None and history.base is not None:
         notes.append(
-            f"the log goes back to the checkpoint of version {history.first}, against which "
-            "nothing older can be held"
+            f"the log begins with the checkpoint of version {history.first}, so that checkpoint "
+            "was compared with nothing"
         )
     return tuple(notes)

@@ -19,7 +19,7 @@ Status = Literal["sound", "warnings", "corrupt"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong."""
+    """A problem of a table."""
 
     kind: str
     severity: Severity
@@ -33,7 +33,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FsckOptions(Record):
-    """How thoroughly to look, and what may be repaired."""
+    """The depth of the check, and the permitted repairs."""
 
     deep: Annotated[
         bool,
@@ -44,23 +44,25 @@ class FsckOptions(Record):
     ] = False
     """Whether to open every data file's footer and every deletion vector."""
     engine: flags.Engine = "auto"
-    """Who opens them."""
+    """The engine that opens them."""
     auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
     """With `engine="auto"`: from this many data files and deletion vectors on, Spark does."""
     repair: Annotated[
         bool,
         Flag(
-            help="do what cannot lose anything: lead _last_checkpoint to a checkpoint that is "
-            "there, and write damaged checkpoints anew where the log before them is whole"
+            help="make the repairs that cannot lose data: let _last_checkpoint name an existing "
+            "checkpoint, write damaged checkpoints again where the log before them is complete, "
+            "and delete empty checkpoint files that are a day old"
         ),
     ] = False
     """Whether `apply` may do what cannot lose anything: lead `_last_checkpoint` to a checkpoint
-    that is there, and write damaged checkpoints anew from a log that is whole."""
+    that is there, write damaged checkpoints anew from a log that is whole, and delete empty
+    checkpoint files that are a day old."""
     remove_missing_files: Annotated[
         bool,
         Flag(
-            help="commit removes of the entries whose data files are gone; their rows are out of "
-            "the table then"
+            help="commit removes of the entries whose data files do not exist; the table then "
+            "lacks their rows"
         ),
     ] = False
     """Whether `apply` may commit removes of the entries whose data files are gone. Their rows are
@@ -68,8 +70,8 @@ class FsckOptions(Record):
     allow_append_only: Annotated[
         bool,
         Flag(
-            help="with the former: also on an append-only table, which delta.appendOnly is "
-            "switched off for in that commit, and on again in the next one"
+            help="with --remove-missing-files: also on an append-only table; delta.appendOnly is "
+            "set to false in that commit, and to true in the next one"
         ),
     ] = False
     """Second flag for the former on append-only tables: `delta.appendOnly` is set to false in that
@@ -77,9 +79,8 @@ class FsckOptions(Record):
     other_writers: Annotated[
         OtherWriters | None,
         Flag(
-            help="who else commits to a table on S3, which has to be said before entries are "
-            "removed: writers that put conditionally (delta-rs, Trino and the like), Delta Spark, "
-            "or nobody"
+            help="the other writers of a table on S3, required before entries are removed: writers "
+            "with conditional puts (delta-rs, Trino and others), Delta Spark, or none"
         ),
     ] = None
     """Who else commits to a table on S3, which must be said before entries are removed."""
@@ -87,7 +88,7 @@ class FsckOptions(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingCount(Record):
-    """How many findings there are of one kind."""
+    """The number of findings of one kind."""
 
     kind: str
     severity: Severity
@@ -98,6 +99,7 @@ RepairAction = Literal[
     "rewrite-hint",
     "remove-hint",
     "replace-checkpoint",
+    "remove-empty-checkpoint",
     "remove-missing-files",
     "restore-append-only",
 ]
@@ -107,16 +109,16 @@ before its second commit."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair(Record):
-    """One thing that `apply` is to put right."""
+    """A repair that `apply` makes."""
 
     action: RepairAction
     path: str | None = None
     """The file that is replaced, relative to the table root."""
     version: int | None = None
     reason: str
-    """One sentence: what is done, and why nothing can be lost by it."""
+    """The change, and why it cannot lose data, in a sentence."""
     paths: tuple[str, ...] = ()
-    """The entries that go, as in the log."""
+    """The entries to remove, as in the log."""
 
     def __str__(self) -> str:
         return ": ".join([self.action, *filter(None, [self.path]), self.reason])
@@ -124,7 +126,7 @@ class Repair(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FsckPlan(Record):
-    """What is wrong with a table, and what `apply` would do about it."""
+    """The findings of a check, and the repairs that `apply` would make."""
 
     table: str
     version: int
@@ -134,16 +136,16 @@ class FsckPlan(Record):
     engine: Literal["local", "spark"] = "local"
     """Who opens the files, or is to: a note says where they were not opened for the plan."""
     findings: tuple[Finding, ...]
-    """The first few of each kind, the worst first."""
+    """The first findings of each kind, ordered by severity."""
     counts: tuple[FindingCount, ...]
-    """Of all of them."""
+    """Of all findings."""
     report: str | None = None
-    """Where all of them are, as one Parquet file."""
+    """The address of a Parquet file with all findings."""
     repairs: tuple[Repair, ...] = ()
     reason: str
-    """One sentence: what was found, and what comes of it."""
+    """The findings and the planned repairs, in a sentence."""
     notes: tuple[str, ...] = ()
-    """What was not looked at, and what is not repaired and why."""
+    """Omitted checks, and problems that are not repaired, with the reason."""
 
     @property
     def is_noop(self) -> bool:
@@ -163,12 +165,12 @@ class FsckPlan(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairOutcome(Record):
-    """What became of one repair."""
+    """The outcome of a repair."""
 
     action: RepairAction
     path: str | None
     status: Literal["done", "already-done", "refused", "failed"]
-    """`already-done`: when it came to it, there was nothing to put right any more."""
+    """`already-done` if nothing was left to repair."""
     version: int | None = None
     """The commit that was made, or the version of the checkpoint that was written."""
     count: int = 0
@@ -181,17 +183,17 @@ class RepairOutcome(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FsckResult(Record):
-    """What is wrong with a table, after what was put right."""
+    """The findings of a table after its repairs."""
 
     table: str
     version: int
     status: Status
-    """By the worst finding that is left; notes leave a table sound."""
+    """By the worst remaining finding; notes leave a table sound."""
     findings: tuple[Finding, ...] = ()
-    """The first few of each kind, the worst first."""
+    """The first findings of each kind, ordered by severity."""
     counts: tuple[FindingCount, ...] = ()
     report: str | None = None
-    """Where all of them are, as one Parquet file."""
+    """The address of a Parquet file with all findings."""
     repairs: tuple[RepairOutcome, ...] = ()
     notes: tuple[str, ...] = ()
 

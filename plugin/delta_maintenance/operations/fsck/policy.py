@@ -6,7 +6,7 @@ from pydantic import Field
 
 from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.evaluation import (
-    Look,
+    EvaluationContext,
     given,
     not_due,
     requests_to_list,
@@ -26,20 +26,20 @@ class FsckRule(Rule):
     """Whether every data file's footer and every deletion vector is opened."""
 
 
-def due(look: Look) -> AssessedOperation | None:
+def due(context: EvaluationContext) -> AssessedOperation | None:
     """Due by the calendar."""
-    rule = look.rule("fsck", FsckRule)
+    rule = context.rule("fsck", FsckRule)
     if rule is None:
         return None
-    last = look.last_run("fsck")
-    reason, due_at = since("fsck", last.at if last is not None else None, rule.every, look.now)
+    last = context.last_run("fsck")
+    reason, due_at = since("fsck", last.at if last is not None else None, rule.every, context.now)
     if due_at is not None:
         return not_due("fsck", reason, due_at)
-    engine = look.rules.engine
+    engine = context.rules.engine
     options = FsckOptions(
         **given(deep=rule.deep, engine=engine.prefer, auto_spark_files=engine.spark_files)
     ).validated()
-    health = look.health
+    health = context.health
     many = engine.prefer == "spark" or (
         engine.prefer == "auto" and health.num_files >= options.auto_spark_files
     )

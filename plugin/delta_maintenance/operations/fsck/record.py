@@ -15,11 +15,11 @@ from delta_maintenance.operations.fsck.options import FsckOptions, FsckPlan, Fsc
 RECORD = OperationRecord(
     name="fsck",
     title="Examine the table",
-    summary="say whether a table is sound, and what is wrong",
-    description="Hold everything against everything: commits against the rules, checkpoints, "
-    "compactions and\nchecksums against the commits, the log against the files that are there. "
-    "Nothing is changed\nunless a repair is asked for. Prints what was found, each with what to do "
-    "about it; the exit\nstatus is 5 where the table is corrupt, and stays so after the repairs.",
+    summary="check a table, and report its problems",
+    description="Compare commits with the rules of the protocol; checkpoints, compactions and "
+    "checksums with the\ncommits; and the log with the existing files. Changes nothing unless a "
+    "repair is requested. Prints\nevery finding with its remedy; the exit status is 5 if the "
+    "table is corrupt, also after the repairs.",
     options=FsckOptions,
     plan=FsckPlan,
     result=FsckResult,

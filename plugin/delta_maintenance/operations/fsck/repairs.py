@@ -7,7 +7,7 @@ entries without their files go in a commit like any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
@@ -25,6 +25,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
+from delta_maintenance.operations.fsck.check_log import is_old
 from delta_maintenance.operations.fsck.check_presence import TableFiles
 from delta_maintenance.operations.fsck.examination import Examination
 from delta_maintenance.operations.fsck.options import FsckOptions, Repair, RepairOutcome
@@ -34,8 +35,9 @@ from delta_maintenance.protocol.commit.staged import removes_of
 from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, LogFileKind
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
+from delta_maintenance.storage.core.listing import STATUSES
 from delta_maintenance.table.commit.outcome import Conflicted, Landed
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.log_inventory import newest_sound_checkpoint
@@ -53,13 +55,14 @@ _SUSPENDED = "suspendedProperty"
 
 
 def proposed_repairs(
-    found: Examination, options: FsckOptions
+    found: Examination, options: FsckOptions, *, now: datetime
 ) -> tuple[tuple[Repair, ...], tuple[str, ...]]:
     """What the options allow to be done about what was found, and why other things are not."""
     repairs: list[Repair] = []
     notes: list[str] = []
     if options.repair:
         repairs.extend(_checkpoints(found, notes))
+        repairs.extend(_empty_checkpoints(found, notes, now))
         repairs.extend(_hint(found))
     if options.repair or options.remove_missing_files:
         repairs.extend(_append_only(found))
@@ -84,6 +87,8 @@ class Repairing:
             match repair.action:
                 case "replace-checkpoint":
                     return self._replace_checkpoint(repair)
+                case "remove-empty-checkpoint":
+                    return self._remove_empty_checkpoint(repair)
                 case "rewrite-hint" | "remove-hint":
                     return self._write_hint(repair)
                 case "restore-append-only":
@@ -101,7 +106,7 @@ class Repairing:
         files = next((files for files in checkpoints if _path(files) == repair.path), None)
         # A file of another size or time is somebody's repair.
         if files is None or files not in list_log(store, first_version=files.version).checkpoints:
-            return _outcome(repair, "already-done", reason="the checkpoint is not what it was")
+            return _outcome(repair, "already-done", reason="the checkpoint has changed")
         snapshot = self._without_bad_checkpoints(files.version)
         require_supported(snapshot.protocol, Operation.CLEAN_LOG, table=self.table.uri)
         # What is repaired must not rest on what may be damaged, too.
@@ -117,18 +122,34 @@ class Repairing:
             self._delete(files)
         return _outcome(repair, "done", version=files.version, reason=result.path)
 
+    def _remove_empty_checkpoint(self, repair: Repair) -> RepairOutcome:
+        store = self.table.store
+        found = {entry.path: entry.status for entry in self.found.inventory.empty_checkpoints}
+        status = found.get(repair.path or "")
+        # A file of another size or time is somebody's checkpoint.
+        if status is None or store.stat(status.path) != status:
+            return _outcome(repair, "already-done", reason="the file has changed")
+        snapshot = self.table.snapshot()
+        require_supported(snapshot.protocol, Operation.CLEAN_LOG, table=self.table.uri)
+        row = [[status.path], [status.size], [status.modified_ms]]
+        self._require_deleted(store.delete_unchanged(pa.table(row, schema=STATUSES)))
+        return _outcome(repair, "done", version=repair.version)
+
     def _without_bad_checkpoints(self, version: int) -> Snapshot:
         """The version on a base that nothing is known against."""
         snapshot = self.table.snapshot(version=version)
         while (base := snapshot.checkpoint) is not None and (
             base.files.name in self.found.bad_checkpoints
         ):
-            problem = "it cannot be read, or is not what the log comes to"
+            problem = "the checkpoint cannot be read, or differs from the log"
             snapshot = snapshot.avoiding(UnusableCheckpointError(problem, file=_path(base.files)))
         return snapshot
 
     def _delete(self, files: CheckpointFiles) -> None:
-        kept = self.table.store.delete_many(entry.path for entry in files.entries)
+        self._require_deleted(self.table.store.delete_many(entry.path for entry in files.entries))
+
+    @staticmethod
+    def _require_deleted(kept: Mapping[str, StorageError]) -> None:
         if kept:
             path, error = next(iter(kept.items()))
             raise StorageError(f"it could not be deleted: {error.problem}", file=path)
@@ -140,9 +161,9 @@ class Repairing:
         try:
             hint = parse_hint(read_hint(store, _HINT))
         except FileNotFoundError:
-            return _outcome(repair, "already-done", reason="there is no hint any more")
+            return _outcome(repair, "already-done", reason="the hint no longer exists")
         if hint is not None and hint.version in versions:
-            return _outcome(repair, "already-done", reason="the hint is sound by now")
+            return _outcome(repair, "already-done", reason="the hint is valid now")
         found = self.found.inventory.listing.checkpoints
         # By what they are, not by name: a replaced one has the name of the bad one.
         bad = [files for files in found if files.name in self.found.bad_checkpoints]
@@ -151,7 +172,9 @@ class Repairing:
         sound, _ = newest_sound_checkpoint(store, listing, version=max(listing.commits, default=-1))
         if sound is None:
             store.delete(_HINT)
-            return _outcome(repair, "done", reason="there is no checkpoint to lead to")
+            return _outcome(
+                repair, "done", reason="there is no checkpoint that the hint could name"
+            )
         put_hint(store, sound)
         return _outcome(repair, "done", version=sound.checkpoint.files.version)
 
@@ -162,7 +185,9 @@ class Repairing:
         places, external = TableFiles(self.table.store).find(rows["path"])
         rows = rows.filter(pc.and_(pc.is_null(places), pc.invert(external)))
         if not rows.num_rows:
-            return _outcome(repair, "already-done", reason="no such entry is in the table any more")
+            return _outcome(
+                repair, "already-done", reason="the table no longer contains such an entry"
+            )
         suspends = _is_append_only(snapshot)
         if suspends and not self.options.allow_append_only:
             raise RefusedError(
@@ -187,7 +212,7 @@ class Repairing:
     def _restore_append_only(self, repair: Repair) -> RepairOutcome:
         snapshot = self.table.snapshot()
         if not _left_suspended(snapshot):
-            return _outcome(repair, "already-done", reason="somebody committed since")
+            return _outcome(repair, "already-done", reason="another writer has committed since")
         return _outcome(repair, "done", version=self._set_append_only(snapshot))
 
     def _set_append_only(self, snapshot: Snapshot) -> int:
@@ -200,11 +225,13 @@ class Repairing:
             snapshot,
             OPERATION,
             parameters=parameters,
-            other_writers=self.options.other_writers,
             # What is gone is gone, whatever others append meanwhile.
             isolation=IsolationLevel.SNAPSHOT_ISOLATION,
-            now=lambda: self.now,
-            new_id=self.new_id,
+            writer=Writer(
+                other_writers=self.options.other_writers,
+                now=lambda: self.now,
+                new_id=self.new_id,
+            ),
         )
 
     def _landed(self, transaction: Transaction) -> Landed:
@@ -213,7 +240,7 @@ class Repairing:
             raise outcome.as_error(self.table.uri)
         if not isinstance(outcome, Landed):
             raise CommitConflictError(
-                "others removed the same files first", remedy="run again to see what is left"
+                "other writers removed the same files first", remedy="run again to see what is left"
             )
         return outcome
 
@@ -226,13 +253,13 @@ def _checkpoints(found: Examination, notes: list[str]) -> Iterator[Repair]:
             continue
         whole = history is not None and history.base is None
         if history is None or files.version not in found.inventory.listing.commits:
-            notes.append(f"{files.name} stays: the log before it is not whole")
+            notes.append(f"{files.name} stays: the log before it is incomplete")
         elif not whole and (kind == "checkpoint-differs" or files.version <= history.first):
             notes.append(
-                f"{files.name} stays: the log does not go back to version 0, so that which of the "
-                "two is right cannot be proved"
+                f"{files.name} stays: the log does not reach back to version 0, so nothing proves "
+                "whether the log or the checkpoint is right"
                 if kind == "checkpoint-differs"
-                else f"{files.name} stays: nothing older is left to write it from"
+                else f"{files.name} stays: no older checkpoint is left to write it from"
             )
         else:
             base = "version 0" if whole else f"the checkpoint of version {history.first}"
@@ -240,8 +267,25 @@ def _checkpoints(found: Examination, notes: list[str]) -> Iterator[Repair]:
                 action="replace-checkpoint",
                 path=_path(files),
                 version=files.version,
-                reason=f"every commit since {base} is there and readable, so that version "
-                f"{files.version} can be put together without it",
+                reason=f"every commit since {base} exists and is readable, so version "
+                f"{files.version} can be computed without this checkpoint",
+            )
+
+
+def _empty_checkpoints(found: Examination, notes: list[str], now: datetime) -> Iterator[Repair]:
+    if found.snapshot is None:
+        return
+    for entry in found.inventory.empty_checkpoints:
+        if is_old(entry, now):
+            yield Repair(
+                action="remove-empty-checkpoint",
+                path=entry.path,
+                version=entry.file.version,
+                reason="the file has no bytes, and no reader uses it",
+            )
+        else:
+            notes.append(
+                f"{entry.file.name} stays: its writer may still be at work until it is a day old"
             )
 
 
@@ -249,13 +293,13 @@ def _hint(found: Examination) -> Iterator[Repair]:
     if not (found.findings.counts["damaged-hint"] or found.findings.counts["dangling-hint"]):
         return
     left = [c for c in found.inventory.listing.checkpoints if c.name not in found.bad_checkpoints]
-    reason = "a hint proves nothing: readers find the same state without it"
+    reason = "readers find the same state without a hint"
     yield Repair(action="rewrite-hint" if left else "remove-hint", path=_HINT, reason=reason)
 
 
 def _append_only(found: Examination) -> Iterator[Repair]:
     if found.snapshot is not None and _left_suspended(found.snapshot):
-        reason = "a repair set delta.appendOnly to false and died before it set it back"
+        reason = "an earlier repair set delta.appendOnly to false and ended before setting it back"
         yield Repair(action="restore-append-only", version=found.version, reason=reason)
 
 
@@ -266,13 +310,13 @@ def _missing_files(found: Examination, options: FsckOptions, notes: list[str]) -
     count = presence.missing.num_rows
     if _is_append_only(snapshot) and not options.allow_append_only:
         notes.append(
-            f"{count} entries without their files stay: the table is append-only, which takes a "
-            "second flag"
+            f"{count} entries without data files stay: the table is append-only, so "
+            "--allow-append-only is required"
         )
         return
-    reason = f"entries whose data files are gone, and their rows with them: {count}"
+    reason = f"entries whose data files do not exist: {count}"
     if snapshot.properties.enable_change_data_feed:
-        notes.append("the change data feed will show the rows of the removed entries as deleted")
+        notes.append("the change data feed shows the rows of the removed entries as deleted")
     yield Repair(
         action="remove-missing-files",
         version=snapshot.version,

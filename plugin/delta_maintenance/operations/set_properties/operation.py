@@ -21,9 +21,9 @@ from delta_maintenance.operations.set_properties.options import (
 )
 from delta_maintenance.operations.table_change.models import Decision
 from delta_maintenance.operations.table_change.operation import (
-    carry_out,
+    already_applied,
     decide_change,
-    done_before,
+    execute,
     require_changeable,
 )
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
@@ -57,7 +57,9 @@ def plan(
     """
     options = (options or SetPropertiesOptions()).validated()
     operation_id = options.operation_id or new_id()
-    done = done_before(snapshot, operation_id=options.operation_id, since=options.operation_since)
+    done = already_applied(
+        snapshot, operation_id=options.operation_id, since=options.operation_since
+    )
     decision = (
         _decide(snapshot, options, operation_id) if done is None else Decision.nothing(snapshot)
     )
@@ -87,7 +89,7 @@ def apply(
     Raises `RefusedError` if the table was replaced or must no longer be changed, and
     `CommitUnknownError` if the outcome of the commit is unknown.
     """
-    ending = carry_out(
+    ending = execute(
         table,
         plan,
         lambda snapshot: _decide(snapshot, plan.options, plan.operation_id),

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from delta_maintenance.operations import set_properties
 from delta_maintenance.operations.core.assessed import AssessedOperation
-from delta_maintenance.operations.core.evaluation import Look
+from delta_maintenance.operations.core.evaluation import EvaluationContext
 from delta_maintenance.operations.set_properties.options import SetPropertiesOptions
 from delta_maintenance.operations.table_change.policy import KEY, ProtocolRule, assessed
 
 
-def due(look: Look) -> AssessedOperation | None:
+def due(context: EvaluationContext) -> AssessedOperation | None:
     """Due while a property has another value, or row tracking is on that should be off."""
     # Loads pyarrow, which reading a policy must not wait for.
     from delta_maintenance.protocol.row_tracking.domain import ENABLED_PROPERTY
 
-    rule = look.rule(KEY, ProtocolRule)
+    rule = context.rule(KEY, ProtocolRule)
     properties = dict(rule.properties) if rule is not None else {}
-    if look.rule("row_tracking", bool) is False and look.health.row_tracking == "enabled":
+    if context.rule("row_tracking", bool) is False and context.health.row_tracking == "enabled":
         properties[ENABLED_PROPERTY] = "false"
     if not properties:
         return None
-    options = SetPropertiesOptions(properties=properties, other_writers=look.rules.other_writers)
-    plan = set_properties.plan(look.snapshot, options, now=look.now)
+    options = SetPropertiesOptions(properties=properties, other_writers=context.rules.other_writers)
+    plan = set_properties.plan(context.snapshot, options, now=context.now)
     return assessed("set-properties", plan, options)

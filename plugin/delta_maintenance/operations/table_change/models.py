@@ -85,7 +85,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class ChangeOutcome:
     """The outcome of an attempt to apply a decision."""
 
     status: Status

@@ -15,8 +15,8 @@ from itertools import count
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations.table_change.models import (
+    ChangeOutcome,
     Decision,
-    Ending,
 )
 from delta_maintenance.operations.table_change.options import (
     ChangePlan,
@@ -26,9 +26,9 @@ from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
 from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.table.commit.idempotency import commit_after, commit_since
 from delta_maintenance.table.commit.other_writers import OtherWriters
-from delta_maintenance.table.commit.outcome import AlreadyDone, Conflicted, Landed, Outcome
+from delta_maintenance.table.commit.outcome import AlreadyDone, CommitOutcome, Conflicted, Landed
 from delta_maintenance.table.commit.preconditions import require_committable
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
@@ -67,7 +67,7 @@ def decide_change(
     return change
 
 
-def done_before(
+def already_applied(
     snapshot: Snapshot, *, operation_id: str | None, since: datetime | None
 ) -> str | None:
     """One sentence if an earlier run of the task completed the change, even if it was undone since.
@@ -92,7 +92,7 @@ def require_changeable(
     )
 
 
-def carry_out(
+def execute(
     table: Table,
     plan: ChangePlan,
     decide: Callable[[Snapshot], Decision],
@@ -101,7 +101,7 @@ def carry_out(
     now: Callable[[], datetime] = clock.now,
     new_id: clock.NewId = clock.new_id,
     sleep: Callable[[float], None] = time.sleep,
-) -> Ending:
+) -> ChangeOutcome:
     """Decides again on the latest version, and commits if the decision equals the plan.
 
     `examine` checks the data that the change depends on, and raises if the change must not be made;
@@ -110,7 +110,7 @@ def carry_out(
     unknown.
     """
     if plan.is_noop:
-        return Ending(status="nothing-to-do", version=plan.version, notes=(plan.reason,))
+        return ChangeOutcome(status="nothing-to-do", version=plan.version, notes=(plan.reason,))
     try:
         snapshot = table.snapshot()
         if snapshot.metadata.id != plan.table_id:
@@ -121,16 +121,16 @@ def carry_out(
             )
         earlier = commit_after(snapshot, [plan.operation_id], plan.version)
         if earlier is not None:
-            return Ending(status="already-done", version=earlier.version, notes=plan.notes)
+            return ChangeOutcome(status="already-done", version=earlier.version, notes=plan.notes)
         decision = decide(snapshot)
         if decision.is_noop:
-            return Ending(status="already-done", version=snapshot.version, notes=plan.notes)
+            return ChangeOutcome(status="already-done", version=snapshot.version, notes=plan.notes)
         if not _is_planned(decision, plan):
             problem = (
                 f"the table was changed since version {plan.version}, for which this was planned; "
                 "plan again"
             )
-            return Ending(
+            return ChangeOutcome(
                 status="conflict", version=snapshot.version, problem=problem, notes=plan.notes
             )
         if examine is not None:
@@ -140,9 +140,7 @@ def carry_out(
             decision.operation,
             parameters=decision.parameters,
             operation_id=plan.operation_id,
-            other_writers=plan.options.other_writers,
-            now=now,
-            new_id=new_id,
+            writer=Writer(other_writers=plan.options.other_writers, now=now, new_id=new_id),
         )
         _stage(transaction, decision)
         if decision.after.depends_on_files or examine is not None:
@@ -181,16 +179,18 @@ def _is_planned(decision: Decision, plan: ChangePlan) -> bool:
     )
 
 
-def _ending(outcome: Outcome, plan: ChangePlan) -> Ending:
+def _ending(outcome: CommitOutcome, plan: ChangePlan) -> ChangeOutcome:
     notes = plan.notes
     match outcome:
         case Landed(version=version, attempts=attempts):
-            return Ending(status="committed", version=version, attempts=attempts, notes=notes)
+            return ChangeOutcome(
+                status="committed", version=version, attempts=attempts, notes=notes
+            )
         case AlreadyDone(version=version):
-            return Ending(status="already-done", version=version, notes=notes)
+            return ChangeOutcome(status="already-done", version=version, notes=notes)
         case Conflicted(version=version, attempts=attempts, conflict=conflict):
             problem = f"{conflict.explanation}; {conflict.remedy}"
-            return Ending(
+            return ChangeOutcome(
                 status="conflict", version=version, attempts=attempts, problem=problem, notes=notes
             )
     raise AssertionError("only commits of files alone can be superseded")

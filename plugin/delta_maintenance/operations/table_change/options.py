@@ -10,7 +10,7 @@ from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.record import Record
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.table_change.models import Decision, Ending
+    from delta_maintenance.operations.table_change.models import ChangeOutcome, Decision
     from delta_maintenance.protocol.actions.model import Protocol
     from delta_maintenance.table.read.snapshot import Snapshot
 
@@ -144,7 +144,7 @@ class ChangeResult(Record):
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, plan: ChangePlan, ending: Ending, **more: Any) -> Self:
+    def of(cls, plan: ChangePlan, ending: ChangeOutcome, **more: Any) -> Self:
         """The result of a plan; `more` are the fields that an operation adds."""
         return cls(
             table=plan.table,

@@ -21,9 +21,9 @@ from delta_maintenance.operations.backfill_row_ids.batches import audit_row_ids
 from delta_maintenance.operations.backfill_row_ids.commits import sources_of
 from delta_maintenance.operations.table_change.models import Decision
 from delta_maintenance.operations.table_change.operation import (
-    carry_out,
+    already_applied,
     decide_change,
-    done_before,
+    execute,
     require_changeable,
 )
 from delta_maintenance.operations.upgrade_protocol.options import (
@@ -64,7 +64,9 @@ def plan(
     """
     options = (options or UpgradeProtocolOptions()).validated()
     operation_id = options.operation_id or new_id()
-    done = done_before(snapshot, operation_id=options.operation_id, since=options.operation_since)
+    done = already_applied(
+        snapshot, operation_id=options.operation_id, since=options.operation_since
+    )
     decision = (
         _decide(snapshot, options, operation_id) if done is None else Decision.nothing(snapshot)
     )
@@ -94,7 +96,7 @@ def apply(
     Raises `RefusedError` if the table was replaced or must no longer be changed, and
     `CommitUnknownError` if the outcome of the commit is unknown.
     """
-    ending = carry_out(
+    ending = execute(
         table,
         plan,
         lambda snapshot: _decide(snapshot, plan.options, plan.operation_id),

@@ -138,17 +138,13 @@ def delete_data_files(store: Store, files: pa.Table, *, watch: Watch) -> Iterato
 def remove_empty_directories(store: Store, directories: Iterable[str]) -> Iterator[bool]:
     """Removes directories, each with one call that fails if the directory is not empty.
 
-    The deepest directories are removed first. Returns for each directory whether it was removed.
+    The deepest directories are removed first. Returns for each directory whether it was removed;
+    one that could not be holds no data, and the next run tries again.
     """
     deepest_first = sorted(directories, key=lambda path: (-path.count("/"), path))
     if deepest_first:
         require_data_paths(pa.chunked_array([deepest_first], pa.string()))
-    for path in deepest_first:
-        try:
-            yield store.remove_empty_directory(path)
-        except DeltaMaintenanceError:
-            # It holds no data; the next run tries again.
-            yield False
+    return store.remove_empty_directories(deepest_first)
 
 
 def require_data_paths(paths: pa.ChunkedArray) -> None:

@@ -17,6 +17,7 @@ from delta_maintenance.operations.vacuum.candidates import (
     require_no_missing,
 )
 from delta_maintenance.operations.vacuum.deletion import Deletion, Watch, delete_data_files
+from delta_maintenance.operations.vacuum.path_digest import path_digest
 from delta_maintenance.operations.vacuum.references import FileReferences, read_references
 from delta_maintenance.storage.core.listing import STATUSES
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -47,6 +48,8 @@ class Found:
     problem: str | None
     """Why nothing may be deleted, as one clause: paths on which readers disagree."""
     tallies: tuple[Tally, ...]
+    paths_digest: str
+    """Of the paths of the files that may go (`path_digest`)."""
     kept: Mapping[str, int]
     """How many files stay, by the reason."""
     listed: int
@@ -102,6 +105,7 @@ class LocalEngine:
             latest=latest,
             problem=problem,
             tallies=dead.tallies(),
+            paths_digest=path_digest(dead.files["path"].chunks),
             kept=dead.kept,
             listed=dead.listed,
             directories=dead.directories,

@@ -43,7 +43,7 @@ from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
 from delta_maintenance.protocol.vacuum.visibility import Mask
 from delta_maintenance.table.commit.follow import advance
 from delta_maintenance.table.commit.outcome import Conflicted
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -120,7 +120,7 @@ def apply(
                 status="nothing-to-do",
                 notes=(made.reason, *made.notes),
             )
-        return _Vacuuming(table, surveyed, begun, new_id, progress).run()
+        return _VacuumRun(table, surveyed, begun, new_id, progress).run()
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
 
@@ -150,7 +150,7 @@ def prepare(
             table=table.store,
             storage_options=execution.storage_options(execution.report),
         )
-    carry_out = partial(
+    execute = partial(
         apply,
         table,
         surveyed.plan,
@@ -159,10 +159,10 @@ def prepare(
         progress=execution.progress,
         surveyed=surveyed,
     )
-    return Prepared(plan=surveyed.plan, apply=carry_out, listing=DeadFileListing(surveyed.found))
+    return Prepared(plan=surveyed.plan, apply=execute, listing=DeadFileListing(surveyed.found))
 
 
-class _Vacuuming:
+class _VacuumRun:
     """One run over a table's dead files."""
 
     def __init__(
@@ -257,8 +257,7 @@ class _Vacuuming:
             self.watch.latest,
             operation,
             parameters=told["parameters"],
-            other_writers=self.planned.options.other_writers,
-            new_id=self.new_id,
+            writer=Writer(other_writers=self.planned.options.other_writers, new_id=self.new_id),
         )
         outcome = transaction.commit(metrics=told["metrics"])
         if isinstance(outcome, Conflicted):

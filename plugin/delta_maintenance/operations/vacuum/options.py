@@ -146,6 +146,9 @@ class VacuumPlan(Record):
     files: int
     """How many will go."""
     bytes: int
+    paths_digest: str = ""
+    """A digest of the paths of these files, by which an approval covers exactly these files. Empty
+    in plans of earlier releases, which are planned again before they are run."""
     groups: tuple[DeadGroup, ...]
     kept: tuple[KeptGroup, ...]
     listed: int

@@ -70,7 +70,7 @@ def survey(
     """
     options = (options or VacuumOptions()).validated()
     try:
-        return _Surveying(snapshot, options, now, engine, storage_options).run()
+        return _SurveyRun(snapshot, options, now, engine, storage_options).run()
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
 
@@ -126,7 +126,7 @@ def require_vacuumable(snapshot: Snapshot) -> None:
         raise _refused(snapshot, f"a property cannot be read: {unread[0]}", "correct the property")
 
 
-class _Surveying:
+class _SurveyRun:
     """One survey of a table's folder and its log."""
 
     def __init__(
@@ -318,6 +318,7 @@ class _Surveying:
             delete_before=self.before,
             files=files,
             bytes=size,
+            paths_digest=found.paths_digest,
             groups=tuple(_group(tally) for tally in found.tallies),
             kept=tuple(KeptGroup(why=why, count=n) for why, n in sorted(found.kept.items()) if n),
             listed=found.listed,

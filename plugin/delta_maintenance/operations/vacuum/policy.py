@@ -10,7 +10,7 @@ from delta_maintenance.operations import health as table_health
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.evaluation import (
-    Look,
+    EvaluationContext,
     blocked,
     given,
     not_due,
@@ -46,9 +46,9 @@ def before(rule: VacuumRule) -> tuple[str, ...]:
     return ("clean-log",) if rule.mode == "lite" else ()
 
 
-def due(look: Look) -> AssessedOperation | None:
+def due(context: EvaluationContext) -> AssessedOperation | None:
     """Due by the calendar, or earlier once enough bytes can be reclaimed."""
-    rule, health = look.rule("vacuum", VacuumRule), look.health
+    rule, health = context.rule("vacuum", VacuumRule), context.health
     if rule is None:
         return None
     least = max(health.deleted_file_retention, LEAST_RETENTION)
@@ -58,37 +58,37 @@ def due(look: Look) -> AssessedOperation | None:
             f"the policy's retention of {rule.retention} is shorter than {least}; set a longer "
             "one, or run vacuum manually",
         )
-    remembered = look.last_run("vacuum")
+    remembered = context.last_run("vacuum")
     logged = table_health.last_vacuum(health.maintenance)
     times = (logged, remembered.at if remembered is not None else None)
     last = max((time for time in times if time is not None), default=None)
-    reason, due_at = since("vacuum", last, rule.every, look.now)
+    reason, due_at = since("vacuum", last, rule.every, context.now)
     enough = rule.min_reclaimable
     if due_at is not None and enough is not None and health.reclaimable_bytes >= max(1, enough):
         reason = f"{health.reclaimable_bytes} bytes wait to be reclaimed, of {int(enough)} allowed"
     elif due_at is not None:
         return not_due("vacuum", reason, due_at)
     mode = rule.mode
-    if mode == "lite" and not _goes_back_far_enough(look):
+    if mode == "lite" and not _goes_back_far_enough(context):
         mode = "full"
         reason += ", in full, because the log no longer contains all removals"
-    share = look.rules.limits.max_deleted_share
+    share = context.rules.limits.max_deleted_share
     options = VacuumOptions(
         **given(
             mode=mode,
             retention=rule.retention,
             log_commits=rule.log_commits,
-            other_writers=look.rules.other_writers,
+            other_writers=context.rules.other_writers,
             allow_large_delete=share is None or share > _OWN_SHARE,
-            engine=look.rules.engine.prefer,
-            auto_spark_bytes=look.rules.engine.spark_log_bytes,
+            engine=context.rules.engine.prefer,
+            auto_spark_bytes=context.rules.engine.spark_log_bytes,
         )
     ).validated()
     return AssessedOperation(
         operation="vacuum",
         status="due",
         reason=reason,
-        engine=vacuum.engine_for(look.snapshot, options),
+        engine=vacuum.engine_for(context.snapshot, options),
         options=options,
         bytes_to_read=health.bytes_to_open,
         requests=requests_to_list(health.num_files + health.tombstones)
@@ -100,13 +100,13 @@ def due(look: Look) -> AssessedOperation | None:
     )
 
 
-def _goes_back_far_enough(look: Look) -> bool:
+def _goes_back_far_enough(context: EvaluationContext) -> bool:
     """Whether all commits are there that no vacuum by the log went through."""
     # Loads pyarrow, which reading a policy must not wait for.
     from delta_maintenance.operations.vacuum.removed_in_log import last_vacuumed
 
-    oldest = look.health.oldest_version
+    oldest = context.health.oldest_version
     if not oldest:
         return oldest == 0
-    done = last_vacuumed(look.snapshot.store)
+    done = last_vacuumed(context.snapshot.store)
     return done is not None and done >= oldest - 1

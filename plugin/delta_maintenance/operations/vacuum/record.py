@@ -49,7 +49,7 @@ RECORD = OperationRecord(
     ),
     report="every single file with size, time and the reason",
     # Not the reasons: a checkpoint makes an expired tombstone an unreferenced file.
-    decisive=("delete_before", "files", "bytes"),
+    decisive=("delete_before", "files", "bytes", "paths_digest"),
     asks_for_approval=lambda plan: bool(plan.files or plan.directories),
     planned_amounts=planned_amounts,
     done_amounts=done_amounts,

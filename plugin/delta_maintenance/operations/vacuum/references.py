@@ -16,7 +16,7 @@ from delta_maintenance.protocol.vacuum.protected_paths import (
     deletion_vector_paths,
     spellings_of,
 )
-from delta_maintenance.table.read.active_files import StandingFiles
+from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.sidecar_writer import commit_times
@@ -123,7 +123,7 @@ def protect_live_files(protected: ProtectedPaths, snapshot: Snapshot) -> None:
 
 def take_references(
     references: FileReferences,
-    batch: StandingFiles,
+    batch: ActiveFiles,
     *,
     deleted_before_ms: int,
     commit_times: Mapping[int, int],

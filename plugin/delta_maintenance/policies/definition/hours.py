@@ -15,7 +15,7 @@ from delta_maintenance.operations.core.policy_values import PolicyModel
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY = timedelta(days=1)
 _WEEK = 8
-"""Days after which every window has begun once more."""
+"""The number of days after which every window has begun once more."""
 
 
 def _zone(name: str) -> str:
@@ -23,7 +23,7 @@ def _zone(name: str) -> str:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(
-            f"{name!r} is no time zone; give an IANA name, such as Europe/Paris"
+            f"{name!r} is not a time zone; give an IANA name, such as Europe/Paris"
         ) from None
     return name
 
@@ -55,7 +55,7 @@ class Hours(PolicyModel):
         )
 
     def _spans(self, instant: datetime) -> Iterator[tuple[datetime, datetime]]:
-        """The windows from the day before an instant on, for a good week."""
+        """The windows from the day before an instant on, for eight days."""
         zone = ZoneInfo(self.timezone)
         yesterday = instant.astimezone(zone).date() - _DAY
         parsed = [_parsed(text) for text in self.windows]
@@ -66,16 +66,16 @@ class Hours(PolicyModel):
 
 
 def _at(day: date, since_midnight: timedelta, zone: ZoneInfo) -> datetime:
-    """By the clock on the wall: a day of 23 hours has its windows all the same."""
+    """In local time, so that a day of 23 hours has its windows too."""
     wall = datetime.combine(day, time()) + since_midnight
     return wall.replace(tzinfo=zone).astimezone(UTC)
 
 
 def _parsed(text: str) -> tuple[frozenset[int], timedelta, timedelta]:
-    """The days on which a window begins, and its ends since their midnight."""
+    """The days on which a window begins, and its start and end since their midnight."""
     match = _WINDOW.fullmatch(text.strip().lower())
     if match is None:
-        raise ValueError(f"{text!r} is no window; write it like 'Mon-Fri 22:00-06:00'")
+        raise ValueError(f"{text!r} is not a window; write it like 'Mon-Fri 22:00-06:00'")
     first, last = (_clock(match[end]) for end in ("from", "to"))
     return _weekdays(match["first"], match["last"]), first, last if last > first else last + _DAY
 
@@ -84,7 +84,7 @@ def _clock(text: str) -> timedelta:
     hours, minutes = (int(part) for part in text.split(":"))
     length = timedelta(hours=hours, minutes=minutes)
     if length > _DAY or minutes > 59:
-        raise ValueError(f"{text!r} is no time of a day; the last one is 24:00")
+        raise ValueError(f"{text!r} is not a time of day; the last one is 24:00")
     return length
 
 

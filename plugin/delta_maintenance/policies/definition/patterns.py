@@ -35,7 +35,7 @@ class Pattern:
         return len(segments) <= len(self._segments)
 
     def matches(self, uri: str) -> bool:
-        """Whether an address is one of the pattern's."""
+        """Whether an address matches the pattern."""
         return _expression(self.text.rstrip("/")).fullmatch(uri.rstrip("/")) is not None
 
     @cached_property

@@ -1,8 +1,8 @@
 """The policy document: tables, and the maintenance of each of them.
 
-One rule merges: for a table, the `defaults` come first, over them the first pattern in the file
-that its address matches, over that its own entry. Mappings merge key by key, everything else
-replaces.
+Rules are merged in one way: for a table, the `defaults` come first, then the first pattern in the
+file that matches its address, then its own entry. Mappings are merged key by key; any other value
+replaces the earlier one.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class TableEntry(Rules):
     uri: Address | None = None
     """The address of one table; may contain `${env:NAME}`."""
     pattern: Address | None = None
-    """Addresses of tables: `*` is any text within one folder's name, `**` any folders. A root with
-    all below it ends with `/**`."""
+    """Addresses of tables: `*` is any text within one folder's name, `**` any folders. `/**` at the
+    end includes the root and everything below it."""
     exclude: tuple[Address, ...] = ()
     """For a pattern: patterns of addresses that are excluded, with everything below them."""
     owner: str | None = None
-    """For people."""
+    """A description for people."""
     tags: tuple[str, ...] = ()
-    """For people."""
+    """Tags for people."""
 
     if TYPE_CHECKING:
-        # As of `Rules`.
+        # As in `Rules`.
         def __init__(self, **values: Any) -> None: ...
 
     @model_validator(mode="after")
@@ -47,11 +47,11 @@ class TableEntry(Rules):
         if (self.uri is None) == (self.pattern is None):
             raise ValueError("a table has either a uri or a pattern; give one of the two")
         if self.exclude and self.pattern is None:
-            raise ValueError("only a pattern has exclusions; take them out")
+            raise ValueError("only a pattern has exclusions; remove them")
         return self
 
     def covers(self, uri: str) -> bool:
-        """Whether the address is one of the pattern's, and not excluded."""
+        """Whether the address matches the pattern and is not excluded."""
         return (
             self.pattern is not None
             and _pattern(self.pattern).matches(uri)
@@ -72,18 +72,18 @@ class PolicyTable(PolicyModel):
     owner: str | None = None
     tags: tuple[str, ...] = ()
     rules: Rules
-    """Merged."""
+    """The merged rules."""
 
 
 class Policy(PolicyModel):
     """The document. `load_policy` reads one from a file."""
 
     version: Literal[1]
-    """Of the form of this document."""
+    """The version of this format."""
     defaults: Rules = Rules()
     """Rules for every table."""
     tables: tuple[TableEntry, ...] = ()
-    """Tables by their addresses, and patterns of them."""
+    """Tables by address, and patterns."""
 
     @model_validator(mode="after")
     def _is_unambiguous(self) -> Self:
@@ -128,11 +128,11 @@ class Policy(PolicyModel):
 def load_policy(
     path: str | os.PathLike[str], environment: Mapping[str, str] | None = None
 ) -> Policy:
-    """The policy in a YAML file, of which JSON is one.
+    """The policy in a YAML file, which may also be JSON.
 
     `environment` resolves `${env:NAME}` in addresses, by default that of the process; references in
-    storage options and Spark properties stay references. `InvalidRequestError` names the file, the
-    line, the key, what is wrong and what to do.
+    storage options and Spark properties are not resolved. Raises `InvalidRequestError`, which names
+    the file, the line, the key, the problem and the remedy.
     """
     return read_document(
         Policy, path, environment=os.environ if environment is None else environment

@@ -19,9 +19,10 @@ M = TypeVar("M", bound=BaseModel)
 def read_document(
     model: type[M], path: str | os.PathLike[str], *, environment: Mapping[str, str]
 ) -> M:
-    """The model in a YAML file. `environment` reaches the validators as their context.
+    """The model in a YAML file. `environment` is passed to the validators as their context.
 
-    `InvalidRequestError` names the file, the line, the key, what is wrong and what to do.
+    Raises `InvalidRequestError`, which names the file, the line, the key, the problem and the
+    remedy.
     """
     name = os.fspath(path)
     invalid = partial(InvalidRequestError, file=name)
@@ -40,7 +41,7 @@ def read_document(
             f"{where}{error.problem or error.context}", remedy="correct the YAML"
         ) from None
     except yaml.YAMLError as error:
-        raise invalid(f"this is no YAML: {error}", remedy="correct it") from None
+        raise invalid(f"the file is not YAML: {error}", remedy="correct it") from None
     try:
         return model.model_validate(values, context={"environment": environment})
     except ValidationError as error:
@@ -48,7 +49,7 @@ def read_document(
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe, fast where libyaml is there, and strict: the last of two equal keys would win."""
+    """Safe, fast if libyaml is available, and strict about repeated keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = set()

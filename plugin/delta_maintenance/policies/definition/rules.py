@@ -51,18 +51,18 @@ class SparkRule(PolicyModel):
     """How to reach Spark, for the code that submits jobs."""
 
     connection: str | None = None
-    """An orchestrator's connection."""
+    """The connection of an orchestrator."""
     master: str | None = None
-    """Such as `spark://HOST:7077`, for the command line."""
+    """A URL such as `spark://HOST:7077`, for the command line."""
     conf: Annotated[Mapping[str, str], AfterValidator(_spark_conf)] = Field(default_factory=dict)
-    """Spark properties, of those that are let through (`submission.configuration`)."""
+    """Spark properties that are allowed (`submission.configuration`)."""
 
 
 class StorageRule(PolicyModel):
-    """How to reach the table's store: by reference, never by secret."""
+    """How to reach the table's store: by references, never with secrets."""
 
     connection: str | None = None
-    """An orchestrator's connection."""
+    """The connection of an orchestrator."""
     options: Settings = Field(default_factory=dict)
     """Storage options (docs/stores.md). Secrets as `${env:NAME}`."""
 

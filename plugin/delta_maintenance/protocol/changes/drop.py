@@ -7,7 +7,7 @@ so that either tool can finish a removal that the other one started.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from delta_maintenance.errors import RefusedError, UnsupportedFeatureError
@@ -126,7 +126,7 @@ def require_removable(
     if dependants:
         raise RefusedError(
             f"{name} is required by {', '.join(dependants)}",
-            remedy=f"drop {dependants[0]} first",
+            remedy=_remedy_for_dependants(name, dependants),
         )
     trace = removal.metadata_trace(removal.prepared(metadata))
     if trace is not None:
@@ -142,6 +142,14 @@ def require_removable(
             remedy="remove the domain with the engine that wrote it",
         )
     return removal
+
+
+def _remedy_for_dependants(name: str, dependants: Sequence[str]) -> str:
+    known = {other: find_feature(other) for other in dependants}
+    permanent = [o for o, feature in known.items() if feature and feature.name not in _REMOVALS]
+    if permanent:
+        return f"keep {name}, because {permanent[0]} cannot be dropped"
+    return f"drop {dependants[0]} first"
 
 
 def _requirements(name: str) -> tuple[str, ...]:
@@ -179,7 +187,7 @@ _REMOVALS: Mapping[str, FeatureRemoval] = {
             history_trace=is_on(_ENABLE_VECTORS),
             file_fields=("deletionVector",),
             prepared=without_properties(_ENABLE_VECTORS),
-            remedy="set delta.enableDeletionVectors to false and run REORG TABLE … APPLY (PURGE)",
+            remedy="set delta.enableDeletionVectors to false and run purge",
             leaves="deletion vector files of older versions stay until vacuum deletes them",
         ),
         FeatureRemoval(

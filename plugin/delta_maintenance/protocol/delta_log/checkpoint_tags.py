@@ -75,7 +75,23 @@ def stated_schema(tags: Mapping[str, str] | None) -> SparkSchema | None:
 
 def stated_actions(tags: Mapping[str, str] | None) -> int | None:
     """How many file actions the sidecars hold according to the tags; None where they do not say."""
-    text = (tags or {}).get(ACTIONS_TAG, "")
+    return _stated_number(tags, ACTIONS_TAG)
+
+
+def stated_counts(tags: Mapping[str, str] | None) -> tuple[int, int] | None:
+    """How many adds and removes the sidecars hold according to the tags; None if they do not say.
+
+    Without a usable number of adds, every action counts as one.
+    """
+    actions, adds = _stated_number(tags, ACTIONS_TAG), _stated_number(tags, FILES_TAG)
+    if actions is None:
+        return None
+    adds = actions if adds is None else min(adds, actions)
+    return adds, actions - adds
+
+
+def _stated_number(tags: Mapping[str, str] | None, name: str) -> int | None:
+    text = (tags or {}).get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 

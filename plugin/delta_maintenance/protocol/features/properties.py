@@ -61,6 +61,8 @@ class TableProperties:
     """-1 means all columns."""
     data_skipping_stats_columns: str | None = None
     """Comma-separated names; takes precedence over the number of indexed columns."""
+    target_file_size: int | None = None
+    """Size of a new data file in bytes."""
     parquet_compression_codec: str | None = None
     parquet_format_version: str | None = None
     problems: tuple[str, ...] = ()
@@ -157,6 +159,20 @@ def integer_parser(*, least: int) -> Callable[[str], int]:
     return parse
 
 
+def parse_bytes(text: str) -> int:
+    """The bytes of a size such as `104857600`, `100mb` or `1 GB`; units are powers of 1024.
+
+    `InvalidRequestError` for anything else, and for less than one byte.
+    """
+    words = re.fullmatch(r"([0-9]{1,18}) ?([kmgt]?)b?", text.strip().lower())
+    size = int(words[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[words[2]] if words else 0
+    if not 0 < size < 2**63:
+        raise InvalidRequestError(
+            f"{text!r} is no size in bytes", remedy="write it like 134217728 or '128mb'"
+        )
+    return size
+
+
 def _policy(text: str) -> str:
     if text not in ("classic", "v2"):
         raise InvalidRequestError(f"{text!r} is not classic or v2")
@@ -210,6 +226,7 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
         integer_parser(least=-1),
     ),
     "data_skipping_stats_columns": ("delta.dataSkippingStatsColumns", str),
+    "target_file_size": ("delta.targetFileSize", parse_bytes),
     "parquet_compression_codec": ("delta.parquet.compression.codec", str),
     "parquet_format_version": ("delta.parquet.format.version", str),
 }

@@ -220,10 +220,9 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
         name="columnMapping",
         kind=_BOTH,
-        operations=_NO_REWRITE,
+        operations=_EVERYTHING,
         legacy_reader_version=2,
         legacy_writer_version=5,
-        note="new data files need physical names and column IDs",
     ),
     TableFeature(
         name="identityColumns", kind=_WRITER, operations=_EVERYTHING, legacy_writer_version=6
@@ -232,16 +231,14 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
         name="deletionVectors",
         kind=_BOTH,
-        operations=_NO_REWRITE,
-        note="deleted rows must stay deleted",
+        operations=_EVERYTHING,
     ),
     TableFeature(name="domainMetadata", kind=_WRITER, operations=_EVERYTHING),
     TableFeature(
         name="rowTracking",
         kind=_WRITER,
-        operations=_NO_REWRITE,
+        operations=_EVERYTHING,
         requires=("domainMetadata",),
-        note="moved rows must keep their row IDs",
     ),
     TableFeature(
         name="timestampNtz", kind=_BOTH, operations=_EVERYTHING, aliases=("timestampNTZ",)
@@ -252,45 +249,39 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
         name="clustering",
         kind=_WRITER,
-        operations=_NO_REWRITE,
+        operations=_EVERYTHING,
         requires=("domainMetadata",),
-        note="new data files need statistics of the clustering columns",
     ),
     TableFeature(
         name="typeWidening",
         kind=_BOTH,
-        operations=_NO_REWRITE,
+        operations=_EVERYTHING,
         aliases=("typeWidening-preview",),
-        note="values in old data files must be widened",
     ),
     TableFeature(
         name="variantType",
         kind=_BOTH,
-        operations=_NO_REWRITE,
+        operations=_EVERYTHING,
         aliases=("variantType-preview",),
-        note="variants cannot be rewritten",
     ),
     TableFeature(
         name="variantShredding",
         kind=_BOTH,
-        operations=_NO_REWRITE,
+        operations=_EVERYTHING,
         requires=("variantType",),
         aliases=("variantShredding-preview",),
-        note="shredded variants cannot be rewritten",
     ),
     TableFeature(
         name="icebergCompatV1",
         kind=_WRITER,
-        operations=_NO_REWRITE,
+        operations=_EVERYTHING,
         requires=("columnMapping",),
-        note="new data files must be readable by Iceberg",
     ),
     TableFeature(
         name="icebergCompatV2",
         kind=_WRITER,
-        operations=_NO_REWRITE,
+        operations=_EVERYTHING,
         requires=("columnMapping",),
-        note="new data files must be readable by Iceberg",
     ),
     TableFeature(
         name="catalogManaged",
@@ -305,8 +296,7 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
         name="materializePartitionColumns",
         kind=_WRITER,
-        operations=_NO_REWRITE,
-        note="new data files must contain the partition columns",
+        operations=_EVERYTHING,
     ),
     TableFeature(
         name="geospatial",

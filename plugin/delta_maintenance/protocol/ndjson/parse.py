@@ -280,7 +280,7 @@ def _read_together(
             raise _refusal(sources, keys, error) from None
 
 
-class _TooManyKeysError(pa.ArrowInvalid):  # type: ignore[misc]
+class _TooManyKeysError(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow is untyped
     """The maps of some lines have more keys between them than there can be columns."""
 
 

@@ -54,12 +54,16 @@ def _whole_lines(name: str, pieces: Iterable[bytes], longest: int) -> Iterator[b
     size = 0
     for piece in pieces:
         head, newline, tail = piece.rpartition(b"\n")
+        end = piece.find(b"\n") if newline else len(piece)
+        if max(size + end, len(tail)) > longest:
+            raise OversizedFileError(f"a line has more than {longest} bytes", file=name)
         if newline:
-            yield b"".join([*rest, head, newline])
+            lines = b"".join([*rest, head, newline])
+            # Released before the caller parses the lines, which may be one long line.
             rest, size = [], 0
+            yield lines
+            del lines
         rest.append(tail)
         size += len(tail)
-        if size > longest:
-            raise OversizedFileError(f"a line has more than {longest} bytes", file=name)
     if size:
         yield b"".join(rest)

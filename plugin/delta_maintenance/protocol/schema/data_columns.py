@@ -11,35 +11,49 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
+from delta_maintenance.protocol.columns.arrays import integers
 from delta_maintenance.protocol.schema.types import (
     ArrayType,
     ColumnMappingMode,
     DecimalType,
     DeltaType,
     MapType,
+    PrimitiveType,
     StructField,
     StructType,
     physical_name,
     to_arrow_type,
 )
 
+VARIANT = pa.struct(
+    [pa.field("metadata", pa.binary(), False), pa.field("value", pa.binary(), False)]
+)
+"""A variant that is not shredded, as Parquet holds it ("Variant Data Type")."""
 
-def arrow_type(delta_type: DeltaType) -> pa.DataType:
+
+def arrow_type(delta_type: DeltaType, *, variants: bool = False) -> pa.DataType:
     """The Arrow type of a column, nested ones included; every value may be null.
 
-    `UnsupportedFeatureError` for types without one: `variant`, `void` and unknown ones.
+    With `variants` a variant is the struct that Parquet has for it (`VARIANT`).
+    `UnsupportedFeatureError` for types without an Arrow type: `void`, unknown ones and, without
+    `variants`, `variant`.
     """
     match delta_type:
         case StructType(fields=fields):
-            return pa.struct([pa.field(item.name, arrow_type(item.type)) for item in fields])
+            return pa.struct(
+                [pa.field(item.name, arrow_type(item.type, variants=variants)) for item in fields]
+            )
         case ArrayType(element=element):
-            return pa.list_(arrow_type(element))
+            return pa.list_(arrow_type(element, variants=variants))
         case MapType(key=key, value=value):
-            return pa.map_(arrow_type(key), arrow_type(value))
+            return pa.map_(arrow_type(key, variants=variants), arrow_type(value, variants=variants))
+        case PrimitiveType(name="variant") if variants:
+            return VARIANT
     single = to_arrow_type(delta_type)
     if single is None:
         raise UnsupportedFeatureError(
@@ -57,6 +71,11 @@ class StoredColumns:
     hybrid_calendar: bool = False
     """Whether its writer counted early days by the Julian calendar, as Spark did before 3.0. Such
     days are not converted but refused."""
+    widens: bool = True
+    """Whether the file may hold a narrower type than the schema ("Type Widening")."""
+    verbatim: bool = False
+    """Whether the values are to be stored again: variants are the structs that they are in Parquet,
+    columns that Arrow read as dictionaries stay dictionaries, and text need not be UTF-8."""
 
     def find(self, column: StructField, stored: Sequence[pa.Field]) -> int | None:
         """Which of the fields of a file, or of a struct in it, holds the column; None for none.
@@ -87,13 +106,15 @@ class StoredColumns:
     def _converted(self, stored: pa.Array, field: pa.Field, wanted: DeltaType) -> pa.Array:
         kind = stored.type
         if pa.types.is_null(kind):
-            return pa.nulls(len(stored), arrow_type(wanted))
+            return pa.nulls(len(stored), self._type(wanted))
         match wanted:
+            case PrimitiveType(name="variant") if self.verbatim:
+                return self._variant(stored)
             case StructType() if pa.types.is_struct(kind):
                 return self._struct(stored, wanted)
             case ArrayType(element=element) if _is_list(kind):
-                # Spellings of one layout, of which only this one has these buffers.
-                stored = stored.cast(pa.list_(kind.value_field))
+                # Of all layouts of lists, only this one has the buffers that `_nested` takes.
+                stored = _as_list(stored)
                 values = self._converted(stored.values, kind.value_field, element)
                 return _nested(stored, pa.list_(values.type), values)
             case MapType(key=key, value=value) if pa.types.is_map(kind):
@@ -108,27 +129,57 @@ class StoredColumns:
                 raise CorruptTableError(f"the file holds {kind} where the schema has {wanted}")
         return self._single(stored, wanted)
 
+    def _type(self, wanted: DeltaType) -> pa.DataType:
+        return arrow_type(wanted, variants=self.verbatim)
+
     def _struct(self, stored: pa.StructArray, wanted: StructType) -> pa.Array:
         fields = list(stored.type)
         children = []
         for item in wanted.fields:
             at = self.find(item, fields)
             children.append(
-                pa.nulls(len(stored), arrow_type(item.type))
+                pa.nulls(len(stored), self._type(item.type))
                 if at is None
                 else self._converted(stored.field(at), fields[at], item.type)
             )
         return pa.StructArray.from_arrays(
-            children, fields=list(arrow_type(wanted)), mask=pc.is_null(stored)
+            children, fields=list(self._type(wanted)), mask=pc.is_null(stored)
         )
 
+    def _variant(self, stored: pa.Array) -> pa.Array:
+        if isinstance(stored, pa.ExtensionArray):
+            stored = stored.storage
+        kind = stored.type
+        names = {field.name for field in kind} if pa.types.is_struct(kind) else set()
+        if "typed_value" in names:
+            raise UnsupportedFeatureError(
+                "a variant is shredded",
+                remedy="rewrite the file with an engine that puts shredded variants together",
+            )
+        if names != {"metadata", "value"}:
+            raise CorruptTableError(f"the file holds {kind} where the schema has variant")
+        absent = pc.is_null(stored)
+        children = [pc.fill_null(stored.field(name).cast(pa.binary()), b"") for name in _VARIANT]
+        lost = pc.or_(*(pc.is_null(stored.field(name)) for name in _VARIANT))
+        if pc.any(pc.and_not(lost, absent)).as_py():
+            raise CorruptTableError("a variant lacks its metadata or its value")
+        return pa.StructArray.from_arrays(children, fields=list(VARIANT), mask=absent)
+
     def _single(self, stored: pa.Array, wanted: DeltaType) -> pa.Array:
-        target = arrow_type(wanted)
-        kind = stored.type.value_type if pa.types.is_dictionary(stored.type) else stored.type
+        target = self._type(wanted)
+        encoded = pa.types.is_dictionary(stored.type)
+        kind = stored.type.value_type if encoded else stored.type
         name = "decimal" if isinstance(wanted, DecimalType) else str(wanted)
         if not any(fits(kind) for fits in _SOURCES[name]):
             raise CorruptTableError(f"the file holds {kind} where the schema has {wanted}")
-        values = stored.cast(target)
+        if not self.widens and _is_narrower(kind, target):
+            raise CorruptTableError(
+                f"the file holds {kind} where the schema has {wanted}, and the table does not have "
+                "the feature typeWidening"
+            )
+        if encoded and kind == target and self.verbatim:
+            return stored
+        values = _as_text(stored) if name == "string" and self.verbatim else stored.cast(target)
         if self.hybrid_calendar and name in _GREGORIAN:
             earliest = pc.min(values)
             if earliest.is_valid and pc.less(earliest, pa.scalar(_GREGORIAN[name], target)).as_py():
@@ -161,7 +212,11 @@ _Test = Callable[[pa.DataType], bool]
 def _is_list(kind: pa.DataType) -> bool:
     return any(
         test(kind)
-        for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+        for test in (
+            *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
+            # Arrow returns the layouts that the writer had in memory.
+            *(pa.types.is_list_view, pa.types.is_large_list_view),
+        )
     )
 
 
@@ -172,10 +227,13 @@ def _is_text(kind: pa.DataType) -> bool:
         for test in (
             *(pa.types.is_string, pa.types.is_large_string, pa.types.is_binary),
             *(pa.types.is_large_binary, pa.types.is_fixed_size_binary),
+            # `deltalake` has such layouts in memory when it deletes rows.
+            *(pa.types.is_string_view, pa.types.is_binary_view),
         )
     )
 
 
+_VARIANT = ("metadata", "value")
 _INTEGER: tuple[_Test, ...] = (pa.types.is_integer,)
 _SOURCES: Mapping[str, tuple[_Test, ...]] = {
     "string": (_is_text,),
@@ -185,7 +243,7 @@ _SOURCES: Mapping[str, tuple[_Test, ...]] = {
     "short": _INTEGER,
     "integer": _INTEGER,
     "long": _INTEGER,
-    "float": (pa.types.is_floating,),
+    "float": (pa.types.is_float16, pa.types.is_float32),
     "double": (pa.types.is_floating, pa.types.is_integer),
     "decimal": (pa.types.is_decimal, pa.types.is_integer),
     "date": (pa.types.is_date,),
@@ -210,3 +268,43 @@ def _nested(stored: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(
         kind, len(stored), stored.buffers()[:2], stored.null_count, stored.offset, [child]
     )
+
+
+def _is_narrower(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether reading `wanted` from `stored` takes the feature `typeWidening`.
+
+    `byte`, `short` and `integer` are one type in Parquet.
+    """
+    if pa.types.is_decimal(wanted):
+        return not pa.types.is_decimal(stored) or (stored.precision, stored.scale) != (
+            wanted.precision,
+            wanted.scale,
+        )
+    if pa.types.is_integer(wanted):
+        return bool(stored.bit_width < wanted.bit_width == 64)
+    if pa.types.is_floating(wanted):
+        return bool(stored.bit_width < wanted.bit_width or pa.types.is_integer(stored))
+    return bool(pa.types.is_timestamp(wanted) and pa.types.is_date(stored))
+
+
+def _as_list(stored: pa.Array) -> pa.ListArray:
+    """Lists of any layout as `list`."""
+    kind = stored.type
+    if not (pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)):
+        return stored.cast(pa.list_(kind.value_field))
+    # pyarrow 26 casts views to lists without their last offset.
+    lengths = pc.fill_null(pc.list_value_length(stored), 0).to_numpy()
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    return pa.ListArray.from_arrays(
+        integers(ends).cast(pa.int32()), stored.flatten(), mask=stored.is_null()
+    )
+
+
+def _as_text(stored: pa.Array) -> pa.Array:
+    """Text of any layout as `string`, byte for byte: what is no UTF-8 stays what it is."""
+    kind = stored.type
+    if pa.types.is_dictionary(kind):
+        return _as_text(stored.dictionary).take(stored.indices)
+    if pa.types.is_string(kind):
+        return stored
+    return stored.cast(pa.binary()).view(pa.string())

@@ -15,11 +15,12 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from delta_maintenance import clock
-from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.azure.options import AzureOptions
-from delta_maintenance.storage.core.http_session import Answer, HttpSession, NoAnswer
+from delta_maintenance.storage.core.http_session import Answer, HttpSession
 from delta_maintenance.storage.core.option_values import redacted
+from delta_maintenance.storage.core.packages import require_package
 from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure, patiently
+from delta_maintenance.storage.core.rest_client import RestClient
 
 
 class AzureFailure(RequestFailure):
@@ -29,7 +30,7 @@ class AzureFailure(RequestFailure):
     access_codes = frozenset(("ContainerNotFound", "NoCredentials"))
 
     @property
-    def refuted(self) -> bool:
+    def precondition_failed(self) -> bool:
         # The last is for signatures that allow to create and not to overwrite.
         taken = ("BlobAlreadyExists", "UnauthorizedBlobOverwrite")
         return self.status == 412 or self.code in taken
@@ -46,14 +47,17 @@ class AzureFailure(RequestFailure):
 
     @property
     def access(self) -> bool:
-        return super().access and not self.refuted
+        return super().access and not self.precondition_failed
 
 
-class AzureClient:
+class AzureClient(RestClient):
     """Sends requests to one container. Thread-safe; `sleep` takes seconds.
 
-    `pauses` come before each further attempt of what may be repeated.
+    `pauses`, in seconds, come before each further attempt of a request that may be repeated.
     """
+
+    failure = AzureFailure
+    interface = "the Blob service"
 
     def __init__(
         self,
@@ -64,14 +68,7 @@ class AzureClient:
         sleep: Callable[[float], None] = time.sleep,
         pauses: Sequence[float] = PAUSES,
     ) -> None:
-        try:
-            # Here, since tables on other stores need not have it.
-            import azure.identity  # noqa: F401
-        except ImportError as error:
-            raise InvalidRequestError(
-                "addresses on Azure need the package azure-identity",
-                remedy="install delta-maintenance[azure]",
-            ) from error
+        require_package("azure.identity", addresses="addresses on Azure", extra="azure")
         self.sleep = sleep
         self.pauses = pauses
         self.endpoint = options.endpoint
@@ -94,7 +91,7 @@ class AzureClient:
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> Answer:
-        """Sends a request that may be repeated without harm. `AzureFailure` when patience ends."""
+        """Sends a request that may be repeated. `AzureFailure` after the last attempt."""
         once = partial(self.send, method, key, query=query, headers=headers, body=body)
         return patiently(once, self.sleep, self.pauses)
 
@@ -127,23 +124,15 @@ class AzureClient:
         parts += [options.sas_token] if options.sas_token is not None else []
         if parts:
             url += "?" + "&".join(parts)
-        try:
-            answer = self._session.send(method, url, given, body or None)
-        except NoAnswer as error:
-            failure = AzureFailure(status=None, code=error.code, said=error.said)
-        else:
-            if 200 <= answer.status < 300:
-                return answer
-            # A proxy may answer with what it was sent.
+
+        def refused(answer: Answer) -> AzureFailure:
+            # A proxy may repeat the request in its answer.
             token = given.get("Authorization", "").rpartition(" ")[2]
             signature = _SIGNATURE.search(options.sas_token or "")
             secrets = (token, options.sas_token, signature[2] if signature else None)
-            failure = _failure_of(answer, secrets)
-        raise failure
+            return _failure_of(answer, secrets)
 
-    def close(self) -> None:
-        """Closes the connections."""
-        self._session.close()
+        return self._exchange(method, url, given, body or None, refused=refused)
 
 
 class _Tokens:
@@ -155,7 +144,7 @@ class _Tokens:
         self._credential: Any = None
 
     def current(self) -> str:
-        """A token for a request that is sent now. `AzureFailure` where none can be had."""
+        """A token for a request that is sent now. `AzureFailure` if there is none."""
         options = self._options
         if options.bearer_token is not None:
             return options.bearer_token
@@ -215,9 +204,9 @@ def _signature(
 
 
 def _failure_of(answer: Answer, secrets: Iterable[str | None]) -> AzureFailure:
-    """What an answer without success says."""
+    """The failure that an answer without success describes."""
     text = redacted(answer.body.decode(errors="replace"), secrets)
-    # By name, as the rest of a refusal may repeat what was signed.
+    # Only these elements: the rest of a refusal may repeat the signed text.
     code = answer.headers.get("x-ms-error-code", "")
     named = re.search(r"<Code>([^<]*)</Code>", text)
     message = re.search(r"<Message>([^<\n]*)", text)

@@ -17,7 +17,7 @@ from delta_maintenance.storage.core.paths import check_directory
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureAddress:
     """Where a table is: `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH` or
-    `az://CONTAINER/PATH`, whose account the options name."""
+    `az://CONTAINER/PATH`, for which the options name the account."""
 
     container: str
     prefix: str
@@ -158,7 +158,7 @@ class AzureOptions:
 
 
 def _expanded(values: dict[str, str]) -> dict[str, str]:
-    """The values with those that a connection string holds; what is given by itself wins."""
+    """The values, completed from a connection string. A value that is given separately wins."""
     text = values.pop("connection_string", None)
     if text is None:
         return values
@@ -173,7 +173,7 @@ def _expanded(values: dict[str, str]) -> dict[str, str]:
 
 
 def _surroundings(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the environment says, of the credentials those of one kind."""
+    """The values of the environment, with credentials of one kind only."""
     values = _expanded(
         {
             meaning: environment[name]

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, BinaryIO
 
 from delta_maintenance.address import Address
-from delta_maintenance.errors import RefusedError, StorageError
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.limits import ReadLimits
 from delta_maintenance.storage.core.file_status import FileStatus
 from delta_maintenance.storage.core.paths import check_directory, check_path
@@ -29,16 +29,16 @@ class Put(Enum):
     DONE = "done"
     """These bytes are there now, written by this call."""
     EXISTS = "exists"
-    """Somebody else's file is there; it was not touched."""
+    """A file of another writer exists; it was not changed."""
 
 
 class Store(ABC):
     """The files below one table root. Safe to share between threads.
 
     Every path is relative to the root, `/`-separated and literal: no globs, no `..`, no empty
-    segment, no URI encoding. `InvalidRequestError` for any other. Answers are never cached, never
-    partial: what the backend cannot answer in full raises `StorageError`, or `StorageAccessError`
-    where only the caller's credentials, permissions or address can change the answer.
+    segment, no URI encoding. `InvalidRequestError` for any other. Answers are never cached and
+    never partial: if the backend cannot answer in full, `StorageError` is raised, or
+    `StorageAccessError` if only other credentials, permissions or another address can help.
     """
 
     root: str
@@ -47,9 +47,9 @@ class Store(ABC):
     parallel_reads: int = 16
     """How many whole files at once are worth reading: as many as hide the time of a request."""
     read_limits: ReadLimits | None = None
-    """What reading a file of a table's log may take; None for what the environment says."""
+    """Limits for reading a file of a table's log; None for those of the environment."""
     is_near: bool = False
-    """Whether it may answer sooner than another thread could take over the asking."""
+    """Whether a call may be faster than handing it to another thread."""
 
     @abstractmethod
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
@@ -62,32 +62,31 @@ class Store(ABC):
 
     @abstractmethod
     def stat(self, path: str) -> FileStatus | None:
-        """Size and time of one file, or None where there is none."""
+        """Size and time of one file, or None if there is none."""
 
     @abstractmethod
     def read(self, path: str) -> bytes:
-        """The whole file. `FileNotFoundError` where there is none."""
+        """The whole file. `FileNotFoundError` if there is none."""
 
     def read_head(self, path: str, size: int) -> bytes:
         """The first `size` bytes of a file, or all of a shorter one; one request at most.
 
-        `FileNotFoundError` where there is none.
+        `FileNotFoundError` if there is none.
         """
         with self.open(path) as file:
             return file.read(size)
 
     @abstractmethod
     def open(self, path: str) -> BinaryIO:
-        """The file for random access (Parquet). `FileNotFoundError` where there is none."""
+        """The file for random access (Parquet). `FileNotFoundError` if there is none."""
 
     @abstractmethod
     def put_if_absent(self, path: str, data: bytes) -> Put:
         """Creates the file in one atomic, durable step, or leaves the existing one alone.
 
-        `data` should hold something unique to this call (a transaction id): where a store keeps no
-        mark of who wrote a file, equality with what is found afterwards settles an ambiguous
-        answer. `CommitUnknownError` where even that fails; `RefusedError` where the store has no
-        atomic create.
+        `data` should contain something unique to this call, such as a transaction ID: if a store
+        does not record the writer of a file, comparing its bytes resolves an ambiguous answer.
+        `CommitUnknownError` if even that fails; `RefusedError` if the store has no atomic create.
         """
 
     @abstractmethod
@@ -99,8 +98,8 @@ class Store(ABC):
         """A new file to be written as a stream, and read back if need be; the block may close it.
 
         It becomes visible whole when the block ends well, and not at all when the block raises.
-        `FileExistsError` when the block ends and somebody else's file is there; otherwise the
-        errors of `put_if_absent`.
+        `FileExistsError` if another writer's file exists when the block ends; otherwise the errors
+        of `put_if_absent`.
         """
 
     @abstractmethod
@@ -108,9 +107,9 @@ class Store(ABC):
         """Deletes exactly this file; one that is already gone is no error."""
 
     def delete_many(self, paths: Iterable[str]) -> dict[str, StorageError]:
-        """Deletes exactly these files. Returns what keeps each file that may still be there.
+        """Deletes exactly these files. Returns the error for each file that may still exist.
 
-        An empty answer means that all of them are gone.
+        An empty result means that all of them are gone.
         """
         kept = {}
         for path in [check_path(path) for path in paths]:
@@ -131,7 +130,7 @@ class Store(ABC):
         return (self.root,)
 
     def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
-        """Everything below `directory` at any depth, in batches of `tree.TREE`, in no order.
+        """Everything below `directory` at any depth, in batches of `listing.TREE`, in no order.
 
         Nothing is filtered, but a store that has directories does not enter those that `skip`
         names; it lists them, and links, without following any. A directory that does not exist is
@@ -143,25 +142,25 @@ class Store(ABC):
         )
 
     def list_level(self, directory: str = "") -> pa.Table | None:
-        """What is directly in `directory` (`tree.TREE`): files, and the directories to go on with.
+        """The files and directories directly in `directory` (`listing.TREE`).
 
-        None where the store cannot tell them apart, so that only the tree as a whole can be listed.
+        None if the store cannot tell them apart, so that only the whole tree can be listed.
         """
         check_directory(directory)
         return None
 
     def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
-        """Size and time of those of the files that are there now (`tree.STATUSES`).
+        """Size and time of those of the files that exist now (`listing.STATUSES`).
 
-        By listing the directories that they are in, where the store has no quicker way.
+        Found by listing their directories, unless the store has a quicker way.
         """
-        # Columns are a matter of few calls: most of what uses a store needs no pyarrow.
+        # Here, because most callers of a store need no pyarrow.
         from delta_maintenance.storage.core.listing import statuses_by_listing
 
         return statuses_by_listing(self.list_from, paths)
 
     def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
-        """Like `delete_many`, for the rows of a listing (`tree.STATUSES`).
+        """Like `delete_many`, for the rows of a listing (`listing.STATUSES`).
 
         A file of another size or time than listed stays, as far as the store can tell without a
         further request.
@@ -169,16 +168,28 @@ class Store(ABC):
         return self.delete_many(files["path"].to_pylist())
 
     def remove_empty_directory(self, path: str) -> bool:
-        """Removes a directory if there is nothing in it, in one step. Whether it is gone.
+        """Removes a directory if it is empty, in one step. Returns whether it is gone.
 
-        False where something is in it, and on stores without directories.
+        False if it is not empty, and on stores without directories.
         """
         check_path(path)
         return False
 
+    def remove_empty_directories(self, paths: Iterable[str]) -> Iterator[bool]:
+        """`remove_empty_directory` for each path in turn; also False where that fails.
+
+        A store that reaches a directory from the root, step by step, has a quicker way for many.
+        """
+        for path in paths:
+            try:
+                gone = self.remove_empty_directory(path)
+            except DeltaMaintenanceError:
+                gone = False
+            yield gone
+
     def close(self) -> None:  # noqa: B027  most stores hold nothing open
-        """Lets go of connections. The store is not to be used afterwards."""
+        """Closes the connections. The store must not be used afterwards."""
 
     def __repr__(self) -> str:
-        # Never the default of a subclass: its fields may hold credentials.
+        # Never the default of a dataclass: fields of a store may contain credentials.
         return f"{type(self).__name__}({self.root!r})"

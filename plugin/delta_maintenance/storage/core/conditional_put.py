@@ -17,10 +17,10 @@ from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailur
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """What an object says about the call that made it."""
+    """The metadata of an object about the call that created it."""
 
     put_id: str | None
-    """The id that the call gave it; None for another writer's, or where none is kept."""
+    """The ID that the call gave it; None if another writer created it or the store keeps no ID."""
     size: int
     """Bytes."""
 
@@ -35,7 +35,7 @@ class ConditionalPut(ABC):
     """
 
     permission: str
-    """What the bucket has to grant for a put; for messages."""
+    """The permissions that a put needs, for messages."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class ConditionalPut(ABC):
     def put(self, key: str, source: BinaryIO, size: int) -> Put:
         """Creates one object of `size` bytes from the seekable `source`.
 
-        `RefusedError` where the server has no conditional put, `CommitUnknownError` where the
-        outcome cannot be found out, `StorageError` where certainly nothing was written.
+        `RefusedError` if the server has no conditional put, `CommitUnknownError` if the outcome
+        cannot be found out, `StorageError` if nothing was written.
         """
         self._require_conditions(key)
         put_id = self._new_id()
@@ -73,7 +73,7 @@ class ConditionalPut(ABC):
                 publish = self.stage(key, source, size, put_id)
             except RequestFailure as failure:
                 cause = failure
-                if not cause.refuted:
+                if not cause.precondition_failed:
                     break
             else:
                 try:
@@ -83,12 +83,12 @@ class ConditionalPut(ABC):
                     cause = failure
             # A refuted condition is a doubt like no answer at all: after a lost answer the HTTP
             # client may send the request again by itself, and then meets the object of the first.
-            if cause.refuted or cause.unanswered:
+            if cause.precondition_failed or cause.unanswered:
                 outcome = self._whose(key, source, size, put_id)
                 if outcome is not None:
                     return outcome
                 doubt = cause
-            if cause.refuted or not (cause.unanswered or cause.conflict):
+            if cause.precondition_failed or not (cause.unanswered or cause.conflict):
                 # An object that was there and cannot be seen now may be a version that others have
                 # read and cleaned up: sending it again could bring it back.
                 break
@@ -109,7 +109,7 @@ class ConditionalPut(ABC):
     def creation(self, key: str, put_id: str) -> Creation:
         """Who made the object there; `put_id` is that of the call that asks.
 
-        `RequestFailure` where there is none.
+        `RequestFailure` if there is none.
         """
 
     @abstractmethod
@@ -125,7 +125,7 @@ class ConditionalPut(ABC):
         """Deletes it again."""
 
     def discard(self, key: str, put_id: str) -> None:  # noqa: B027  most stage nothing that stays
-        """Removes what a call has staged and not published, as far as that is possible."""
+        """Removes files that a call has staged and not published, as far as that is possible."""
 
     @abstractmethod
     def is_trusted(self, key: str) -> bool:
@@ -133,11 +133,11 @@ class ConditionalPut(ABC):
 
         `key` is one that is to be put.
 
-        `RefusedError` where it is known not to.
+        `RefusedError` if it is known not to.
         """
 
     def _whose(self, key: str, source: BinaryIO, size: int, put_id: str) -> Put | None:
-        """Whether the object there is the one of this call; None where there is none to be seen."""
+        """Whether this call created the existing object; None if no object is visible."""
         try:
             found = self.creation(key, put_id)
             if found.put_id is not None:
@@ -173,12 +173,12 @@ class ConditionalPut(ABC):
             for _ in range(2):
                 self.put_probe(probe)
         except RequestFailure as failure:
-            if not failure.refuted:
+            if not failure.precondition_failed:
                 raise
         else:
             raise _no_conditions("it overwrites an object that must not be there")
         finally:
-            # Not every writer may delete; what stays is one small hidden object.
+            # Not every writer may delete. In that case one small hidden object remains.
             with suppress(RequestFailure):
                 self.delete_probe(probe)
 

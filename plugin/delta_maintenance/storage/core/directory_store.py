@@ -30,11 +30,11 @@ class Entry:
     kind: Literal["file", "directory", "other"]
     """`other` is a link, a pipe and the like."""
     size: int
-    """Bytes; 0 for what is no file."""
+    """Bytes; 0 unless it is a file."""
     modified_ms: int
     """Milliseconds since 1970-01-01 UTC."""
     tag: str = ""
-    """Names this very file, where the backend has such names: a file that replaces it has another
+    """Identifies the file, if the backend has such identifiers. A file that replaces it has another
     one."""
 
 
@@ -46,19 +46,19 @@ class FileTree(ABC):
     """
 
     permissions: ClassVar[dict[str, str]]
-    """What the backend calls the right to `read`, `list`, `write` and `delete`."""
+    """The names that the backend gives the permissions to `read`, `list`, `write` and `delete`."""
 
     @abstractmethod
     def entries(self, directory: str, start: str = "") -> Iterable[Entry]:
-        """What is in a directory, in any order.
+        """The content of a directory, in any order.
 
-        Names before `start` are left out where the backend can. A failure that is `missing` where
+        Names before `start` are left out if the backend can do that. A failure that is `missing` if
         there is no such directory.
         """
 
     @abstractmethod
     def entry(self, path: str) -> Entry:
-        """Describes a file or directory. A failure that is `missing` where there is none."""
+        """Describes a file or directory. A failure that is `missing` if there is none."""
 
     @abstractmethod
     def get(self, path: str, *, span: tuple[int, int] | None = None) -> bytes:
@@ -112,7 +112,7 @@ class DirectoryStore(Store):
         return open_ranges(fetch, found.size)
 
     def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
-        # Here as below: who lists no tree need not load pyarrow.
+        # Here and below, so that only listings of trees load pyarrow.
         from delta_maintenance.storage.core.walk import walk
 
         def scan(path: str) -> Listing:

@@ -12,7 +12,7 @@ from delta_maintenance.redaction import redact
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a server answered, whatever its status."""
+    """The answer of a server, whatever its status."""
 
     status: int
     headers: Mapping[str, str]
@@ -22,7 +22,10 @@ class Answer:
 
 
 class NoAnswer(Exception):
-    """No whole answer came: what the request did is unknown. Holds nothing of the request."""
+    """No complete answer came, so the effect of the request is unknown.
+
+    Contains nothing of the request.
+    """
 
     def __init__(self, *, code: str, said: str) -> None:
         self.code = code
@@ -33,7 +36,7 @@ class NoAnswer(Exception):
 class HttpSession:
     """Keeps connections open between requests. Thread-safe.
 
-    Proxies and certificates of the environment count, its stored passwords don't. `timeout` is in
+    Proxies and certificates of the environment are used, stored passwords are not. `timeout` is in
     seconds: for a connection to stand, and for the next bytes to come. `auth` is a way to log in
     that `requests` knows, for servers that ask for more than headers.
     """
@@ -47,7 +50,7 @@ class HttpSession:
         self._session = requests.Session()
         # Without an `auth` of its own, a session would replace our header by one from ~/.netrc.
         self._session.auth = auth or _as_it_is
-        # Every retry is the caller's: what is sent again, and after what, decides who won a commit.
+        # Only the caller retries: the order of repeated requests decides who won a commit.
         adapter = HTTPAdapter(pool_maxsize=_CONNECTIONS, max_retries=0, pool_block=True)
         self._session.mount("https://", adapter)
         self._session.mount("http://", adapter)
@@ -63,7 +66,7 @@ class HttpSession:
     ) -> Answer:
         """Sends one request; a `body` that is a file is sent from its position to its end.
 
-        `NoAnswer` where its answer does not come whole.
+        `NoAnswer` unless a complete answer comes.
         """
         import requests
         import urllib3
@@ -103,7 +106,7 @@ def _as_it_is(request: Any) -> Any:
 
 
 def _without_secrets(record: logging.LogRecord) -> bool:
-    """Removes signatures and tokens where the HTTP client logs addresses."""
+    """Removes signatures and tokens from the addresses that the HTTP client logs."""
     if isinstance(record.args, tuple):
         record.args = tuple(
             redact(value) if isinstance(value, str) else value for value in record.args
@@ -125,5 +128,5 @@ def _reason(error: BaseException) -> str:
     return ""
 
 
-# Under way at once; whoever comes then waits.
+# Requests at the same time. Others wait.
 _CONNECTIONS = 32

@@ -16,7 +16,7 @@ _UNCLEAN = r"[\x00-\x1f\x7f-\x{9f}\\]|(^|/)\.{0,2}(/|$)"
 
 
 class EntryKind(IntEnum):
-    """What stands under a name."""
+    """The kind of an entry."""
 
     FILE = 0
     DIRECTORY = 1

@@ -45,7 +45,7 @@ class Page:
     objects: Sequence[ObjectStatus]
     next: str
     prefixes: Sequence[str] = ()
-    """What keys that are left out begin with, up to the slash that leaves them out."""
+    """Prefixes of the keys that are left out, up to and including the slash."""
 
 
 class Bucket(ABC):
@@ -55,7 +55,7 @@ class Bucket(ABC):
     """
 
     permissions: ClassVar[dict[str, str]]
-    """What the backend calls the right to `read`, `list`, `write` and `delete`."""
+    """The names that the backend gives the permissions to `read`, `list`, `write` and `delete`."""
     lists_in_order: ClassVar[bool] = False
     """Whether the backend promises to list keys in their order."""
 
@@ -64,7 +64,7 @@ class Bucket(ABC):
         """Objects whose key begins with `prefix`.
 
         Unless `deep`, the rest of the key has no slash. Those before `prefix + start` are left out
-        where the backend can.
+        if the backend can do that.
         """
 
     @abstractmethod
@@ -75,7 +75,7 @@ class Bucket(ABC):
     def get(self, key: str, *, span: tuple[int, int] | None = None, tag: str = "") -> bytes:
         """An object, or the `span` of it from one byte to another, the last included.
 
-        A failure that is `changed` where a `tag` is given and is not that of the object.
+        A failure that is `changed` if a `tag` is given and is not that of the object.
         """
 
     @abstractmethod
@@ -86,7 +86,7 @@ class Bucket(ABC):
     def delete(
         self, keys: Sequence[str], *, times: Sequence[int] | None = None
     ) -> dict[str, RequestFailure]:
-        """Deletes exactly these objects. Returns what keeps each that may still be there.
+        """Deletes exactly these objects. Returns the failure for each that may still exist.
 
         `times` are those at which they were modified, in milliseconds since 1970-01-01 UTC: where
         the backend can tell, one modified later stays, and its failure is `changed`.
@@ -214,7 +214,7 @@ class ObjectStore(Store):
         return self._prefix + check_path(path)
 
     def _tree(self, page: Page) -> pa.Table:
-        # Here as above: who lists no tree need not load pyarrow.
+        # Here, so that only listings of trees load pyarrow.
         from delta_maintenance.storage.core.listing import EntryKind, tree_of
 
         return tree_of(

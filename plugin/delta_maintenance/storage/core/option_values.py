@@ -32,7 +32,7 @@ def named_values(
 
 
 def flag(value: str | None, name: str) -> bool | None:
-    """Reads true or false, None where nothing is given."""
+    """Reads true or false; None if nothing is given."""
     if value is None:
         return None
     if value.lower() in ("true", "1"):

@@ -11,9 +11,9 @@ from delta_maintenance.errors import CorruptTableError, InvalidRequestError
 def check_path(path: str) -> str:
     """Returns the path of a file relative to a store's root, unchanged.
 
-    `InvalidRequestError` for what a store or a reader could take for another file: an empty, `.`
-    or `..` segment, a leading or trailing slash, a backslash, a control character, text that has
-    no UTF-8 form.
+    `InvalidRequestError` for a path that a store or a reader could take for another file: with an
+    empty, `.` or `..` segment, a leading or trailing slash, a backslash, a control character, or
+    text without a UTF-8 form.
     """
     if not path:
         raise InvalidRequestError("a file path is empty", remedy="name a file below the root")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeVar
 
@@ -11,6 +12,9 @@ T = TypeVar("T")
 
 PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Seconds to wait before each further attempt."""
+PATIENCE = 45.0
+"""Seconds after which no further attempt begins. A client waits up to 60 s for an answer, so that a
+server that accepts connections and never answers ends a request after one attempt."""
 
 
 class RequestFailure(Exception):
@@ -36,7 +40,7 @@ class RequestFailure(Exception):
         return self.status == 404 and self.code not in self.access_codes
 
     @property
-    def refuted(self) -> bool:
+    def precondition_failed(self) -> bool:
         """The condition of the request does not hold."""
         return self.status == 412
 
@@ -74,14 +78,22 @@ class RequestFailure(Exception):
 
 
 def patiently(
-    attempt: Callable[[], T], sleep: Callable[[float], None], pauses: Sequence[float] = PAUSES
+    attempt: Callable[[], T],
+    sleep: Callable[[float], None],
+    pauses: Sequence[float] = PAUSES,
+    *,
+    elapsed: Callable[[], float] = time.monotonic,
 ) -> T:
-    """Repeats what may be repeated without harm. The last failure when patience ends."""
+    """Repeats a request that may be repeated without harm.
+
+    Raises the last failure if no attempt succeeds. `elapsed` is a clock in seconds.
+    """
+    begun = elapsed()
     for pause in pauses:
         try:
             return attempt()
         except RequestFailure as failure:
-            if not (failure.unanswered or failure.conflict):
+            if not (failure.unanswered or failure.conflict) or elapsed() - begun > PATIENCE:
                 raise
         sleep(pause)
     return attempt()

@@ -9,19 +9,25 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from delta_maintenance.errors import RefusedError
 from delta_maintenance.storage.core.listing import EntryKind, tree_of
 from delta_maintenance.storage.core.streaming_pool import StreamingPool
 
+MOST_PATH_LENGTH = 8_000
+"""Characters of the path of a directory below the root; HDFS has the same limit.
+
+The paths of a chain of directories grow with the square of its length.
+"""
 _FILES_PER_BATCH = 1 << 15
 
 
 @dataclass(slots=True)
 class Listing:
-    """What some directories hold, by paths relative to the store's root."""
+    """The content of some directories, by paths relative to the store's root."""
 
     files: list[str] = field(default_factory=list)
     sizes: list[int | None] = field(default_factory=list)
-    """Of the files, in bytes; empty where the store would have to ask file by file."""
+    """Of the files, in bytes; empty if the store would have to ask for each file."""
     modified: list[int | None] = field(default_factory=list)
     """Of the files, in milliseconds since 1970-01-01 UTC; empty like the sizes."""
     entered: list[str] = field(default_factory=list)
@@ -36,7 +42,7 @@ class Listing:
     """Directories that are still to be entered."""
 
     def take(self, other: Listing) -> None:
-        """Adds another listing, except for what is still to be entered there."""
+        """Adds another listing, without the directories that are still to be entered there."""
         self.files += other.files
         self.sizes += other.sizes
         self.modified += other.modified
@@ -65,18 +71,32 @@ class Listing:
 def walk(scan: Callable[[str], Listing], directory: str, *, parallel: int) -> Iterator[pa.Table]:
     """Lists a directory and all that it leads to, in batches, some directories at a time.
 
-    `scan` lists one directory. What it raises ends the walk.
+    `scan` lists one directory. An error that it raises ends the walk. The newest directory is
+    listed next, so that directories follow soon after those above them. `RefusedError` for a
+    directory whose path is longer than `MOST_PATH_LENGTH`.
     """
-    pending, running = deque([directory]), deque[Future[Listing]]()
+    pending, running = [directory], deque[Future[Listing]]()
     found = Listing()
     with StreamingPool(parallel) as pool:
         while pending or running:
             while pending and len(running) < parallel:
-                running.append(pool.submit(scan, pending.popleft()))
+                running.append(pool.submit(scan, pending.pop()))
             listing = running.popleft().result()
+            for path in listing.below:
+                if len(path) > MOST_PATH_LENGTH:
+                    raise _too_deep(path)
             pending.extend(listing.below)
             found.take(listing)
             if len(found.files) >= _FILES_PER_BATCH:
                 yield found.table()
                 found = Listing()
         yield found.table()
+
+
+def _too_deep(path: str) -> RefusedError:
+    return RefusedError(
+        f"folders are nested until their path has {len(path)} characters, more than "
+        f"{MOST_PATH_LENGTH}",
+        file=f"{path[:80]}…",
+        remedy="move or remove the innermost folders, and run again",
+    )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def open_sink(descriptor: int) -> BinaryIO:
-    """To write through an open descriptor, and to read back what was written.
+    """A stream that writes through an open descriptor and can read the written bytes.
 
     Closing it leaves the descriptor open.
     """

@@ -13,11 +13,11 @@ from delta_maintenance.redaction import LINK
 
 
 def as_arguments(address: Address, given: Mapping[str, str]) -> dict[str, Any]:
-    """What fsspec is called with.
+    """The arguments for fsspec.
 
     An option is an argument of the first file system of the address; `SCHEME.NAME` is one of the
     file system SCHEME in a chain. `true`, `false`, lists and objects of JSON mean themselves, and
-    digits are a number except in what identifies the user, such as a password.
+    digits are a number, except in options that identify the user, such as a password.
     """
     schemes = [scheme_of(link) for link in re.split(LINK, _text(address))]
     # A shared instance would keep the credentials in a process-wide cache.

@@ -11,7 +11,7 @@ from delta_maintenance import clock
 
 
 def modified_ms(info: Mapping[str, Any]) -> int | None:
-    """Milliseconds since 1970-01-01 UTC; None where it is not told.
+    """Milliseconds since 1970-01-01 UTC; None if the file system does not tell.
 
     The time of creation does not count: a file that was replaced may keep it.
     """

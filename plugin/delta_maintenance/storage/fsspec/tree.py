@@ -58,7 +58,7 @@ class FsspecTree(FileTree):
         self._pauses = pauses
         # Addresses on the Web are encoded; everything else is literal.
         self._is_web = "http" in _protocols(system)
-        # What waits on an event loop may be called from any thread. Of the others some keep a
+        # File systems with an event loop may be called from any thread. Some of the others keep a
         # single connection, which two threads must not use at the same time.
         self._turn: AbstractContextManager[Any] = (
             nullcontext() if getattr(system, "async_impl", False) else threading.Lock()
@@ -70,9 +70,9 @@ class FsspecTree(FileTree):
         """The file system at an address.
 
         `InvalidRequestError` for a scheme, an option or a package that is not there,
-        `StorageAccessError` where the file system turns the caller away.
+        `StorageAccessError` if the file system refuses the caller.
         """
-        # Here, since tables on other stores need not pay for it.
+        # Here, because only tables on other file systems need it.
         from fsspec.core import url_to_fs
 
         secrets = secrets_of(storage_options)
@@ -156,7 +156,7 @@ class FsspecTree(FileTree):
         return data[first : first + count] if len(data) > count else data
 
     def close(self) -> None:
-        # fsspec has no call for it; what holds a connection closes it when it is collected.
+        # fsspec has no call for it. File systems close their connections when they are collected.
         self._system = None
 
     @property
@@ -168,13 +168,13 @@ class FsspecTree(FileTree):
         try:
             return self._call(attempt)
         except FsspecFailure as failure:
-            if failure.code == "KeyError":
-                # This is how an archive says that it has no such file.
-                self.entry(path)
+            # An archive has no such file, or an SFTP server does not read directories.
+            if failure.code in ("KeyError", "OSError") and self.entry(path).kind != "file":
+                raise FsspecFailure(status=404, code="IsADirectoryError", said="") from None
             raise
 
     def _info(self, name: str, known: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """What the file system tells about one file, its time included."""
+        """The description of one file by the file system, with its time."""
         info = {**(known or {}), **self._call(lambda: self._system.info(name))}
         if self._is_web and str(info.get("url", "")).endswith("/"):
             # The server sent on to the index of a directory.
@@ -197,13 +197,13 @@ class FsspecTree(FileTree):
         return literal
 
     def _name(self, info: Mapping[str, Any], folder: str) -> str | None:
-        """The bare name of what a listing of a folder tells; None for the folder itself."""
+        """The bare name of an entry in the listing of a folder; None for the folder itself."""
         name, within = str(info["name"]).rstrip("/"), folder.rstrip("/")
         if name == within:
             return None
         head, slash, bare = name.rpartition("/")
         if self._is_web:
-            # An index also links to other orders of itself, and to anywhere.
+            # An index page also links to sorted versions of itself, and to other places.
             clean = head == within and not set("?#") & set(bare)
             return unquote(bare, errors="strict") if clean else None
         if head.strip("/") != within.strip("/"):
@@ -214,7 +214,7 @@ class FsspecTree(FileTree):
         return any(_kind(info) == "file" for info in listed)
 
     def _call(self, attempt: Callable[[], T]) -> T:
-        """The answer of a call, which is repeated where that can help."""
+        """The answer of a call, which is repeated if that can help."""
 
         def once() -> T:
             try:
@@ -289,7 +289,8 @@ def _failure_of(error: Exception, secrets: Sequence[str]) -> FsspecFailure:
         return FsspecFailure(status=404, code="FileNotFoundError", said="")
     if not isinstance(status, int):
         status = None
-    if isinstance(error, NotImplementedError | TypeError | ValueError | LookupError):
+    # An archive looks a name up in its table of contents: repeating that changes nothing.
+    if isinstance(cause or error, NotImplementedError | TypeError | ValueError | LookupError):
         status = 501
     if isinstance(error, PermissionError):
         status = 403

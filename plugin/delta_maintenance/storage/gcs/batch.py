@@ -13,7 +13,7 @@ from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure, failure_
 
 
 def delete_objects(client: GCSClient, keys: Sequence[str]) -> dict[str, RequestFailure]:
-    """Deletes exactly these objects. Returns what keeps each that may still be there.
+    """Deletes exactly these objects. Returns the failure for each that may still exist.
 
     A key is gone only if the answer says so of that key.
     """

@@ -11,9 +11,10 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.storage.core.http_session import Answer, HttpSession, NoAnswer
+from delta_maintenance.storage.core.http_session import Answer, HttpSession
+from delta_maintenance.storage.core.packages import require_package
 from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure, patiently
+from delta_maintenance.storage.core.rest_client import RestClient
 from delta_maintenance.storage.gcs.options import GCSOptions
 
 
@@ -24,11 +25,16 @@ class GCSFailure(RequestFailure):
     access_codes = frozenset(("NoCredentials", "NoSuchBucket", "RefreshError"))
 
 
-class GCSClient:
+class GCSClient(RestClient):
     """Sends requests to one bucket. Thread-safe; `sleep` takes seconds.
 
-    `pauses` come before each further attempt of what may be repeated.
+    `pauses`, in seconds, come before each further attempt of a request that may be repeated.
     """
+
+    failure = GCSFailure
+    interface = "the JSON API"
+    # 308 acknowledges a part of an upload.
+    success = frozenset((200, 201, 204, 206, 308))
 
     def __init__(
         self,
@@ -39,14 +45,7 @@ class GCSClient:
         sleep: Callable[[float], None] = time.sleep,
         pauses: Sequence[float] = PAUSES,
     ) -> None:
-        try:
-            # Here, since tables on other stores need not have it.
-            import google.auth  # noqa: F401
-        except ImportError as error:
-            raise InvalidRequestError(
-                "addresses on Google Cloud Storage need the package google-auth",
-                remedy="install delta-maintenance[gcs]",
-            ) from error
+        require_package("google.auth", addresses="addresses on Google Cloud Storage", extra="gcs")
         self.sleep = sleep
         self._pauses = pauses
         self.endpoint = options.endpoint_url or "https://storage.googleapis.com"
@@ -72,7 +71,7 @@ class GCSClient:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> Answer:
-        """Sends a request that may be repeated without harm. `GCSFailure` when patience ends."""
+        """Sends a request that may be repeated. `GCSFailure` after the last attempt."""
         once = partial(self.send, method, path, query=query, headers=headers, body=body)
         return patiently(once, self.sleep, self._pauses)
 
@@ -80,15 +79,7 @@ class GCSClient:
         """Sends a GET request. Returns the fields of its answer, named as the API names them."""
 
         def once() -> dict[str, Any]:
-            body = self.send("GET", path, query=query).body
-            try:
-                found = json.loads(body)
-            except ValueError:
-                found = None
-            if not isinstance(found, dict):
-                # Something between here and Google answered in its place.
-                raise GCSFailure(status=None, code="NotJSON", said="no answer of the JSON API")
-            return found
+            return self._fields(self.send("GET", path, query=query))
 
         return patiently(once, self.sleep, self._pauses)
 
@@ -111,22 +102,14 @@ class GCSClient:
             url = path
         if query:
             url += "?" + urlencode(query, quote_via=quote)
-        try:
-            answer = self._session.send(method, url, given, body)
-        except NoAnswer as error:
-            failure = GCSFailure(status=None, code=error.code, said=error.said)
-        else:
-            if answer.status in _SUCCESS:
-                return answer
-            # A proxy may answer with what it was sent.
+
+        def refused(answer: Answer) -> GCSFailure:
+            # A proxy may repeat the request in its answer.
             token = given.get("authorization", "").rpartition(" ")[2]
             body = answer.body.replace(token.encode(), b"***") if token else answer.body
-            failure = failure_of(answer.status, body)
-        raise failure
+            return failure_of(answer.status, body)
 
-    def close(self) -> None:
-        """Closes the connections."""
-        self._session.close()
+        return self._exchange(method, url, given, body, refused=refused)
 
     def _is_emulator(self, options: GCSOptions) -> bool:
         return not (options.key_file or options.key) and self.endpoint.startswith("http:")
@@ -143,7 +126,7 @@ class _Authorization:
         self._request: Any = None
 
     def add(self, method: str, url: str, headers: dict[str, str]) -> None:
-        """Adds to a request what shows who is asking. `GCSFailure` where nobody can be shown."""
+        """Adds the credentials to a request. `GCSFailure` if there are none."""
         if self._anonymous:
             return
         import google.auth.exceptions
@@ -163,7 +146,7 @@ class _Authorization:
             said = next(known, "").splitlines()
             failure = GCSFailure(status=None, code="RefreshError", said=said[0] if said else "")
         except (google.auth.exceptions.GoogleAuthError, ValueError, OSError) as error:
-            # What is wrong with a key may be told by repeating it.
+            # The message of the error may repeat the key.
             failure = GCSFailure(
                 status=None, code="NoCredentials", said=f"none usable, {type(error).__name__}"
             )
@@ -177,7 +160,7 @@ class _Authorization:
         # Only in parts of them are these typed.
         load: Any = google.auth
         with warnings.catch_warnings():
-            # They warn of files from strangers; these come from whoever runs this.
+            # They warn of files from untrusted sources. These come from the user of this process.
             warnings.simplefilter("ignore", DeprecationWarning)
             if options.key is not None:
                 return load.load_credentials_from_dict(json.loads(options.key), scopes=_SCOPES)[0]
@@ -187,7 +170,7 @@ class _Authorization:
 
 
 def failure_of(status: int, body: bytes) -> GCSFailure:
-    """What an answer without success says."""
+    """The failure that an answer without success describes."""
     text = body.decode(errors="replace")
     code, said = f"HTTP {status}", text
     try:
@@ -203,5 +186,3 @@ def failure_of(status: int, body: bytes) -> GCSFailure:
 
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
-# 308 acknowledges a part of an upload.
-_SUCCESS = frozenset((200, 201, 204, 206, 308))

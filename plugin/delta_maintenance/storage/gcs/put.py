@@ -20,7 +20,7 @@ OBJECT = "application/octet-stream"
 class GCSPut(ConditionalPut):
     """Puts objects into one bucket on the condition that their generation is 0: there is none.
 
-    Google's own servers need no probe, except for buckets whose kind they don't tell.
+    Google's own servers need no probe, except for buckets whose location type they do not tell.
     """
 
     permission = "storage.objects.create and storage.objects.get"
@@ -98,7 +98,7 @@ class GCSPut(ConditionalPut):
     def _stage_parts(
         self, description: dict[str, object], source: BinaryIO, size: int
     ) -> Callable[[], object]:
-        """Sends everything but the last part, which is what makes the object."""
+        """Sends all parts except the last one, which creates the object."""
         begun = self._client.call(
             "POST",
             self._upload_path,
@@ -131,7 +131,7 @@ class GCSPut(ConditionalPut):
 
     @contextmanager
     def _aborting(self, upload: str) -> Iterator[None]:
-        """Gives up an upload that fails; what even that leaves, Google removes after a week."""
+        """Cancels an upload that fails. If that fails, too, Google removes it after a week."""
         try:
             yield
         except BaseException:

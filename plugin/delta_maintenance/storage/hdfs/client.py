@@ -12,9 +12,11 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.redaction import redact
-from delta_maintenance.storage.core.http_session import Answer, HttpSession, NoAnswer
+from delta_maintenance.storage.core.http_session import Answer, HttpSession
 from delta_maintenance.storage.core.option_values import redacted
+from delta_maintenance.storage.core.packages import require_package
 from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure, patiently
+from delta_maintenance.storage.core.rest_client import RestClient
 from delta_maintenance.storage.hdfs.options import HdfsOptions
 
 
@@ -30,7 +32,7 @@ class HdfsFailure(RequestFailure):
             "ExpiredToken",
             "InvalidToken",
             "SecurityException",
-            # Not what a name node answers.
+            # A name node never answers this; a proxy does.
             "HTTP 404",
         )
     )
@@ -40,7 +42,7 @@ class HdfsFailure(RequestFailure):
         return self.code == "FileNotFoundException"
 
     @property
-    def refuted(self) -> bool:
+    def precondition_failed(self) -> bool:
         return self.code == "FileAlreadyExistsException"
 
     @property
@@ -69,11 +71,17 @@ class HdfsFailure(RequestFailure):
         return self.code == "PathIsNotEmptyDirectoryException"
 
 
-class HdfsClient:
+class HdfsClient(RestClient):
     """Sends requests to the name nodes of one file system, and to its data nodes. Thread-safe.
 
-    `sleep` takes seconds; `pauses` come before each further attempt of what may be repeated.
+    `sleep` takes seconds; `pauses`, in seconds, come before each further attempt of a request that
+    may be repeated.
     """
+
+    failure = HdfsFailure
+    interface = "WebHDFS"
+    # 307 redirects to a data node.
+    success = frozenset((200, 201, 307))
 
     def __init__(
         self,
@@ -83,14 +91,7 @@ class HdfsClient:
         sleep: Callable[[float], None] = time.sleep,
         pauses: Sequence[float] = PAUSES,
     ) -> None:
-        try:
-            # Here, since tables on other stores need not have it.
-            import requests  # noqa: F401
-        except ImportError as error:
-            raise InvalidRequestError(
-                "addresses on HDFS need the package requests",
-                remedy="install delta-maintenance[hdfs]",
-            ) from error
+        require_package("requests", addresses="addresses on HDFS", extra="hdfs")
         self.sleep = sleep
         self.pauses = pauses
         self._options = options
@@ -99,7 +100,7 @@ class HdfsClient:
         self._switching = threading.Lock()
 
     def call(self, method: str, operation: str, path: str, **query: object) -> Answer:
-        """Sends a request that may be repeated without harm. `HdfsFailure` when patience ends."""
+        """Sends a request that may be repeated. `HdfsFailure` after the last attempt."""
         return patiently(
             partial(self.send, method, operation, path, **query), self.sleep, self.pauses
         )
@@ -108,15 +109,7 @@ class HdfsClient:
         """Sends a GET request. Returns the fields of its answer, named as WebHDFS names them."""
 
         def once() -> dict[str, Any]:
-            body = self.send("GET", operation, path, **query).body
-            try:
-                found = json.loads(body)
-            except ValueError:
-                found = None
-            if not isinstance(found, dict):
-                # Something between here and the name node answered in its place.
-                raise HdfsFailure(status=None, code="NotJSON", said="no answer of WebHDFS")
-            return found
+            return self._fields(self.send("GET", operation, path, **query))
 
         return patiently(once, self.sleep, self.pauses)
 
@@ -136,7 +129,7 @@ class HdfsClient:
     def send(self, method: str, operation: str, path: str, **query: object) -> Answer:
         """Sends a request to the name node once; `path` is absolute and literal.
 
-        The answer may send on to a data node.
+        The answer may redirect to a data node.
         """
         options = self._options
         asked = {"op": operation, **{name: str(value) for name, value in query.items()}}
@@ -158,14 +151,10 @@ class HdfsClient:
                         self._active = (active + 1) % len(options.endpoints)
             raise
 
-    def close(self) -> None:
-        """Closes the connections."""
-        self._session.close()
-
     def _follow(
         self, method: str, path: str, answer: Answer, body: bytes | BinaryIO | None = None
     ) -> Answer:
-        """The answer of the data node that the name node sends on to."""
+        """The answer of the data node to which the name node redirects."""
         place = answer.headers.get("Location")
         if answer.status != 307 or place is None:
             raise HdfsFailure(
@@ -175,21 +164,16 @@ class HdfsClient:
             raise HdfsFailure(
                 status=403, code="SecurityException", said="the data node does not use TLS"
             )
-        # With our own path: Java composes accents in the address that it sends on to.
+        # With our own path, because Java composes accents in the address of the redirect.
         here = urlsplit(place)._replace(path=f"{_PREFIX}{quote(path)}")
         return self._sent(method, here.geturl(), body)
 
     def _sent(self, method: str, url: str, body: bytes | BinaryIO | None = None) -> Answer:
         headers = {} if body is None else {"Content-Type": "application/octet-stream"}
-        try:
-            answer = self._session.send(method, url, headers, body)
-        except NoAnswer as error:
-            failure = HdfsFailure(status=None, code=error.code, said=error.said)
-        else:
-            if answer.status in _SUCCESS:
-                return answer
-            failure = _failure_of(answer, self._options.token)
-        raise failure
+        token = self._options.token
+        return self._exchange(
+            method, url, headers, body, refused=lambda answer: _failure_of(answer, token)
+        )
 
 
 def _negotiation() -> Any:
@@ -201,12 +185,12 @@ def _negotiation() -> Any:
             "Kerberos needs the package requests-gssapi",
             remedy="install delta-maintenance[kerberos], or give a delegation token",
         ) from error
-    # TLS, where there is any, vouches for the server.
+    # TLS authenticates the server, if it is used.
     return HTTPSPNEGOAuth(mutual_authentication=DISABLED)
 
 
 def _failure_of(answer: Answer, token: str | None) -> HdfsFailure:
-    """What an answer without success says."""
+    """The failure that an answer without success describes."""
     code, said = f"HTTP {answer.status}", ""
     try:
         told = json.loads(answer.body)["RemoteException"]
@@ -220,5 +204,3 @@ def _failure_of(answer: Answer, token: str | None) -> HdfsFailure:
 
 
 _PREFIX = "/webhdfs/v1"
-# 307 sends on to a data node.
-_SUCCESS = frozenset((200, 201, 307))

@@ -15,17 +15,17 @@ from delta_maintenance.storage.core.paths import check_directory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HdfsOptions:
-    """How to reach the name node, and as whom.
+    """How to reach the name node, and as which user.
 
-    A delegation token goes before Kerberos, and Kerberos before a plain user name. Without any of
-    them the user of this process is named, as Hadoop's own clients do.
+    A delegation token takes precedence over Kerberos, and Kerberos over a user name. Without any of
+    them, requests name the user of this process, as those of Hadoop's own clients do.
     """
 
     endpoints: tuple[str, ...]
     """The HTTP servers of all name nodes of one file system, such as `https://HOST:PORT`."""
     user: str | None = None
     proxy_user: str | None = None
-    """Whom the user acts for."""
+    """The user on whose behalf requests are made."""
     kerberos: bool = False
     token: str | None = field(default=None, repr=False)
     """A delegation token, as `hdfs fetchdt --print` or the name node gives it."""

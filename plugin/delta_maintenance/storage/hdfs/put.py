@@ -18,10 +18,10 @@ from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
 class HdfsPut(ConditionalPut):
     """Puts files into one file system if their names are free.
 
-    A file that is created under its own name is there before its first byte, and stays, empty or in
-    part, when its writer or a data node ends. So the bytes go to `.NAME.ID.tmp` beside it. Once
+    A file that is created under its own name exists before its first byte, and remains, empty or
+    partial, if its writer or a data node dies. So the bytes go to `.NAME.ID.tmp` beside it. Once
     they are complete and synced, the name node decides by a rename without `OVERWRITE`, which it
-    makes and logs in one step. The file keeps its inode, by which its writer knows it again.
+    makes and logs in one step. The file keeps its inode, by which its writer recognises it.
     """
 
     permission = "w and x on the directory"
@@ -35,8 +35,8 @@ class HdfsPut(ConditionalPut):
         self._staged: dict[str, _Staged] = {}
 
     def is_trusted(self, key: str) -> bool:
-        # A gateway (HttpFS) leaves out the options of a rename. Its answer to the rename of a file
-        # that is not there tells: without options that is no error. Neither does anything.
+        # A gateway (HttpFS) ignores the options of a rename. The rename of a file that does not
+        # exist tells them apart: without options it is no error. It changes nothing.
         probe = self._temporary(key)
         try:
             self._rename(probe, f"{probe}.2", "NONE")
@@ -49,7 +49,7 @@ class HdfsPut(ConditionalPut):
         )
 
     def stage(self, key: str, source: BinaryIO, size: int, put_id: str) -> Callable[[], object]:
-        # Only once: a rename that is still on its way must find the file that it is meant for.
+        # Only once, so that a delayed rename finds the file that it is meant for.
         staged = self._staged.setdefault(put_id, _Staged())
         if not staged.inode:
             self._upload(key, source, size, staged)
@@ -76,7 +76,7 @@ class HdfsPut(ConditionalPut):
             self._discard(staged)
 
     def replace(self, key: str, data: bytes) -> None:
-        """Writes a file whole, in place of an existing one. `HdfsFailure` where that fails."""
+        """Writes a complete file, replacing an existing one. `HdfsFailure` if that fails."""
         staged = _Staged()
         try:
             self._upload(key, io.BytesIO(data), len(data), staged)
@@ -95,7 +95,7 @@ class HdfsPut(ConditionalPut):
         """Writes a temporary file. It is complete and closed when this returns."""
 
         def once() -> str:
-            # A new name each time: what is left of a lost request must not touch another file.
+            # A new name each time, so that a delayed request cannot change another file.
             temporary = self._temporary(key)
             staged.names.append(temporary)
             source.seek(0)
@@ -103,7 +103,7 @@ class HdfsPut(ConditionalPut):
                 self._client.upload(temporary, source if size else b"", **_CREATION)
             except HdfsFailure as failure:
                 if failure.code == "IOException":
-                    # No data node takes the bytes for the moment.
+                    # No data node accepts the bytes at the moment.
                     raise HdfsFailure(
                         status=503, code="IOException", said=str(failure)
                     ) from failure
@@ -143,7 +143,7 @@ class HdfsPut(ConditionalPut):
 
 @dataclass(slots=True)
 class _Staged:
-    """What one call has written so far."""
+    """The files that one call has written so far."""
 
     names: list[str] = field(default_factory=list)
     """Of its temporary files, the complete one last."""

@@ -1,12 +1,13 @@
-"""A store on a POSIX file system, durable and atomic where the file system has hard links."""
+"""A store on a POSIX file system, durable and atomic if the file system has hard links."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from delta_maintenance import clock
@@ -20,11 +21,13 @@ from delta_maintenance.errors import (
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
 from delta_maintenance.storage.core.write_streams import open_sink
+from delta_maintenance.storage.local.open_directories import OpenDirectories, remove_if_empty
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from delta_maintenance.storage.core.listing import Skip
+    from delta_maintenance.storage.local.walk import Enter
 
 
 class LocalStore(Store):
@@ -68,7 +71,7 @@ class LocalStore(Store):
         with self._translated(path, missing=True):
             descriptor, size = self._opened(path)
             try:
-                # One more than there should be: the end is where nothing comes any more.
+                # One byte more than expected: only an empty read proves the end of the file.
                 data = os.read(descriptor, size + 1)
                 if len(data) != size:
                     data += _rest(descriptor)
@@ -139,51 +142,57 @@ class LocalStore(Store):
         return tuple(dict.fromkeys((self.root, os.path.abspath(self.root), self._base)))
 
     def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
-        # Here as below: who lists no tree need not load pyarrow.
+        # Here and below, so that only listings of trees load pyarrow.
         from delta_maintenance.storage.local import walk as local_tree
 
-        return local_tree.list_tree(self._entered, check_directory(directory), skip)
+        return local_tree.list_tree(self._entering, check_directory(directory), skip)
 
     def list_level(self, directory: str = "") -> pa.Table:
         from delta_maintenance.storage.local import walk as local_tree
 
-        return local_tree.list_level(self._entered, check_directory(directory))
+        return local_tree.list_level(self._entering, check_directory(directory))
 
     def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
         from delta_maintenance.storage.core import listing as tree
         from delta_maintenance.storage.local import walk as local_tree
 
         tree.check_paths(paths)
-        return local_tree.statuses(self._entered, paths.to_pylist())
+        return local_tree.statuses(self._entering, paths.to_pylist())
 
     def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
         from delta_maintenance.storage.core import listing as tree
         from delta_maintenance.storage.local import walk as local_tree
 
         tree.check_paths(files["path"])
-        return local_tree.delete_unchanged(self._entered, files)
+        return local_tree.delete_unchanged(self._entering, files)
 
     def remove_empty_directory(self, path: str) -> bool:
         segments = check_path(path).split("/")
         try:
             with self._translated(path, missing=True), self._directory(segments[:-1]) as parent:
-                try:
-                    os.rmdir(segments[-1], dir_fd=parent)
-                except OSError as error:
-                    if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                        return False
-                    raise
+                return remove_if_empty(segments[-1], parent)
         except FileNotFoundError:
-            pass
-        return True
+            return True
+
+    def remove_empty_directories(self, paths: Iterable[str]) -> Iterator[bool]:
+        from delta_maintenance.storage.local import walk as local_tree
+
+        return local_tree.remove_empty_directories(self._entering, map(check_path, paths))
 
     @contextmanager
-    def _entered(self, directory: str) -> Iterator[int]:
-        with (
-            self._translated(directory or self.root, missing=True),
-            self._directory(directory.split("/") if directory else []) as here,
-        ):
-            yield here
+    def _entering(self) -> Iterator[Enter]:
+        opened = OpenDirectories(self._base, partial(self._enter, create=False))
+
+        @contextmanager
+        def enter(directory: str) -> Iterator[int]:
+            with (
+                self._translated(directory or self.root, missing=True),
+                opened.entered(directory) as here,
+            ):
+                yield here
+
+        with closing(opened):
+            yield enter
 
     def _list(self, directory: str, start: str) -> Iterator[FileStatus]:
         within = f"{directory}/" if directory else ""
@@ -268,7 +277,7 @@ class LocalStore(Store):
                 parent = cleanup.enter_context(self._directory(segments, create=True))
                 temporary = _Temporary(parent, name, f".{name}.{self._new_id()}.tmp")
                 cleanup.callback(temporary.discard)
-            # What the block raises is its own: a missing input of its is no failure of the store.
+            # Errors of the block are passed on: its missing input is no failure of the store.
             yield temporary
 
     def _link(self, temporary: _Temporary) -> Put:
@@ -349,7 +358,7 @@ class _Temporary:
             return None
 
     def discard(self) -> None:
-        # Neither can undo what was already achieved, and a left-over is only clutter.
+        # A failure here does not undo the commit. A temporary file that remains is harmless.
         with suppress(OSError):
             os.close(self.descriptor)
         with suppress(OSError):

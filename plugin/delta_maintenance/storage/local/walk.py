@@ -1,7 +1,7 @@
 """Bulk work on files of a local directory: listing, status and deletion.
 
-Every directory is reached from the root step by step without following a link, once for all of its
-files, and several are worked on at a time: on a network file system each answer takes its while.
+Every directory is reached step by step without following a link, once for all of its files, and
+several are worked on at a time: on a network file system each answer takes its while.
 """
 
 from __future__ import annotations
@@ -18,30 +18,36 @@ from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance.storage.core.listing import STATUSES, Skip
 from delta_maintenance.storage.core.streaming_pool import StreamingPool
 from delta_maintenance.storage.core.walk import Listing, walk
+from delta_maintenance.storage.local.open_directories import remove_if_empty
 
 Answer = TypeVar("Answer")
 Enter = Callable[[str], AbstractContextManager[int]]
 """Gives the descriptor of a directory, by its path below the root, for the length of a block.
 
-The block's errors come out as errors of this library. `FileNotFoundError` where it is gone.
+The block's errors come out as errors of this library. `FileNotFoundError` if it is gone.
 """
+
+Entering = Callable[[], AbstractContextManager[Enter]]
+"""Begins bulk work, and ends it with the block."""
 
 _PARALLEL = 4
 _FILES_PER_TASK = 512
 
 
-def list_tree(enter: Enter, directory: str, skip: Skip | None) -> Iterator[pa.Table]:
+def list_tree(entering: Entering, directory: str, skip: Skip | None) -> Iterator[pa.Table]:
     """See `Store.list_tree`. A directory that is gone when its turn comes has nothing in it."""
-    return walk(lambda path: _scan(enter, path, skip), directory, parallel=_PARALLEL)
+    with entering() as enter:
+        yield from walk(lambda path: _scan(enter, path, skip), directory, parallel=_PARALLEL)
 
 
-def list_level(enter: Enter, directory: str) -> pa.Table:
+def list_level(entering: Entering, directory: str) -> pa.Table:
     """See `Store.list_level`."""
-    return _scan(enter, directory, lambda _: True).table()
+    with entering() as enter:
+        return _scan(enter, directory, lambda _: True).table()
 
 
-def statuses(enter: Enter, paths: Iterable[str]) -> pa.Table:
-    """See `Store.statuses`. What is no plain file is not there."""
+def statuses(entering: Entering, paths: Iterable[str]) -> pa.Table:
+    """See `Store.statuses`. Only plain files count."""
 
     def look(here: int, names: list[str], within: str) -> pa.Table:
         there, sizes, times = [], [], []
@@ -59,10 +65,11 @@ def statuses(enter: Enter, paths: Iterable[str]) -> pa.Table:
         ]
         return pa.Table.from_arrays(columns, schema=STATUSES)
 
-    return pa.concat_tables([STATUSES.empty_table(), *_by_directory(enter, paths, look)])
+    with entering() as enter:
+        return pa.concat_tables([STATUSES.empty_table(), *_by_directory(enter, paths, look)])
 
 
-def delete_unchanged(enter: Enter, files: pa.Table) -> dict[str, StorageError]:
+def delete_unchanged(entering: Entering, files: pa.Table) -> dict[str, StorageError]:
     """See `Store.delete_unchanged`."""
     wanted = {
         path: (size, modified)
@@ -91,9 +98,25 @@ def delete_unchanged(enter: Enter, files: pa.Table) -> dict[str, StorageError]:
         return kept
 
     kept: dict[str, StorageError] = {}
-    for answer in _by_directory(enter, wanted, unlink, failed=_all_kept):
-        kept |= answer
+    with entering() as enter:
+        for answer in _by_directory(enter, wanted, unlink, failed=_all_kept):
+            kept |= answer
     return kept
+
+
+def remove_empty_directories(entering: Entering, paths: Iterable[str]) -> Iterator[bool]:
+    """See `Store.remove_empty_directories`."""
+    with entering() as enter:
+        for path in paths:
+            parent, _, name = path.rpartition("/")
+            try:
+                with enter(parent) as here:
+                    gone = remove_if_empty(name, here)
+            except FileNotFoundError:
+                gone = True
+            except DeltaMaintenanceError:
+                gone = False
+            yield gone
 
 
 def _all_kept(

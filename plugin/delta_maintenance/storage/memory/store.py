@@ -96,7 +96,7 @@ class MemoryStore(Store):
             self._files.entries.pop(key, None)
 
     def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
-        # Here: who lists no tree need not load pyarrow.
+        # Here, so that only listings of trees load pyarrow.
         from delta_maintenance.storage.core.listing import EntryKind, tree_of
 
         within = check_directory(directory)
@@ -137,7 +137,7 @@ class _Entry:
 
 
 class _Files:
-    """What the stores of one name share."""
+    """The files that all stores of one name share."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -145,7 +145,7 @@ class _Files:
 
 
 class _Sink(io.BytesIO):
-    """Keeps what was written when the block that writes it closes it."""
+    """Keeps the written bytes when the block closes the stream."""
 
     written = b""
 

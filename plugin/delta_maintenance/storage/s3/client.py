@@ -13,6 +13,13 @@ from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailur
 from delta_maintenance.storage.s3.options import S3Options
 
 Reply = dict[str, Any]
+_ALWAYS = {
+    "list_objects_v2": ("IsTruncated",),
+    "head_object": ("ContentLength", "LastModified", "ETag"),
+    "create_multipart_upload": ("UploadId",),
+    "upload_part": ("ETag",),
+}
+"""What a whole answer contains, by method."""
 """The fields of one answer, named as the S3 API names them."""
 
 
@@ -61,7 +68,7 @@ class S3Failure(RequestFailure):
 class S3Client:
     """Sends S3 requests. Thread-safe; `sleep` takes seconds, `read_timeout` is in seconds.
 
-    `pauses` come before each further attempt of what may be repeated.
+    `pauses`, in seconds, come before each further attempt of a request that may be repeated.
     """
 
     def __init__(
@@ -73,7 +80,7 @@ class S3Client:
         pauses: Sequence[float] = PAUSES,
     ) -> None:
         try:
-            # Here, since it costs half a second that tables on other stores need not pay.
+            # Here, because loading it takes half a second and only tables on S3 need it.
             import s3fs
             from fsspec.asyn import sync
         except ImportError as error:
@@ -95,7 +102,7 @@ class S3Client:
             config_kwargs={
                 "connect_timeout": 5,
                 "read_timeout": read_timeout,
-                # Every retry is ours: what is sent again, and after what, decides who won a commit.
+                # Only this client retries: the order of repeated requests decides who won a commit.
                 "retries": {"mode": "standard", "total_max_attempts": 1},
             },
             use_listings_cache=False,
@@ -112,13 +119,13 @@ class S3Client:
         return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
     def call(self, method: str, **parameters: Any) -> Reply:
-        """Sends a request that may be repeated without harm. `S3Failure` when patience ends."""
+        """Sends a request that may be repeated. `S3Failure` after the last attempt."""
         return patiently(partial(self.send, method, **parameters), self.sleep, self._pauses)
 
     def send(self, method: str, **parameters: Any) -> Reply:
         """Sends a request once, as far as the layers below let it be known.
 
-        `Body` of the answer, where there is one, holds the bytes.
+        `Body` of the answer, if there is one, contains the bytes.
         """
         reply: Reply = self._run(self._send, method, parameters)
         return reply
@@ -145,6 +152,10 @@ class S3Client:
                 reply["Body"] = await body.read()
             if len(reply["Body"]) != reply.get("ContentLength", len(reply["Body"])):
                 raise EOFError("the answer ended early")
+        missing = [name for name in _ALWAYS.get(method, ()) if name not in reply]
+        if missing:
+            # Of an answer of 200 without a body, the client makes one without values.
+            raise EOFError(f"the answer has no {missing[0]}")
         return reply
 
     def _failure(self, error: Exception) -> S3Failure:

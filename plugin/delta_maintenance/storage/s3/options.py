@@ -16,7 +16,7 @@ from delta_maintenance.storage.core.option_values import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
-    """How to reach S3. What is left out, botocore finds in its environment as usual."""
+    """How to reach S3. Missing values are looked up by botocore as usual."""
 
     access_key_id: str | None = field(default=None, repr=False)
     secret_access_key: str | None = field(default=None, repr=False)

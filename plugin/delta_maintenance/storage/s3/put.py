@@ -86,7 +86,7 @@ class S3Put(ConditionalPut):
 
     @contextmanager
     def _aborting(self, target: dict[str, str]) -> Iterator[None]:
-        """Gives up an upload that fails; what even that leaves, the bucket's lifecycle removes."""
+        """Aborts an upload that fails. If that fails, too, the bucket's lifecycle removes it."""
         try:
             yield
         except BaseException:

@@ -45,7 +45,7 @@ class S3Store(ObjectStore):
 
 class _S3Bucket(Bucket):
     permissions = {
-        # Without the right to list, S3 says "forbidden" where there is nothing.
+        # Without the permission to list, S3 answers "forbidden" for objects that do not exist.
         "read": "s3:GetObject and s3:ListBucket",
         "list": "s3:ListBucket",
         "write": "s3:PutObject",

@@ -1,7 +1,7 @@
 """Submissions as request documents: one module per platform. Nothing is sent.
 
-Each class holds what only its platform asks for, and its `document` is pure: the same submission
-gives the same document. So users of a platform keep the client or the operator that they have.
+Each class has the settings that only its platform has, and its `document` is pure: the same
+submission results in the same document. Users of a platform can keep their client or operator.
 """
 
 from __future__ import annotations
@@ -33,10 +33,14 @@ class Exporter(Protocol):
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """What only the platform asks for. `InvalidRequestError` names the field that is wrong."""
+        """The settings that only the platform has. Raises `InvalidRequestError`, which names the
+        invalid field.
+        """
 
     def document(self, submission: Submission) -> dict[str, Any]:
-        """The request. `InvalidRequestError` for what the platform has no place for."""
+        """The request. Raises `InvalidRequestError` for settings that the platform does not
+        support.
+        """
 
 
 EXPORTERS: Mapping[str, type[Exporter]] = {

@@ -12,19 +12,19 @@ from delta_maintenance.submission.specification import Count, Resources, Submiss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabricksRun(Record):
-    """A one-time run of a `spark_python_task`, on a cluster that is there or on one of its own.
+    """A one-time run of a `spark_python_task`, on an existing cluster or on a new one.
 
-    Databricks installs the wheels among `py_files`, with what they depend on.
+    Databricks installs the wheels among `py_files`, including their dependencies.
     """
 
     existing_cluster_id: str | None = None
     spark_version: str | None = None
-    """Of a cluster of its own: a runtime such as `17.3.x-scala2.13`."""
+    """The runtime of a new cluster, such as `17.3.x-scala2.13`."""
     node_type_id: str | None = None
     instance_profile_arn: str | None = None
-    """The identity of a cluster of its own on AWS."""
+    """The identity of a new cluster on AWS."""
     idempotency_token: str | None = None
-    """The same for each try of one request: a second one with it starts nothing."""
+    """The same for each try of a request: a second request with the same token starts nothing."""
     timeout_seconds: Count | None = None
 
     def document(self, submission: Submission) -> dict[str, Any]:
@@ -32,7 +32,7 @@ class DatabricksRun(Record):
         code = submission.code
         if code.archives or code.python is not None or code.image is not None:
             raise InvalidRequestError(
-                "a run on Databricks brings no environment of its own",
+                "a run on Databricks cannot have an environment of its own",
                 remedy="give a wheel as py_files, which the cluster installs",
             )
         other = next((address for address in code.py_files if not address.endswith(".whl")), None)
@@ -64,7 +64,7 @@ class DatabricksRun(Record):
         if self.existing_cluster_id is not None:
             if any(own) or properties:
                 raise InvalidRequestError(
-                    "a cluster that is there has its version, nodes, properties and environment",
+                    "an existing cluster has its own version, nodes, properties and environment",
                     remedy="leave them out, or leave existing_cluster_id out",
                 )
             return {"existing_cluster_id": self.existing_cluster_id}
@@ -76,7 +76,7 @@ class DatabricksRun(Record):
         workers = submission.resources.executors or 1
         if replace(submission.resources, executors=None) != Resources():
             raise InvalidRequestError(
-                "on Databricks the nodes decide on cores and memory, each being an executor",
+                "on Databricks the node type determines the cores and memory of an executor",
                 remedy="choose node_type_id, and the number of executors",
             )
         cluster: dict[str, Any] = {

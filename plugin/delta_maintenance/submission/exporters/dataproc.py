@@ -19,7 +19,7 @@ class DataprocBatch(Record):
     """A serverless batch."""
 
     runtime_version: str | None = None
-    """Such as `2.3`."""
+    """The version of the runtime, such as `2.3`."""
     service_account: str | None = None
     """The identity with which the job reaches the table."""
     subnetwork_uri: str | None = None
@@ -45,7 +45,7 @@ class DataprocBatch(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataprocJob(Record):
-    """A job on a cluster that is there, with its driver on the cluster too."""
+    """A job on an existing cluster, which also runs the driver."""
 
     project_id: str
     cluster_name: str
@@ -54,8 +54,8 @@ class DataprocJob(Record):
         """The `Job`."""
         if submission.code.image is not None:
             raise InvalidRequestError(
-                "a job on a cluster of Dataproc brings no image",
-                remedy="leave the image out, or ask for a serverless batch",
+                "a job on a cluster of Dataproc cannot have an image",
+                remedy="omit the image, or request a serverless batch",
             )
         properties = {
             # In client mode the driver has the environment of Dataproc's agent.

@@ -19,7 +19,7 @@ class EmrServerlessJobRun(Record):
     execution_role_arn: str
     """The role with which the job reaches the table."""
     client_token: str
-    """The same for each try of one request: a second one with it starts nothing."""
+    """The same for each try of a request: a second request with the same token starts nothing."""
     execution_timeout_minutes: Count | None = None
     log_uri: str | None = None
     """An address on S3 for the logs of driver and executors."""
@@ -29,12 +29,12 @@ class EmrServerlessJobRun(Record):
         code = submission.code
         if code.image is not None:
             raise InvalidRequestError(
-                "a job run of EMR Serverless is not asked for an image",
+                "a job run of EMR Serverless does not accept an image",
                 remedy="set the image of the application",
             )
         properties = submission.properties(driver_environment="spark.emr-serverless.driverEnv.")
         if properties.pop("spark.pyspark.python", None):
-            # This platform reads the interpreter from the environment alone.
+            # This platform reads the interpreter only from the environment.
             for where in ("spark.emr-serverless.driverEnv.", "spark.executorEnv."):
                 properties[f"{where}PYSPARK_PYTHON"] = str(code.python)
             properties["spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON"] = str(code.python)
@@ -65,5 +65,5 @@ class EmrServerlessJobRun(Record):
 
 
 def _word(text: str) -> str:
-    # Quoted only where it must be: `#`, of the folder of an archive, stands as it is.
+    # Quoted only where necessary: the `#` before the folder of an archive is not quoted.
     return shlex.quote(text) if set(text) & set(" \t\n'\"\\") else text

@@ -13,22 +13,22 @@ from delta_maintenance.operations.core.record import Record
 from delta_maintenance.submission.specification import Count, Submission
 
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
-"""A DNS label, as Kubernetes names things."""
+"""A DNS label, the form of names in Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkApplication(Record):
-    """A custom resource, to be created with `kubectl create -f` or by an operator of Airflow's."""
+    """A custom resource for `kubectl create -f` or for an operator of Airflow."""
 
     namespace: _Name
     spark_version: str
-    """Of the image."""
+    """The version of Spark in the image."""
     service_account: _Name
-    """Under which the driver starts its executors."""
+    """The service account with which the driver starts its executors."""
     name: _Name | None = None
-    """None lets Kubernetes make one up."""
+    """If None, Kubernetes generates a name."""
     time_to_live_seconds: Count | None = None
-    """How long the resource stays after the end."""
+    """The seconds for which the resource is kept after the end."""
 
     def document(self, submission: Submission) -> dict[str, Any]:
         """The resource."""
@@ -46,7 +46,7 @@ class SparkApplication(Record):
             "arguments": list(submission.arguments),
             "deps": _given({"pyFiles": list(code.py_files), "archives": list(code.archives)}),
             "sparkConf": submission.conf | code.conf(),
-            # Whoever asked for the job decides whether to ask again.
+            # The submitter of the job decides about retries.
             "restartPolicy": {"type": "Never"},
             "timeToLiveSeconds": self.time_to_live_seconds,
         }
@@ -70,7 +70,7 @@ class SparkApplication(Record):
                 "namespace": self.namespace,
                 **({"name": self.name} if self.name else {"generateName": f"{prefix}-"}),
             },
-            # Without executors of a given size Kubernetes still wants to be told of both.
+            # The operator requires both sizes even if none is given for executors.
             "spec": {**_given(spec), "driver": _given(driver), "executor": _given(executor)},
         }
 

@@ -15,7 +15,7 @@ class LivyBatch(Record):
     """A batch on a Livy server, which submits to YARN in cluster mode or to Kubernetes."""
 
     name: str | None = None
-    """Of the batch. A server takes each name once at a time."""
+    """The name of the batch. A server accepts each name once at a time."""
     proxy_user: str | None = None
     queue: str | None = None
 
@@ -24,7 +24,7 @@ class LivyBatch(Record):
         code = submission.code
         if code.image is not None:
             raise InvalidRequestError(
-                "Livy is not asked for images", remedy="set the image where the server runs"
+                "Livy does not accept images", remedy="set the image where the server runs"
             )
         body = {
             "file": submission.code.application,

@@ -61,4 +61,4 @@ class Conflicted:
         )
 
 
-Outcome = Landed | AlreadyDone | Superseded | Conflicted
+CommitOutcome = Landed | AlreadyDone | Superseded | Conflicted

@@ -2,8 +2,8 @@
 
 A commit is first tried at the version after the snapshot. If another writer created that version,
 `protocol.commit.conflicts` compares both commits, and the commit is built again for the next
-version. The result is an `Outcome`, or `CommitUnknownError` if the store gives no certain answer.
-After a put with an unknown outcome no other version is tried.
+version. The result is a `CommitOutcome`, or `CommitUnknownError` if the store gives no certain
+answer. After a put with an unknown outcome no other version is tried.
 
 Implements "Creation of New Log Entries". A commit without concurrent commits takes one put and one
 listing; each lost race takes one more listing and one read per concurrent commit. The optional
@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from zlib import crc32
@@ -67,9 +67,9 @@ from delta_maintenance.table.commit.idempotency import commit_after
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import (
     AlreadyDone,
+    CommitOutcome,
     Conflicted,
     Landed,
-    Outcome,
     Superseded,
 )
 from delta_maintenance.table.commit.preconditions import (
@@ -89,6 +89,31 @@ _STALE_MS = 300_000
 differences come from clocks, and from writers that rename a temporary file late."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """The process that commits: its settings, which are the same for each of its commits."""
+
+    other_writers: OtherWriters | None = None
+    """Required for tables on S3."""
+    checksum: bool = True
+    """Whether to write a version checksum if all of its numbers are certain."""
+    engine_info: str = f"delta-maintenance/{__version__}"
+    """Recorded in `commitInfo`."""
+    # Looked up late: tests replace the clock.
+    now: Callable[[], datetime] = field(default_factory=lambda: clock.now)
+    new_id: clock.NewId = field(default_factory=lambda: clock.new_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowIds:
+    """The row IDs of the files that a commit adds."""
+
+    preserved: bool = True
+    """False if rows are moved without their row IDs."""
+    highest: int = row_tracking.NO_ROW_ID
+    """The highest row ID found in the files, for tables whose high-water mark may be too low."""
+
+
 class Transaction:
     """One commit on top of a snapshot: stage actions, declare what was read, then commit once.
 
@@ -102,51 +127,39 @@ class Transaction:
         operation: str,
         *,
         parameters: Mapping[str, Any] | None = None,
-        tags: Mapping[str, str] | None = None,
         operation_id: str | None = None,
         planned_version: int | None = None,
-        other_writers: OtherWriters | None = None,
         isolation: IsolationLevel | None = None,
-        preserves_row_ids: bool = True,
-        highest_row_id: int = row_tracking.NO_ROW_ID,
-        checksum: bool = True,
-        engine_info: str = f"delta-maintenance/{__version__}",
-        now: Callable[[], datetime] = clock.now,
-        new_id: clock.NewId = clock.new_id,
+        row_ids: RowIds | None = None,
+        writer: Writer | None = None,
     ) -> None:
         """Begins a transaction.
 
         Args:
             snapshot: The version that the commit is based on.
-            operation: Recorded in `commitInfo`, like `parameters` and `tags`.
+            operation: Recorded in `commitInfo`, like `parameters`.
             operation_id: Identifies the task; a second run of the task returns `AlreadyDone`.
             planned_version: The version after which commits with `operation_id` are searched, by
                 default the version of the snapshot. `idempotency.commit_since` searches further
                 back for callers that plan again.
-            other_writers: Required for tables on S3.
             isolation: By default the weakest level that is correct for the staged actions.
-            preserves_row_ids: False if rows are moved without their row IDs.
-            highest_row_id: The highest row ID found in the files, for tables whose high-water mark
-                may be too low.
-            checksum: Whether to write a version checksum if all of its numbers are certain.
+            row_ids: Required if rows are moved without their row IDs, or if the high-water mark of
+                the table may be too low.
+            writer: By default a `Writer` without settings.
         """
         self._snapshot = snapshot
         self._operation = operation
         self._operation_id = operation_id
         self._planned_version = snapshot.version if planned_version is None else planned_version
-        self._other_writers = other_writers
         self._isolation = isolation
-        self._preserves_row_ids = preserves_row_ids
-        self._highest_row_id = highest_row_id
-        self._checksum = checksum
-        self._now = now
+        self._row_ids = row_ids or RowIds()
+        self._writer = writer or Writer()
         self._provenance = Provenance(
             read_version=snapshot.version,
-            engine_info=engine_info,
-            txn_id=new_id(),
+            engine_info=self._writer.engine_info,
+            txn_id=self._writer.new_id(),
             operation_id=operation_id,
             parameters=parameters or {},
-            tags=tags or {},
         )
         self._actions = StagedActions()
         self._reads = ReadSet()
@@ -219,10 +232,13 @@ class Transaction:
         self,
         *,
         metrics: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
         max_attempts: int = _MAX_ATTEMPTS,
         sleep: Callable[[float], None] = time.sleep,
-    ) -> Outcome:
+    ) -> CommitOutcome:
         """Commits the staged actions, trying at most `max_attempts` versions.
+
+        `metrics` and `tags` are recorded in `commitInfo`.
 
         Raises `RefusedError` or `UnsupportedFeatureError` if the commit is not allowed, on its own
         or because of a concurrent commit; `CorruptTableError` if a concurrent commit cannot be
@@ -232,7 +248,7 @@ class Transaction:
         if self._used:
             raise InvalidRequestError("the transaction was already used", remedy="begin a new one")
         self._used = True
-        self._provenance = replace(self._provenance, metrics=metrics or {})
+        self._provenance = replace(self._provenance, metrics=metrics or {}, tags=tags or {})
         done = self._done_before()
         if done is not None:
             return done
@@ -273,7 +289,7 @@ class Transaction:
         """The attempt on top of the snapshot, after its preconditions were checked."""
         snapshot, state = self._snapshot, self._snapshot.state
         require_committable(
-            snapshot, self._actions, drops=self._drops, other_writers=self._other_writers
+            snapshot, self._actions, drops=self._drops, other_writers=self._writer.other_writers
         )
         domain = state.domains.get(row_tracking.DOMAIN)
         mark = row_tracking.high_water_mark(domain.configuration if domain is not None else None)
@@ -284,12 +300,12 @@ class Transaction:
             base_version=snapshot.version,
             protocol=state.protocol,
             metadata=state.metadata,
-            high_water_mark=max(mark, self._highest_row_id),
+            high_water_mark=max(mark, self._row_ids.highest),
             previous_ms=snapshot.timestamp_ms,
             actions=self._actions,
             reads=self._reads,
             isolation=self._isolation or needed,
-            preserves_row_ids=self._preserves_row_ids,
+            preserves_row_ids=self._row_ids.preserved,
         )
 
     def _done_before(self) -> AlreadyDone | None:
@@ -309,7 +325,7 @@ class Transaction:
 
     def _build(self, attempt: Attempt) -> BuiltCommit:
         try:
-            built = build(attempt, self._provenance, now_ms=clock.epoch_millis(self._now()))
+            built = build(attempt, self._provenance, now_ms=clock.epoch_millis(self._writer.now()))
             check_commit(
                 built.actions,
                 protocol=attempt.protocol_after,
@@ -344,7 +360,7 @@ class Transaction:
         mine = info is not None and info.values.get("txnId") == self._provenance.txn_id
         return Put.DONE if mine else Put.EXISTS
 
-    def _rebase(self, attempt: Attempt, number: int) -> Attempt | Outcome:
+    def _rebase(self, attempt: Attempt, number: int) -> Attempt | CommitOutcome:
         """The attempt on top of all concurrent commits, or the outcome if that is not possible."""
         listing = list_log(self._store, first_version=attempt.version)
         newest = max(listing.commits, default=-1)
@@ -418,7 +434,7 @@ class Transaction:
 
     def _write_checksum(self, built: BuiltCommit) -> None:
         try:
-            if self._checksum:
+            if self._writer.checksum:
                 write_checksum(self._snapshot, built, reads=self._reads)
         except DeltaMaintenanceError as error:
             # The commit has landed, and readers do not need the checksum.

@@ -9,25 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from delta_maintenance.errors import CorruptTableError, InvalidRequestError, RefusedError
-from delta_maintenance.protocol.actions.deletion_vectors import (
-    STORED_ABSOLUTE,
-    DeletionVectorDescriptor,
-    load,
-)
+from delta_maintenance.errors import CorruptTableError, RefusedError
+from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.actions.file_columns import DELETION_VECTOR, STRING_MAP
-from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, locations
-from delta_maintenance.protocol.columns.arrays import booleans
 from delta_maintenance.protocol.features.registry import supports
-from delta_maintenance.protocol.schema.data_columns import StoredColumns, arrow_type, is_hybrid
+from delta_maintenance.protocol.schema.data_columns import StoredColumns, arrow_type
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
 from delta_maintenance.protocol.schema.type_widening import require_known_changes
 from delta_maintenance.protocol.schema.types import (
@@ -39,7 +29,9 @@ from delta_maintenance.protocol.schema.types import (
     physical_name,
 )
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.paths import check_path
+from delta_maintenance.table.data.deleted_rows import DeletedRows, kept_rows
+from delta_maintenance.table.data.parquet_input import ParquetInput
+from delta_maintenance.table.data.places import place_of
 from delta_maintenance.table.read.snapshot import Snapshot
 
 FILES = pa.schema(
@@ -51,8 +43,6 @@ FILES = pa.schema(
     ]
 )
 """What has to be known of the files to be read, as in their adds."""
-
-_ROWS_PER_BATCH = 32_768
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +98,7 @@ class RowReader:
     def __init__(self, store: Store, layout: RowLayout) -> None:
         self._store = store
         self._layout = layout
-        self._last_vectors: tuple[str, bytes] | None = None
+        self._deleted = DeletedRows(store)
 
     def read(self, files: pa.Table, number: int) -> Iterator[Rows]:
         """The rows of one of the files (`FILES`) that are not deleted.
@@ -131,18 +121,15 @@ class RowReader:
 
     def _rows(self, path: str, file: pa.Table, number: int) -> Iterator[Rows]:
         constants = self._partition_values(file)
-        vector = file["deletionVector"][0].as_py()
-        with (
-            self._store.open(self._place(path)) as source,
-            pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as parquet,
-        ):
-            total = parquet.metadata.num_rows
-            deleted = self._deleted(vector, total)
+        stated = file["deletionVector"][0].as_py()
+        vector = None if stated is None else DeletionVectorDescriptor.from_json(stated)
+        with ParquetInput(self._store.open(place_of(self._store, path))) as parquet:
+            deleted = self._deleted.of(vector, parquet.rows)
             stored, fields = self._stored(parquet)
             names = sorted({field.name for field in fields.values()})
             first = 0
-            for batch in parquet.iter_batches(_ROWS_PER_BATCH, columns=names):
-                kept = _kept(deleted, first, batch.num_rows)
+            for batch in parquet.batches(names):
+                kept = kept_rows(deleted, first, batch.num_rows)
                 first += batch.num_rows
                 rows = batch if kept is None else batch.filter(kept)
                 count = batch.num_rows if kept is None else kept.true_count
@@ -152,8 +139,6 @@ class RowReader:
                         for item in self._layout.columns.fields
                     ]
                     yield Rows(number, count, columns)
-            if first != total:
-                raise CorruptTableError(f"the data file has {first} rows, its footer says {total}")
 
     def _column(
         self,
@@ -171,21 +156,10 @@ class RowReader:
             return pa.nulls(count, arrow_type(column.type))
         return stored.convert(column, rows.column(field.name), field)
 
-    def _stored(self, parquet: pq.ParquetFile) -> tuple[StoredColumns, dict[str, pa.Field]]:
+    def _stored(self, parquet: ParquetInput) -> tuple[StoredColumns, dict[str, pa.Field]]:
         """How to take the columns of a file, and the field of each wanted one that it has."""
-        key_values = parquet.metadata.metadata
-        leaves = [parquet.schema.column(at) for at in range(len(parquet.schema))]
-        int96 = any(leaf.physical_type == "INT96" for leaf in leaves)
-        stored = StoredColumns(
-            mode=self._layout.mode,
-            hybrid_calendar=is_hybrid(key_values, int96=False)
-            or (int96 and is_hybrid(key_values, int96=True)),
-        )
-        present = list(parquet.schema_arrow)
-        if stored.mode == "id" and not any(
-            b"PARQUET:field_id" in (field.metadata or {}) for field in present
-        ):
-            raise CorruptTableError("the data file holds no column ids, by which it is to be read")
+        stored = parquet.stored_columns(self._layout.mode)
+        present = list(parquet.schema)
         found = {
             item.name: stored.find(item, present)
             for item in self._layout.columns.fields
@@ -203,52 +177,3 @@ class RowReader:
                 typed = parse_partition_values(texts, column.type, zone=layout.zone)
                 values[column.name] = typed.values[0]
         return values
-
-    def _deleted(self, vector: Mapping[str, Any] | None, total: int) -> npt.NDArray[np.uint64]:
-        """The positions of deleted rows, ascending."""
-        if vector is None:
-            return np.empty(0, np.uint64)
-        descriptor = DeletionVectorDescriptor.from_json(vector)
-        absolute = descriptor.storage_type == STORED_ABSOLUTE
-        place = self._place(descriptor.path_or_inline_dv) if absolute else None
-        bitmap = load(descriptor, lambda path: self._read_vectors(place or path))
-        positions = np.asarray(bitmap.to_array(), np.uint64)
-        if len(positions) and positions[-1] >= total:
-            raise CorruptTableError(
-                f"the deletion vector marks row {positions[-1]} of {total}, counted from 0"
-            )
-        return positions
-
-    def _read_vectors(self, path: str) -> bytes:
-        # Neighbouring files often have their vectors in one file.
-        if self._last_vectors is None or self._last_vectors[0] != path:
-            self._last_vectors = path, self._store.read(path)
-        return self._last_vectors[1]
-
-    def _place(self, path: str) -> str:
-        """Where the store has what the log calls `path`."""
-        paths = pa.array([path], pa.string())
-        roots = [self._store.root]
-        if pc.match_substring_regex(paths, ABSOLUTE)[0].as_py():
-            roots = [
-                root for root in self._store.addresses if below_root(paths, root=root)[0].is_valid
-            ]
-        try:
-            if roots:
-                return check_path(locations(paths, root=roots[0])[0].as_py().decode())
-        except (UnicodeDecodeError, InvalidRequestError):
-            pass
-        raise RefusedError(
-            f"{path} is not below the table's root, where alone this release reads data",
-            remedy="let the engine that cloned the table do it",
-        )
-
-
-def _kept(deleted: npt.NDArray[np.uint64], first: int, count: int) -> pa.BooleanArray | None:
-    """Which of the rows from `first` on are there; None for all."""
-    start, end = np.searchsorted(deleted, np.array([first, first + count], np.uint64))
-    if start == end:
-        return None
-    kept = np.ones(count, np.bool_)
-    kept[deleted[start:end].astype(np.int64) - first] = False
-    return booleans(kept)

@@ -1,7 +1,7 @@
-"""Live files and tombstones of a version: the rows that log replay leaves of each batch.
+"""Live files and tombstones of a version: the rows of each batch that remain after log replay.
 
-Both engines read the log through this: the local one as a single stream, Spark by shares of the
-logical files, each of which is such a stream of its own.
+Both engines read the log through this module. The local engine reads it as one stream; Spark reads
+it by shares of the logical files, and each share is a stream of its own.
 """
 
 from __future__ import annotations
@@ -20,41 +20,40 @@ from delta_maintenance.table.read.log_reader import TailBatch
 
 
 @dataclass(frozen=True, slots=True)
-class StandingFiles:
-    """A batch of file actions that stand in the snapshot, with the fields asked for."""
+class ActiveFiles:
+    """A batch of file actions in effect in the snapshot, with the requested fields."""
 
     adds: pa.Table
     """Live files."""
     tombstones: pa.Table
     add_hashes: Hashes | None = None
-    """The hashes of the keys of the adds, where they are at hand (`protocol/columns/key_hash`)."""
+    """The hashes of the keys of the adds, if they are known (`protocol/columns/key_hash`)."""
 
 
-def standing_in_tail(batches: Iterable[TailBatch], replay: FileReplay) -> Iterator[StandingFiles]:
-    """What stands of the commits and compactions of a log, which come newest first."""
+def active_in_tail(batches: Iterable[TailBatch], replay: FileReplay) -> Iterator[ActiveFiles]:
+    """The actions in effect of the commits and compactions of a log, which come newest first."""
     for batch in batches:
         order = np.argsort(
-            # Of an add and a remove of one file in one commit, the add stands: the log is at
-            # fault, and keeping a file loses nothing.
+            # If a commit adds and removes the same file, the add wins: the log is at fault, and
+            # keeping a file loses nothing.
             np.concatenate([batch.add_order * 2, batch.remove_order * 2 + 1]),
             kind="stable",
         )
-        yield standing_files(batch.adds, batch.removes, replay, order=order)
+        yield active_files(batch.adds, batch.removes, replay, order=order)
 
 
-def standing_files(
+def active_files(
     adds: pa.Table,
     removes: pa.Table,
     replay: FileReplay,
     *,
     order: np.ndarray | None = None,
     remember: bool = True,
-) -> StandingFiles:
-    """What stands of a batch that is older than all that `replay` has been offered before.
+) -> ActiveFiles:
+    """The actions in effect of a batch that is older than all batches offered to `replay` before.
 
-    `order` lists the adds and then the removes from the newest to the oldest; without it they are
-    of one age.
-    `remember=False` for a checkpoint, since nothing is older.
+    `order` lists the adds and then the removes from the newest to the oldest; without it, all have
+    the same age. Use `remember=False` for a checkpoint, because nothing older follows.
     """
     keys = pa.concat_arrays(
         [*logical_file_keys(adds).chunks, *logical_file_keys(removes).chunks]
@@ -67,7 +66,7 @@ def standing_files(
     stands[replay.surviving(keys, order=order, hashes=hashes, remember=remember)] = True
     add_stands, remove_stands = stands[: adds.num_rows], stands[adds.num_rows :]
     add_hashes = hashes[: adds.num_rows][add_stands]
-    return StandingFiles(_rows(adds, add_stands), _rows(removes, remove_stands), add_hashes)
+    return ActiveFiles(_rows(adds, add_stands), _rows(removes, remove_stands), add_hashes)
 
 
 def _rows(batch: pa.Table, stands: np.ndarray) -> pa.Table:

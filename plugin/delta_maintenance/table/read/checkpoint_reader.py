@@ -1,8 +1,8 @@
 """Reading a checkpoint of any kind: classic, multi-part or V2, Parquet or JSON.
 
-Implements "Checkpoints" and "V2 Spec" for readers. A checkpoint is V2 if it says so itself, by a
-`checkpointMetadata` action, whatever its name. Anything that keeps a checkpoint from being used
-raises `UnusableCheckpointError`, and the caller falls back to another base.
+Implements "Checkpoints" and "V2 Spec" for readers. A checkpoint with a `checkpointMetadata` action
+is V2, whatever its name. Any problem that makes a checkpoint unusable raises
+`UnusableCheckpointError`, and the caller falls back to another base.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from delta_maintenance.protocol.actions.file_columns import (
 )
 from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import locations
-from delta_maintenance.protocol.delta_log.checkpoint_tags import stated_actions
+from delta_maintenance.protocol.delta_log.checkpoint_tags import stated_actions, stated_counts
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, LogFileKind
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import SingleActions, parse_other_lines, split
@@ -58,12 +58,12 @@ _SINGLES = (
     "sidecar",
 )
 _PLAIN_NAME = "[0-9A-Za-z_-][0-9A-Za-z._-]*"
-"""Bare names that are spelt the same with and without URI encoding."""
+"""Bare names that are spelled the same with and without URI encoding."""
 _PARALLEL_FOOTERS = 8
 
 
 class UnusableCheckpointError(CorruptTableError):
-    """This checkpoint cannot serve as a base; an older one or the commits may."""
+    """This checkpoint cannot serve as a base. An older checkpoint or the commits may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class FileActionBatch:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPart:
-    """File actions of a checkpoint that can be read apart from the others, in another process."""
+    """File actions of a checkpoint that another process can read independently of the others."""
 
     path: str
     """Relative to the table root."""
@@ -85,13 +85,13 @@ class CheckpointPart:
 
 
 class Checkpoint:
-    """One opened checkpoint: its single actions at once, its file actions as a stream.
+    """One opened checkpoint: its single actions in memory, its file actions as a stream.
 
-    Opening reads the footers of every Parquet file involved, so a truncated part or sidecar is
-    found before anything is built on it. Without `open_sidecars` it tells which sidecars it refers
-    to, whatever has become of them, and nothing of the file actions in them. With `trust_tags` the
-    footers of sidecars are read when they are needed, provided that the tags of the checkpoint tell
-    how many actions the sidecars hold.
+    Opening reads the footers of all Parquet files, so that a truncated part or sidecar is found
+    before anything is built on it. Without `open_sidecars`, only the references to sidecars are
+    known: the sidecars may be missing, and their file actions are not available. With `trust_tags`,
+    the footers of sidecars are read when they are needed, if the tags of the checkpoint state the
+    number of actions in the sidecars.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Checkpoint:
         trust_tags: bool = False,
     ) -> None:
         self._store = store
-        # A staged top-level file refers to sidecars that are published already.
+        # The top-level file may be staged while its sidecars are already published.
         self._sidecar_store = sidecar_store or store
         self.files = files
         self.singles = SingleActions()
@@ -116,7 +116,7 @@ class Checkpoint:
             self._check_version_2()
             root = self._sidecar_store.root
             self.sidecar_paths = tuple(_sidecar_path(sidecar, root) for sidecar in self.sidecars)
-            """Where the sidecars lie, relative to the table root."""
+            """The paths of the sidecars, relative to the table root."""
             if open_sidecars:
                 self._open_sidecars(at_once=not trust_tags or self._stated_actions is None)
         except UnusableCheckpointError as error:
@@ -128,7 +128,7 @@ class Checkpoint:
 
     @property
     def is_v2(self) -> bool:
-        """Whether it is a V2 checkpoint by content."""
+        """Whether its contents are those of a V2 checkpoint."""
         return bool(self.singles.checkpoint_metadata)
 
     @property
@@ -143,7 +143,7 @@ class Checkpoint:
 
     @property
     def schema(self) -> pa.Schema | None:
-        """The Parquet schema of the file that holds the file actions, None for JSON alone."""
+        """The Parquet schema of the file with the file actions; None if they are all in JSON."""
         return self._parquet[-1].schema if self._parquet else None
 
     def file_actions(
@@ -155,7 +155,7 @@ class Checkpoint:
     ) -> Iterator[FileActionBatch]:
         """The adds and removes, with every field or only the named ones of each action.
 
-        Parsed statistics and partition values come only when all fields are asked for, or by name.
+        Parsed statistics and partition values are included if all fields are requested, or by name.
         `only` names the sidecars to read, by their `sidecar_paths`.
         """
         try:
@@ -176,7 +176,7 @@ class Checkpoint:
             raise self._damaged(error) from error
 
     def parts(self, max_bytes: int, *, only: Collection[str] | None = None) -> list[CheckpointPart]:
-        """The file actions in parts of about so many bytes, as they are in memory.
+        """The file actions in parts of about `max_bytes` bytes of memory.
 
         A row group is never divided. `only` names the sidecars to read, by their `sidecar_paths`.
         """
@@ -191,11 +191,27 @@ class Checkpoint:
 
     @property
     def row_count(self) -> int:
-        """How many rows the files with the file actions have; a few are other actions."""
+        """The number of rows of the files with file actions; a few rows are other actions."""
         if self.sidecars and self._stated_actions is not None:
             return self._stated_actions
         count: int = sum(parquet.metadata.num_rows for parquet in self._parquet)
         return count if self._inline is None else count + self._inline.count
+
+    @property
+    def action_counts(self) -> tuple[int, int]:
+        """How many adds and how many removes there are at most, by the tags or else the footers.
+
+        A hint for dividing the work, and no proof. Inline actions of a JSON file count as adds.
+        """
+        metadata = self.singles.checkpoint_metadata
+        stated = stated_counts(metadata[0].tags) if metadata and self.sidecars else None
+        if stated is not None:
+            return stated
+        inline = 0 if self._inline is None else self._inline.count
+        adds, removes = (
+            sum(parquet.most_of(action) for parquet in self._parquet) for action in FILE_COLUMNS
+        )
+        return adds + inline, removes
 
     @property
     def _stated_actions(self) -> int | None:
@@ -259,9 +275,9 @@ class Checkpoint:
         )
 
     def _damaged(self, error: Exception) -> DeltaMaintenanceError:
-        """What to raise for a failure to decode: whatever it is, it condemns the checkpoint."""
+        """The error for a failed decoding: any such failure makes the checkpoint unusable."""
         if isinstance(error, DeltaMaintenanceError) and not isinstance(error, CorruptTableError):
-            # The store's failure, or the caller's mistake.
+            # A failure of the store, or an invalid request of the caller.
             return error
         remedy = error.remedy if isinstance(error, OversizedFileError) else None
         return self._unusable(_problem(error), remedy)
@@ -276,7 +292,7 @@ def read_part(
 ) -> Iterator[FileActionBatch]:
     """The adds and removes of a part, with every field or only the named ones of each action.
 
-    `UnusableCheckpointError` names the file that is damaged.
+    Raises `UnusableCheckpointError`, which names the damaged file.
     """
     try:
         if part.row_groups is not None:
@@ -299,7 +315,7 @@ def _problem(error: Exception) -> str:
         return f"{error.filename or error} is gone"
     if isinstance(error, CorruptTableError):
         return error.problem
-    # What decoders raise for damage is anything, and not always with a text.
+    # Decoders raise errors of any class for damaged data, some of them without a text.
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -311,9 +327,9 @@ def _read_json(store: Store, path: str) -> tuple[SingleActions, FileLines | None
 
 
 class _ParquetFile:
-    """A Parquet file of actions, of which only the columns and row groups in need are read.
+    """A Parquet file of actions, of which only the required columns and row groups are read.
 
-    Keeps the footer, not the file: a snapshot may live long, and open files are few.
+    Keeps the footer and not the file: a snapshot may live long, and open files are scarce.
     """
 
     def __init__(self, store: Store, path: str, *, at_once: bool = True) -> None:
@@ -321,7 +337,7 @@ class _ParquetFile:
         self._limits = ReadLimits.of(store)
         self.path = path
         if at_once:
-            self._footer  # noqa: B018
+            self._footer  # noqa: B018  reads the footer
 
     @property
     def metadata(self) -> pq.FileMetaData:
@@ -342,7 +358,7 @@ class _ParquetFile:
         except DeltaMaintenanceError as error:
             raise error.located(file=path) from None
         except Exception as error:
-            problem = f"{path} is no readable Parquet ({_problem(error)})"
+            problem = f"{path} is not a readable Parquet file ({_problem(error)})"
             raise UnusableCheckpointError(problem) from None
 
     def has_file_actions(self) -> bool:
@@ -351,6 +367,17 @@ class _ParquetFile:
             for action in FILE_COLUMNS
             for batch in self._batches(action, [f"{action}.path"])
         )
+
+    def most_of(self, action: str) -> int:
+        """How many rows hold the action at most, by the null counts of its paths."""
+        if action not in self.schema.names:
+            return 0
+        names = [self.metadata.schema.column(n).path for n in range(self.metadata.num_columns)]
+        if f"{action}.path" not in names:
+            return 0
+        leaf = names.index(f"{action}.path")
+        groups = map(self.metadata.row_group, range(self.metadata.num_row_groups))
+        return sum(group.num_rows - _null_count(group.column(leaf)) for group in groups)
 
     def values(self, name: str) -> list[Any]:
         """The non-null values of a column of single actions."""
@@ -396,7 +423,7 @@ class _ParquetFile:
         return names
 
     def row_groups_by_size(self, max_bytes: int) -> Iterator[tuple[int, ...]]:
-        """The row groups with file actions, adjacent ones together up to a number of bytes."""
+        """The row groups with file actions; adjacent ones are grouped up to a number of bytes."""
         together: list[int] = []
         size = 0
         for group in sorted({g for action in FILE_COLUMNS for g in self._row_groups_with(action)}):
@@ -421,7 +448,7 @@ class _ParquetFile:
             )
 
     def _row_groups_with(self, top: str) -> list[int]:
-        """The row groups in which the action may occur, by their null counts."""
+        """The row groups that may contain the action, by their null counts."""
         if top not in self.schema.names:
             return []
         leaves = [
@@ -436,6 +463,13 @@ class _ParquetFile:
         ]
 
 
+def _null_count(chunk: pq.ColumnChunkMetaData) -> int:
+    """As the statistics tell; 0 where there are none."""
+    statistics = chunk.statistics
+    known = statistics is not None and statistics.has_null_count
+    return int(statistics.null_count) if known else 0
+
+
 def _all_null(group: pq.RowGroupMetaData, leaves: list[int]) -> bool:
     for leaf in leaves:
         chunk = group.column(leaf)
@@ -448,7 +482,7 @@ def _all_null(group: pq.RowGroupMetaData, leaves: list[int]) -> bool:
 
 
 def _sidecar_path(sidecar: Sidecar, root: str) -> str:
-    """Where a sidecar lies, relative to the table root: always in the table's own folder."""
+    """The path of a sidecar relative to the table root; always in the table's own folder."""
     own = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
     if re.fullmatch(_PLAIN_NAME, sidecar.path):
         return f"{own}/{sidecar.path}"

@@ -1,7 +1,7 @@
 """Sums over the files of a snapshot: sizes, deletion vectors, and tombstones past their retention.
 
-One pass over the file actions in columns. Beyond a batch it keeps eight bytes for each expired
-tombstone, and where deletion vectors are supported for each live file.
+One pass over the file actions in columns. Besides a batch, it keeps eight bytes in memory for each
+expired tombstone and, if deletion vectors are supported, for each live file.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 
 from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
 from delta_maintenance.protocol.features.registry import supports
-from delta_maintenance.table.read.active_files import StandingFiles
+from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot, record_counts
 
 _BUCKETS = 65
-"""One for empty files, then one for each power of two that a size may have."""
+"""One bucket for empty files, then one for each power of two that a size may have."""
 _Counts = npt.NDArray[np.int64]
 
 
@@ -30,37 +30,37 @@ class FileSums:
     """The sums of one snapshot."""
 
     files_by_size: tuple[int, ...]
-    """Live files: first the empty ones, then those from 1, 2, 4... bytes to twice as many."""
+    """Live files by size: empty files, then from 1, 2, 4… bytes to twice that size."""
     bytes_by_size: tuple[int, ...]
     small_files: int
     with_deletion_vector: int
     deleted_rows: int
     rows: int | None
-    """Physical ones; None where a file does not tell, or nobody asked."""
+    """Physical rows; None if a file does not state them, or if they were not requested."""
     tombstones: int
     expired_tombstones: int
     reclaimable_files: int
-    """Files that are named by expired tombstones alone, each once."""
+    """Files that only expired tombstones name, each counted once."""
     reclaimable_bytes: int
-    """Of those whose tombstones vouch for a size."""
+    """Bytes of those files whose tombstones state a reliable size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instants:
-    """What tells tombstones apart, in milliseconds since 1970-01-01 UTC."""
+    """The times by which tombstones are classified, in milliseconds since 1970-01-01 UTC."""
 
     expired_before: int
-    """Tombstones from before it are expired."""
+    """Tombstones from before this time are expired."""
     reclaimable_before: int
-    """Files of tombstones from before it may be vacuumed."""
+    """Files of tombstones from before this time may be vacuumed."""
     reclaimed_before: int
-    """Files of tombstones from before it have been vacuumed."""
+    """Files of tombstones from before this time have been vacuumed."""
 
 
 def sum_files(snapshot: Snapshot, *, small_bytes: int, instants: Instants) -> FileSums:
-    """The sums over all standing file actions; rows only where deletion vectors are supported.
+    """The sums over all file actions in effect. Counts rows only if deletion vectors are supported.
 
-    Statistics are the bulk of a checkpoint, and they are read for nothing but rows.
+    Rows require the statistics, which are most of a checkpoint, and nothing else does.
     """
     with_vectors = supports(snapshot.protocol, "deletionVectors")
     while True:
@@ -101,7 +101,7 @@ class _Sums:
     dead: list[Hashes] = field(default_factory=list)
     dead_bytes: list[_Counts] = field(default_factory=list)
 
-    def take(self, batch: StandingFiles) -> None:
+    def take(self, batch: ActiveFiles) -> None:
         self._take_adds(batch.adds)
         self._take_tombstones(batch.tombstones)
 
@@ -144,7 +144,7 @@ class _Sums:
         self.tombstones += removes.num_rows
         if not removes.num_rows or "deletionTimestamp" not in removes.column_names:
             return
-        # One that does not say how old it is never expires.
+        # A tombstone without a deletion timestamp never expires.
         deleted = _integers(removes, "deletionTimestamp", missing=np.iinfo(np.int64).max)
         self.expired += int(np.count_nonzero(deleted < self.instants.expired_before))
         waiting = (deleted < self.instants.reclaimable_before) & (
@@ -163,7 +163,7 @@ class _Sums:
         files, first = np.unique(np.concatenate(self.dead), return_index=True)
         sizes = np.concatenate(self.dead_bytes)[first]
         if self.live:
-            # Another deletion vector is another logical file, and the data file stays.
+            # Another deletion vector makes another logical file of the same data file.
             gone = np.isin(files, np.concatenate(self.live), invert=True)
             files, sizes = files[gone], sizes[gone]
         return len(files), int(sizes.sum())

@@ -17,6 +17,11 @@ import pyarrow as pa
 
 from delta_maintenance.errors import OversizedFileError
 from delta_maintenance.limits import ReadLimits
+from delta_maintenance.table.parquet_footer import (
+    TAIL_BYTES,
+    footer_size,
+    require_plain_columns,
+)
 from delta_maintenance.table.read.parquet_pages import ChunkPages, read_pages
 
 if TYPE_CHECKING:
@@ -40,16 +45,29 @@ def open_footer(source: BinaryIO, limits: ReadLimits) -> tuple[pq.FileMetaData, 
     """The footer of a Parquet file.
 
     `OversizedFileError` where it is too long, or claims more rows than so short a file can hold;
-    otherwise the errors of pyarrow.
+    otherwise the errors of pyarrow, also for encrypted columns.
     """
     size = source.seek(0, io.SEEK_END)
-    file = _open(_Capped(source, limits.footer_bytes, limits))
+    tail = _tail(source, size, min(size, TAIL_BYTES))
+    if len(tail) < footer_size(tail) <= size:
+        if footer_size(tail) > limits.footer_bytes:
+            raise OversizedFileError(
+                f"its footer has {footer_size(tail)} bytes", remedy=limits.remedy()
+            )
+        tail = _tail(source, size, footer_size(tail))
+    file = _open(_Stored(size, [(size - len(tail), memoryview(tail))]))
+    require_plain_columns(tail)
     rows = file.metadata.num_rows
     if not 0 <= rows <= limits.rows(size):
         raise OversizedFileError(
             f"its {size} bytes claim to hold {rows} rows", remedy=limits.remedy()
         )
     return file.metadata, file.schema_arrow
+
+
+def _tail(source: BinaryIO, size: int, length: int) -> bytes:
+    source.seek(size - length)
+    return source.read(length)
 
 
 def guarded_batches(
@@ -270,25 +288,7 @@ class _Source(io.RawIOBase):
         return data
 
     def _between(self, start: int, end: int) -> bytes | memoryview:
-        raise NotImplementedError
-
-
-class _Capped(_Source):
-    """A file of which no more than some bytes are read in one go."""
-
-    def __init__(self, source: BinaryIO, most: int, limits: ReadLimits) -> None:
-        super().__init__(source.seek(0, io.SEEK_END))
-        self._source = source
-        self._most = most
-        self._limits = limits
-
-    def _between(self, start: int, end: int) -> bytes:
-        if end - start > self._most:
-            raise OversizedFileError(
-                f"its footer has {end - start} bytes", remedy=self._limits.remedy()
-            )
-        self._source.seek(start)
-        return self._source.read(end - start)
+        raise NotImplementedError  # each kind of source has its own
 
 
 class _Stored(_Source):

@@ -1,7 +1,7 @@
 """The retained commits of a log, and the version that was current at a time.
 
-Implements the reader's side of "In-Commit Timestamps". A commit's version is the number in its
-file's name, never what is written inside it.
+Implements the reader's side of "In-Commit Timestamps". The version of a commit is the number in the
+name of its file; numbers inside the file are ignored.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class CommitEntry:
 
     version: int
     timestamp_ms: int
-    """Milliseconds since 1970-01-01 UTC: the in-commit timestamp, else the file's time, moved
-    forward where files are not in the order of their versions."""
+    """Milliseconds since 1970-01-01 UTC: the in-commit timestamp, or else the time of the file,
+    moved forward if the files are not in the order of their versions."""
     operation: str | None
     commit_info: Json = field(default_factory=dict)
-    """The commit's own `commitInfo`, empty where the writer left none."""
+    """The `commitInfo` of the commit; empty if the writer left none."""
 
     @property
     def timestamp(self) -> datetime:
@@ -54,16 +54,16 @@ class CommitEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InCommitTimes:
-    """From where on the commits of a log carry their times themselves."""
+    """The version from which commits contain their own timestamps."""
 
     first_version: int
-    """0 where all do."""
+    """0 if all commits do."""
     first_ms: int | None
-    """The time of that version, where the table's properties tell."""
+    """The timestamp of that version, if the table properties state it."""
 
 
 Enablement = Callable[[], InCommitTimes | None]
-"""Finds out where in-commit timestamps begin; None where the newest version has none."""
+"""Finds the version from which commits have in-commit timestamps; None if the newest has none."""
 
 
 def commit_history(
@@ -82,7 +82,8 @@ def commit_history(
 def adjusted_times(listing: LogListing) -> dict[int, int]:
     """The time of each commit's file, in milliseconds, increasing with the version.
 
-    A file no newer than the one before it counts as one millisecond newer, as Delta Spark has it.
+    As in Delta Spark, a file that is not newer than the previous one counts as one millisecond
+    newer.
     """
     times: dict[int, int] = {}
     previous: int | None = None
@@ -96,8 +97,8 @@ def adjusted_times(listing: LogListing) -> dict[int, int]:
 def version_at(store: Store, instant_ms: int, enablement: Enablement) -> int:
     """The newest version committed at or before an instant, in milliseconds since 1970 UTC.
 
-    Reads the newest commit, and where it carries its time a logarithmic number of others.
-    `VersionNotFoundError` for an instant before the first or after the last retained commit.
+    Reads the newest commit and, if it has an in-commit timestamp, a logarithmic number of others.
+    Raises `VersionNotFoundError` for an instant before the first or after the last retained commit.
     """
     listing = _listing(store)
     since = _since(store, listing, enablement)
@@ -106,7 +107,8 @@ def version_at(store: Store, instant_ms: int, enablement: Enablement) -> int:
     def time_of(version: int) -> int:
         if since is None or version < since.first_version:
             return file_times[version]
-        return _in_commit_time(store, listing.commits[version])
+        entry = listing.commits[version]
+        return in_commit_time(store, entry, remedy="ask for a version instead of a timestamp")
 
     versions = sorted(listing.commits)
     if instant_ms > time_of(versions[-1]):
@@ -115,7 +117,7 @@ def version_at(store: Store, instant_ms: int, enablement: Enablement) -> int:
             remedy=f"ask for one up to {_text(time_of(versions[-1]))} (version {versions[-1]})",
         )
     if since is not None:
-        # The two kinds of time need not agree, so that only one side can hold the instant.
+        # File times and in-commit timestamps may disagree, so only one side can match.
         versions = _side_of(versions, instant_ms, since, time_of)
     position = bisect_right(versions, instant_ms, key=time_of)
     if position == 0:
@@ -135,6 +137,22 @@ def read_commit_info(store: Store, entry: LogEntry) -> CommitInfo | None:
         raise error.located(version=entry.file.version) from None
 
 
+def in_commit_time(store: Store, entry: LogEntry, *, remedy: str) -> int:
+    """The in-commit timestamp of a commit, in milliseconds since 1970-01-01 UTC.
+
+    Raises `CorruptTableError` with `remedy` if the commit has none.
+    """
+    info = read_commit_info(store, entry)
+    if info is None or info.in_commit_timestamp is None:
+        raise CorruptTableError(
+            "the commit has no inCommitTimestamp, although the table has them enabled",
+            version=entry.file.version,
+            file=entry.path,
+            remedy=remedy,
+        )
+    return info.in_commit_timestamp
+
+
 def _listing(store: Store) -> LogListing:
     listing = list_log(store)
     if not listing.commits:
@@ -145,7 +163,7 @@ def _listing(store: Store) -> LogListing:
 
 
 def _since(store: Store, listing: LogListing, enablement: Enablement) -> InCommitTimes | None:
-    # Where in-commit timestamps are on, no commit may lack its own.
+    # With in-commit timestamps enabled, every commit must have one.
     newest = read_commit_info(store, listing.commits[max(listing.commits)])
     if newest is None or newest.in_commit_timestamp is None:
         return None
@@ -160,18 +178,6 @@ def _side_of(
         return versions
     first_ms = since.first_ms if since.first_ms is not None else time_of(versions[before])
     return versions[before:] if instant_ms >= first_ms else versions[:before]
-
-
-def _in_commit_time(store: Store, entry: LogEntry) -> int:
-    info = read_commit_info(store, entry)
-    if info is None or info.in_commit_timestamp is None:
-        raise CorruptTableError(
-            "the commit has no inCommitTimestamp, although the table has them enabled",
-            version=entry.file.version,
-            file=entry.path,
-            remedy="ask for a version instead of a timestamp",
-        )
-    return info.in_commit_timestamp
 
 
 def _text(epoch_ms: int) -> str:

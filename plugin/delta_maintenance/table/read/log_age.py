@@ -15,7 +15,7 @@ from delta_maintenance.protocol.delta_log.retention import commit_times, newest_
 from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.protocol.ndjson.split import parse_other_lines
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.history import read_commit_info
+from delta_maintenance.table.read.history import in_commit_time
 from delta_maintenance.table.read.log_reader import read_without_files
 from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LogEntry, LogListing
@@ -23,13 +23,13 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 
 def file_times(listing: LogListing, *, now_ms: int) -> dict[int, int]:
-    """The time of each commit's file, increasing with the version (`commit_times`)."""
+    """The time of each commit's file, increasing with the version (`adjusted_times`)."""
     modified = {version: entry.status.modified_ms for version, entry in listing.commits.items()}
     return commit_times(modified, now_ms=now_ms)
 
 
 def told_time(info: CommitInfo | None) -> int | None:
-    """The latest time that a commit tells of itself, in milliseconds since 1970-01-01 UTC."""
+    """The latest time in a commit itself, in milliseconds since 1970-01-01 UTC."""
     if info is None:
         return None
     return max(
@@ -41,11 +41,11 @@ def told_time(info: CommitInfo | None) -> int | None:
 def newest_commit_not_after(
     latest: Snapshot, listing: LogListing, times: Mapping[int, int], *, instant_ms: int
 ) -> int | None:
-    """The newest version of which neither its own commit nor an older one has any time after an
-    instant, in milliseconds since 1970 UTC.
+    """The newest version such that all times of its commit and of older ones are up to an instant.
 
-    `times` are those of the files. Reads every commit that is not after the instant by its file;
-    where commits carry in-commit timestamps, which increase, a logarithmic number of them.
+    The instant is in milliseconds since 1970 UTC; `times` are those of the files. Reads every
+    commit whose file is not newer than the instant. If commits have in-commit timestamps, which
+    increase with the version, it reads a logarithmic number of them.
     """
     newest = newest_not_after(times, instant_ms)
     if newest is None:
@@ -65,7 +65,7 @@ def newest_commit_not_after(
 
 
 def _first_after(store: Store, entries: Sequence[LogEntry], instant_ms: int) -> int:
-    """The position of the first commit that tells a time after the instant."""
+    """The position of the first commit that contains a time after the instant."""
     young = len(entries)
     # Read from the last to the first.
     position = len(entries)
@@ -81,22 +81,14 @@ def _told(store: Store, entry: LogEntry) -> int | None:
         text = read_without_files(store, entry)
         return told_time(parse_other_lines(text, commit_info=True)[0].commit_info)
     except FileNotFoundError:
-        # Somebody else cleans up, too: the commit is of no age any more.
+        # Another clean-up deleted the commit: its age no longer matters.
         return None
     except OversizedFileError:
         raise
     except CorruptTableError:
-        # Nobody can read it; its file alone has a time.
+        # The commit is unreadable: only its file has a time.
         return None
 
 
 def _in_commit_time(store: Store, entry: LogEntry) -> int:
-    info = read_commit_info(store, entry)
-    if info is None or info.in_commit_timestamp is None:
-        raise CorruptTableError(
-            "the commit has no inCommitTimestamp, although the table has them enabled",
-            version=entry.file.version,
-            file=entry.path,
-            remedy="leave the log as it is until that is understood",
-        )
-    return info.in_commit_timestamp
+    return in_commit_time(store, entry, remedy="find the cause before you delete log files")

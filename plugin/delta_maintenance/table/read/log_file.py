@@ -1,7 +1,7 @@
-"""Reading one file of a log as bytes: within `ReadLimits`, and never believing a short answer.
+"""Reading one file of a log as bytes, within `ReadLimits`, with a second look at short answers.
 
-What follows from an empty commit is that somebody restores or removes it, so a store that once
-gives less than it lists is asked again before the commit counts as damaged.
+An empty commit leads to repairs. Therefore, if a store returns fewer bytes than it lists, it is
+asked again before the commit counts as damaged.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from delta_maintenance.storage.core.base import FileStatus, Store
 
 
 def read_listed(store: Store, listed: FileStatus) -> bytes:
-    """A JSON file of the log that a listing showed.
+    """Reads a JSON file of the log that was listed.
 
-    `OversizedFileError` before anything is read where it is too large; `StorageError` where the
-    store keeps giving less than it lists; `FileNotFoundError` where it is gone.
+    Raises `OversizedFileError` before reading a file that is too large, `StorageError` if the store
+    repeatedly returns fewer bytes than it lists, and `FileNotFoundError` if the file is gone.
     """
     most = ReadLimits.of(store).text_bytes
     if listed.size > most:
@@ -27,7 +27,7 @@ def read_listed(store: Store, listed: FileStatus) -> bytes:
 
 
 def read_text(store: Store, path: str) -> bytes:
-    """A JSON file of the log whose size is not known. The errors are those of `read_listed`."""
+    """Reads a JSON file of the log of unknown size. Raises the errors of `read_listed`."""
     most = ReadLimits.of(store).text_bytes
     data = store.read_head(path, most + 1)
     if len(data) > most:
@@ -36,9 +36,10 @@ def read_text(store: Store, path: str) -> bytes:
 
 
 def read_hint(store: Store, path: str) -> bytes:
-    """A small file that makes reading quicker: `_last_checkpoint`, a version checksum, the like.
+    """Reads a small optional file: `_last_checkpoint`, a version checksum and similar ones.
 
-    Empty, and so no sound one, where it is too large. `FileNotFoundError` where there is none.
+    Returns no bytes, which is never valid, for a file that is too large. Raises `FileNotFoundError`
+    if the file does not exist.
     """
     most = ReadLimits.of(store).hint_bytes
     data = store.read_head(path, most + 1)
@@ -54,9 +55,9 @@ def _looked_at_again(store: Store, path: str, data: bytes) -> bytes:
     data = store.read(path)
     if len(data) != status.size:
         raise StorageError(
-            f"the store gives {len(data)} bytes of a file of {status.size}, and did so twice",
+            f"the store returned {len(data)} bytes of a file of {status.size}, twice",
             file=path,
-            remedy="run again when the store is well; the file may be sound",
+            remedy="run again when the store works properly; the file may be intact",
         )
     return data
 

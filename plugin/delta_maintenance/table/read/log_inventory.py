@@ -1,7 +1,7 @@
 """The files of a log by kind, and the files that other files depend on.
 
-Implements the reading side of "Metadata Cleanup": whoever deletes part of a log must first have
-opened what remains.
+Implements the reading side of "Metadata Cleanup": before part of a log is deleted, the remaining
+part must have been opened.
 """
 
 from __future__ import annotations
@@ -35,15 +35,21 @@ from delta_maintenance.table.read.segment import (
 
 @dataclass(frozen=True, slots=True)
 class LogInventory:
-    """Every file of a log, sidecars and staged commits included, by one listing of each folder."""
+    """Every file of a log, including sidecars and staged commits, from one listing per folder."""
 
     entries: tuple[LogEntry, ...]
     listing: LogListing
 
+    @property
+    def empty_checkpoints(self) -> tuple[LogEntry, ...]:
+        """Checkpoint files of zero bytes, which readers ignore."""
+        names = set(self.listing.incomplete)
+        return tuple(e for e in self.entries if e.file.name in names and not e.status.size)
+
 
 @dataclass(frozen=True, slots=True)
 class SoundCheckpoint:
-    """A checkpoint of which everything that a version rests on has been read."""
+    """A checkpoint of which every file that its version depends on has been read."""
 
     checkpoint: Checkpoint
     protocol: Protocol
@@ -54,7 +60,7 @@ class SoundCheckpoint:
 
 
 def take_inventory(store: Store) -> LogInventory:
-    """Lists the log and its folders; nothing is read."""
+    """Lists the log and its folders. Reads no file."""
     entries = list(list_entries(store))
     listing = arrange(entries)
     for folder in (SIDECAR_DIRECTORY, STAGED_COMMIT_DIRECTORY):
@@ -65,35 +71,34 @@ def take_inventory(store: Store) -> LogInventory:
 def newest_sound_checkpoint(
     store: Store, listing: LogListing, *, version: int
 ) -> tuple[SoundCheckpoint | None, tuple[str, ...]]:
-    """The newest checkpoint at or before a version that a reader can rest on, if there is one.
+    """The newest usable checkpoint at or before a version, if there is one.
 
-    It is complete, with the commit of its version beside it, and has been read: all parts, all
-    sidecars, protocol, metadata and the key of every file. Why newer ones are passed over comes
-    with it.
+    It is complete, the commit of its version exists, and it has been read: all parts, all sidecars,
+    protocol, metadata and the key of every file. Also returns why newer checkpoints were skipped.
     """
-    passed_over = []
+    skipped = []
     for files in reversed(listing.checkpoints):
         if files.version > version:
             continue
         if files.version not in listing.commits:
-            passed_over.append(f"passed over {files.name}: the commit of its version is gone")
+            skipped.append(f"skipped {files.name}: the commit of its version is gone")
             continue
         try:
-            return _opened(store, files), tuple(passed_over)
+            return _opened(store, files), tuple(skipped)
         except UnusableCheckpointError as error:
-            passed_over.append(f"passed over {files.name}: {error.problem}")
-    return None, tuple(passed_over)
+            skipped.append(f"skipped {files.name}: {error.problem}")
+    return None, tuple(skipped)
 
 
 def referenced_sidecars(store: Store, listing: LogListing, *, oldest: int) -> frozenset[str]:
-    """The sidecars that any checkpoint from a version on refers to, relative to the table root.
+    """The sidecars of all checkpoints from a version on, relative to the table root.
 
-    `UnusableCheckpointError` where one cannot be asked.
+    Raises `UnusableCheckpointError` if one of these checkpoints cannot be read.
     """
     for name in listing.incomplete:
         file = parse_log_file_name(name)
-        # No multi-part checkpoint has sidecars, nor has a lone part; an empty file may be on its
-        # way to become a checkpoint that has ("V2 Spec").
+        # Multi-part checkpoints and lone parts have no sidecars. An empty file may become a
+        # checkpoint with sidecars ("V2 Spec").
         if file.kind is not LogFileKind.MULTIPART_CHECKPOINT and (file.version or 0) >= oldest:
             raise UnusableCheckpointError("the file is empty", file=f"{LOG_DIRECTORY}/{name}")
     paths: set[str] = set()
@@ -104,14 +109,14 @@ def referenced_sidecars(store: Store, listing: LogListing, *, oldest: int) -> fr
 
 
 def require_every_commit(listing: LogListing, first: int, last: int) -> None:
-    """`CorruptTableError` that names the first commit of a range that is not there."""
+    """Raises `CorruptTableError`, which names the first missing commit of a range."""
     for version in range(first, last + 1):
         if version not in listing.commits:
             raise CorruptTableError(
                 f"commit {version} is missing",
                 version=last,
                 file=LOG_DIRECTORY,
-                remedy="restore it; nothing is deleted from a log that is not whole",
+                remedy="restore it; no file is deleted from an incomplete log",
             )
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.errors import CorruptTableError, OversizedFileError
 from delta_maintenance.limits import ReadLimits
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.columns.arrays import integers
@@ -23,13 +23,13 @@ from delta_maintenance.table.read.read_ahead import read_ahead
 from delta_maintenance.table.read.segment import LogEntry
 
 _PIECE_BYTES = 4 << 20
-# Small enough for the allocator to use the same room again, batch after batch.
+# Small enough for the allocator to reuse the same memory for each batch.
 _BATCH_BYTES = 12 << 20
-# What is read to get at a few fields is soon gone again: smaller batches need less room for it.
+# Batches of a few fields are short-lived; smaller ones need less memory.
 _NARROW_BATCH_BYTES = 4 << 20
 _THOROUGH_BYTES = 32 << 20
 _KEPT_BYTES = 4 << 20
-"""A tail of at most so many bytes is read once and kept as long as its snapshot lives."""
+"""A tail of up to this number of bytes is read once and kept as long as its snapshot lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,15 @@ class TailBatch:
     adds: pa.Table
     removes: pa.Table
     add_order: np.ndarray
-    """For each add, ascending from the newest commit of the batch to its oldest."""
+    """The version of each add, ascending from the newest commit of the batch to its oldest."""
     remove_order: np.ndarray
 
 
 class LogTail:
     """The commits and compactions of a log segment, to be read from the newest to the oldest.
 
-    Reading them a second time is quicker: a short tail is kept, and of a long one where the file
-    actions lie.
+    A second reading is faster: a short tail is kept in memory, and for a long one the positions of
+    the file actions are.
     """
 
     def __init__(self, store: Store, entries: Sequence[LogEntry]) -> None:
@@ -60,16 +60,16 @@ class LogTail:
         self._blocks: dict[str, FileBlock] = {}
 
     def texts(self) -> Iterator[tuple[LogEntry, CommitText]]:
-        """Every file, read ahead a little and split into lines.
+        """Every file, split into lines; the next files are read in advance.
 
-        `CorruptTableError` names the file; one that is gone since the listing raises
-        `FileNotFoundError`, upon which the caller lists again.
+        Raises `CorruptTableError`, which names the file, and `FileNotFoundError` for a file that is
+        gone since the listing, so that the caller lists again.
         """
         return self._texts(self._read)
 
     def without_files(self) -> Iterator[tuple[LogEntry, CommitText]]:
-        """Like `texts` for whoever has no use for the lines of files: long files come without, so
-        that none of them is ever held."""
+        """Like `texts`, for callers that ignore file actions: large files come without these lines,
+        so that no large file is held in memory."""
         return self._texts(self._read_without_files)
 
     def _texts(
@@ -103,8 +103,8 @@ class LogTail:
     def batches(
         self, *, keys: MapKeys, fields: Mapping[str, Collection[str]] | None = None
     ) -> Iterator[TailBatch]:
-        """The file actions in batches of bounded size, the next ones parsed meanwhile."""
-        # Keys that one batch meets reach the other too late at worst, and are met again there.
+        """The file actions in batches of bounded size; the next batches are parsed in advance."""
+        # A key of one batch may reach the next batch late; it is then found again there.
         batch_bytes = _BATCH_BYTES if fields is None else _NARROW_BATCH_BYTES
         return in_parallel(lambda lines: _parse(*lines, keys, fields), self._sources(batch_bytes))
 
@@ -128,9 +128,9 @@ class LogTail:
 
 
 def read_without_files(store: Store, entry: LogEntry) -> CommitText:
-    """What a commit says beside files, of which no more than a piece is held.
+    """The actions of a commit except file actions, read in pieces of bounded size.
 
-    `CorruptTableError` names the file; `FileNotFoundError` where it is gone.
+    Raises `CorruptTableError`, which names the file, and `FileNotFoundError` if it is gone.
     """
     try:
         if entry.status.size <= _PIECE_BYTES:
@@ -139,6 +139,13 @@ def read_without_files(store: Store, entry: LogEntry) -> CommitText:
             pieces = iter(partial(file.read, _PIECE_BYTES), b"")
             limits = ReadLimits.of(store)
             return split_pieces(entry.path, pieces, longest=limits.text_bytes)
+    except OversizedFileError as error:
+        raise OversizedFileError(
+            error.problem,
+            file=entry.path,
+            version=entry.file.version,
+            remedy=ReadLimits.of(store).remedy(),
+        ) from None
     except CorruptTableError as error:
         raise error.located(version=entry.file.version) from None
 

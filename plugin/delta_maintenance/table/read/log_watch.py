@@ -1,8 +1,7 @@
 """New commits of a log, found by polls whose cost does not depend on the length of the log.
 
-`log_follower` moves a snapshot along with a log; this only says that there is something new, for
-those who watch hundreds of tables and open none of them. It needs no Arrow, which a process that
-does nothing else would pay for with its memory.
+`log_follower` brings a snapshot forward. This module only detects new commits, for processes that
+watch hundreds of tables and open none of them. It does not import Arrow, to save the memory.
 """
 
 from __future__ import annotations
@@ -29,48 +28,48 @@ from delta_maintenance.table.read.segment import (
 )
 
 NAMES = 1000
-"""How many names a look takes from a listing: one page of it on S3 and on Google's storage."""
+"""The most names that a look takes from a listing: one page on S3 and Google Cloud Storage."""
 POLL_REQUESTS = 2
-"""What one poll asks the store, listing and reads together."""
+"""The most requests of one poll, listings and reads together."""
 _KEPT = 64
-"""Digests kept for others who ask for the same commits."""
+"""The number of digests that are kept for other watchers of the same commits."""
 
 _log = logging.getLogger(__name__)
 
 
 class PollSpentError(Exception):
-    """The requests of this poll are spent: what was asked for has to wait for the next one."""
+    """This poll has made all its requests; the commit must wait for the next poll."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """What one look at the log showed."""
+    """The result of one look at the log."""
 
     since: int
-    """The newest version known before; -1 where there was none."""
+    """The newest version known before; -1 if there was none."""
     version: int
     """The newest version that is known now."""
     checkpoint_version: int | None = None
-    """Of the newest checkpoint seen so far."""
+    """The version of the newest checkpoint seen so far."""
     more: bool = False
-    """Whether the listing went on: the next look need not wait."""
+    """Whether the listing had more names, so that the next look need not wait."""
     replaced: bool = False
-    """Whether the log ends before what an earlier look showed: it is another one, `since` is -1."""
+    """Whether the log ends before the last known version: it is another log, and `since` is -1."""
 
 
 class LogWatch:
-    """Looks at one log again and again. Not for two threads at a time.
+    """Looks at one log repeatedly. Not thread-safe.
 
-    `version` is one that the caller knows; the first look begins there, and without it at the
-    checkpoint that `_last_checkpoint` names. With `checkpoints` every look reads that hint, so as
-    not to miss a checkpoint of an older version.
+    The first look begins at `version`, which the caller knows, or else at the checkpoint that
+    `_last_checkpoint` names. With `checkpoints`, every look reads that hint, to notice checkpoints
+    of older versions.
     """
 
     def __init__(
         self, store: Store, *, version: int | None = None, checkpoints: bool = False
     ) -> None:
         self.store = store
-        """May be replaced by another one over the same root, with fresh credentials."""
+        """May be replaced by another store of the same root with fresh credentials."""
         self._known = version
         self._checkpoints = checkpoints
         self._hint: int | None = None
@@ -85,10 +84,10 @@ class LogWatch:
         return self._known
 
     def look(self) -> Sighting:
-        """Begins a poll: one read at most, and one listing of at most `NAMES` names or one version.
+        """Begins a poll: at most one read, and one listing of at most `NAMES` names or one version.
 
-        A log that does not go on where it was left costs another listing. `NotADeltaTableError`
-        where there is no log, or none any more.
+        If the log does not continue at the last known version, it is listed once more. Raises
+        `NotADeltaTableError` if there is no log, or no longer one.
         """
         self.poll_again()
         try:
@@ -97,20 +96,20 @@ class LogWatch:
             raise error.located(table=self.store.root) from error.__cause__
 
     def poll_again(self) -> None:
-        """Begins a poll that lists nothing, for commits that the last one had no requests for."""
+        """Begins a poll without a listing, for commits that the last one could not read."""
         self._left = POLL_REQUESTS
 
     def digest(self, version: int) -> CommitDigest | None:
-        """What a commit is about, by one read the first time; None where it is gone.
+        """The kind of changes of a commit, by one read the first time; None if it is gone.
 
-        Only the beginning is read, see `whole`. A commit that nobody can read counts as one that
-        changes data: whoever comes because of it meets the error. `PollSpentError` where this poll
-        has made its requests.
+        Only the beginning is read; see `whole`. An unreadable commit counts as a change of data, so
+        that the process that reacts to it reports the error. Raises `PollSpentError` if this poll
+        has made all its requests.
         """
         return self._digests.get(version) or self._read(version, PREFIX_BYTES)
 
     def whole(self, version: int) -> CommitDigest | None:
-        """The same, after reading all of it."""
+        """The same, after reading the whole commit."""
         known = self._digests.get(version)
         return known if known is not None and known.whole else self._read(version, None)
 
@@ -122,13 +121,13 @@ class LogWatch:
         first, since = hint or 0, -1
         if self._known is not None:
             since = self._known
-            # Only a listing tells that the checkpoint which a new hint names is there.
+            # Only a listing shows whether the checkpoint that a new hint names exists.
             first = min(since, hint) if hint is not None and hint != self._hint else since
         listing, more = self._list(first)
         newest = latest_version(listing)
         replaced = False
         if newest is None:
-            # The newest version of a log never goes, so this is another log, or the hint was wrong.
+            # The newest version is never deleted, so this is another log, or the hint was wrong.
             listing, more = self._list(0)
             newest = latest_version(listing)
             if newest is None:
@@ -137,7 +136,7 @@ class LogWatch:
             self._checkpoint = None
             self._digests.clear()
         elif newest < since:
-            # The listing from an older checkpoint on ended too early.
+            # The listing from an older checkpoint ended too early.
             newest, more = since, False
         self._hint, self._known, self._looked = hint, newest, True
         seen = [self._checkpoint, *(checkpoint.version for checkpoint in listing.checkpoints)]
@@ -151,14 +150,14 @@ class LogWatch:
         )
 
     def _list(self, first: int) -> tuple[LogListing, bool]:
-        """What the log holds from a version on, and whether it goes on behind that."""
+        """The log from a version on, and whether the listing has more names."""
         self._left -= 1
         found: list[LogEntry] = []
         start, further = version_prefix(first), False
         for status in self.store.list_from(LOG_DIRECTORY, start):
             entry = LogEntry(parse_log_file_name(status.path.rpartition("/")[2]), status)
             found.append(entry)
-            # A page that gets no further than the version it began with is no progress.
+            # A page that does not get beyond its first version is no progress.
             further |= entry.file.kind is LogFileKind.COMMIT and (entry.file.version or 0) > first
             if len(found) >= NAMES and further:
                 return arrange(found, first_version=first), True
@@ -170,7 +169,7 @@ class LogWatch:
         self._left -= 1
         path = f"{LOG_DIRECTORY}/{commit_name(version)}"
         try:
-            # One byte more tells whether that was all.
+            # One more byte shows whether that was the end of the file.
             data = self.store.read(path) if size is None else self.store.read_head(path, size + 1)
             whole = size is None or len(data) <= size
             digest = digest_commit(data, version=version, name=path, whole=whole)
@@ -197,5 +196,5 @@ class LogWatch:
             "the log is gone",
             version=self._known,
             file=LOG_DIRECTORY,
-            remedy="give the address that the table was moved to, or stop waiting for one deleted",
+            remedy="give the new address if the table was moved; stop waiting if it was deleted",
         )

@@ -1,8 +1,8 @@
 """Reading many files of the log in order, with the next files fetched in advance.
 
-A store behind a network is asked for several at a time. A disk has most answers in memory, and is
-there before another thread could be: small files of such a store are read by whoever asks, until
-some of them had to be waited for.
+A remote store is asked for several files at a time. A disk often answers from memory, faster than a
+thread can be started: small files of such a store are read in the calling thread, until some reads
+had to wait.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _READ_AHEAD_BYTES = 8 << 20
 _GROUPS_PER_THREAD = 32
 _GROUP_BYTES = 1 << 20
 _SMALL_BYTES = 256 << 10
-"""Of larger files the reading and what follows is worth a thread."""
+"""Files larger than this are worth a thread."""
 _LONG_WAIT = 0.0005
-"""Seconds: as long as it may take to hand a file to a thread and its content back."""
+"""Seconds; about the time for handing a file to a thread and its contents back."""
 _LONG_WAITS = 8
 
 
 def read_ahead(
     store: Store, entries: Sequence[LogEntry], read: Callable[[LogEntry], T]
 ) -> Iterator[tuple[LogEntry, T]]:
-    """What `read` gives for the entries from the last to the first, some of it ahead of time.
+    """The results of `read` for the entries from the last to the first, some read in advance.
 
-    `FileNotFoundError` names a file that is gone.
+    Raises `FileNotFoundError`, which names a file that is gone.
     """
     left, waits = len(entries), 0
     while store.is_near and left and waits < _LONG_WAITS:
@@ -76,7 +76,7 @@ def _by_threads(
 
 
 def _groups(entries: Sequence[LogEntry], threads: int) -> Iterator[Sequence[LogEntry]]:
-    """The entries from the last to the first, small ones of a long log several at a time: handing
+    """The entries from the last to the first; small ones of a long log in groups, because handing
     one to a thread takes as long as reading it."""
     most = 1 + len(entries) // (_GROUPS_PER_THREAD * threads)
     group: list[LogEntry] = []
@@ -95,6 +95,6 @@ def _named(read: Callable[[LogEntry], T], entry: LogEntry) -> T:
     try:
         return read(entry)
     except FileNotFoundError as error:
-        # A store may have told the bare name only.
+        # The error of a store may name the file without its folder.
         error.filename = entry.path
         raise

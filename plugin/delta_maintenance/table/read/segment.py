@@ -1,8 +1,8 @@
-"""Which files of the log make up a version.
+"""The files of the log that make up a version.
 
-Implements "Delta Log Entries", "Checkpoints", "Log Compaction Files" and "Last Checkpoint File" as
-far as they rule the choice of files. Choosing reads names, sizes and times only; whether a chosen
-checkpoint can be read turns out when it is opened, and then the choice is made again without it.
+Implements the rules for choosing files in "Delta Log Entries", "Checkpoints", "Log Compaction
+Files" and "Last Checkpoint File". Choosing uses names, sizes and times only. If a chosen checkpoint
+proves unreadable when it is opened, the files are chosen again without it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CHECKPOINT_RANK = {
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A file of the log: what its name says and how the store lists it."""
+    """A file of the log: its parsed name, and its entry in the listing."""
 
     file: LogFile
     status: FileStatus
@@ -60,13 +60,13 @@ class CheckpointFiles:
 
     @property
     def name(self) -> str:
-        """The name of the first file, which stands for the checkpoint in messages."""
+        """The name of the first file, which identifies the checkpoint in messages."""
         return self.entries[0].file.name
 
 
 @dataclass(frozen=True, slots=True)
 class LogListing:
-    """The log directory as one listing showed it, from `first_version` on."""
+    """The log directory from `first_version` on, from one listing."""
 
     first_version: int
     commits: Mapping[int, LogEntry]
@@ -74,12 +74,12 @@ class LogListing:
     """Complete by name and size, the preferred one last."""
     compactions: tuple[LogEntry, ...]
     incomplete: tuple[str, ...]
-    """Checkpoint files that cannot be read for certain: empty ones and lone parts."""
+    """Checkpoint files that are certainly unusable: empty files and lone parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSegment:
-    """The files that make up `version`: a checkpoint or none, then what happened after it."""
+    """The files that make up `version`: a checkpoint or none, and the commits after it."""
 
     version: int
     checkpoint: CheckpointFiles | None
@@ -88,7 +88,7 @@ class LogSegment:
     commits: tuple[LogEntry, ...]
     """Every commit after the checkpoint, by ascending version."""
     last_commit: LogEntry | None
-    """The commit of `version` itself; None in a log cleaned by rules that let it go."""
+    """The commit of `version` itself; None if a log clean-up by older rules deleted it."""
 
     @property
     def base_version(self) -> int:
@@ -97,7 +97,7 @@ class LogSegment:
 
 
 def list_log(store: Store, *, first_version: int = 0) -> LogListing:
-    """Lists the log from a version on. Sidecars and other folders are not looked into."""
+    """Lists the log from a version on. Does not list sidecars and other folders."""
     entries = list_entries(store, start=version_prefix(first_version))
     return arrange(entries, first_version=first_version)
 
@@ -110,7 +110,7 @@ def list_entries(store: Store, folder: str = "", *, start: str = "") -> Iterator
 
 
 def arrange(entries: Iterable[LogEntry], *, first_version: int = 0) -> LogListing:
-    """What of the log's files counts for its versions, out of all files from a version on."""
+    """Sorts the files of a log from a version on into those that make up its versions."""
     commits: dict[int, LogEntry] = {}
     compactions: list[LogEntry] = []
     candidates: list[LogEntry] = []
@@ -127,11 +127,11 @@ def arrange(entries: Iterable[LogEntry], *, first_version: int = 0) -> LogListin
 
 
 def hinted_version(store: Store) -> int | None:
-    """The version of the newest checkpoint according to `_last_checkpoint`, if that is sound."""
+    """The version of the newest checkpoint according to `_last_checkpoint`, if that is valid."""
     try:
         hint = parse_hint(read_hint(store, f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"))
     except (FileNotFoundError, StorageError):
-        # Without the hint the whole log is listed; a store that is down fails then.
+        # Without the hint the whole log is listed; if the store is unavailable, that fails.
         return None
     return hint.version if hint is not None else None
 
@@ -147,15 +147,15 @@ def choose_segment(
 ) -> LogSegment:
     """The files of `version`, by default the latest.
 
-    `avoid` names checkpoints and compactions found to be unusable. `NotADeltaTableError` for an
-    empty log, `VersionNotFoundError` for a version that is not retained or does not exist yet,
-    `CorruptTableError` that names the first missing commit for a gap.
+    `avoid` names checkpoints and compactions found to be unusable. Raises `NotADeltaTableError` for
+    an empty log, `VersionNotFoundError` for a version that is not retained or does not exist yet,
+    and `CorruptTableError`, which names the first missing commit, for a gap.
     """
     latest = latest_version(listing)
     if latest is None:
         raise NotADeltaTableError(
             "the log holds no commit and no complete checkpoint",
-            remedy="check the address; without any of them there is nothing to read",
+            remedy="check the address; a table has at least one of them",
         )
     target = latest if version is None else version
     if not 0 <= target <= latest:
@@ -180,7 +180,7 @@ def choose_segment(
 
 
 def without_compaction(segment: LogSegment, name: str) -> LogSegment:
-    """The same segment with the commits themselves in place of one compaction."""
+    """The same segment with the commits of one compaction instead of that compaction."""
     tail: list[LogEntry] = []
     for entry in segment.tail:
         if entry.file.name != name:
@@ -256,7 +256,7 @@ def _missing(
         )
     because = f" (unusable: {', '.join(unusable)})" if unusable else ""
     return CorruptTableError(
-        f"commit {number} is missing and no usable checkpoint stands after it{because}",
+        f"commit {number} is missing and no usable checkpoint comes after it{because}",
         version=target,
         file=f"{LOG_DIRECTORY}/{version_prefix(number)}.json",
         remedy="restore the missing files, or open a version before the gap",

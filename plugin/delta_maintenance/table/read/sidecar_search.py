@@ -1,9 +1,9 @@
-"""Which sidecars of a checkpoint hold a file that commits after it name.
+"""The sidecars of a checkpoint that contain a file which later commits name.
 
-Sidecars of ours say it by their summaries: most by the first and the last place, others by a filter
-that is read by its range in the file. Sidecars of other writers are searched by their paths. The
-answer may be "perhaps" for a sidecar that holds none of the files, and is never "no" for one that
-holds any.
+Sidecars of this library have summaries: most are ruled out by their first and last place, others by
+a filter, which is read by its range in the file. Sidecars of other writers are searched by their
+paths. The answer may be "perhaps" for a sidecar without any of the files, and is never "no" for a
+sidecar with one of them.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ SUMMARISED = {
     "add": ("path", "deletionVector", "size"),
     "remove": ("path", "deletionVector", "deletionTimestamp"),
 }
-"""The fields of which a summary is made, by action."""
+"""The fields from which a summary is made, by action."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedPlaces:
-    """The places of some files, in every spelling in which a sidecar may have them."""
+    """The places of some files, in every spelling that a sidecar may use."""
 
     prefixes: npt.NDArray[np.bytes_]
-    """The first `PLACE_BYTES` bytes of each, ascending."""
+    """The first `PLACE_BYTES` bytes of each place, ascending."""
     hashes: Hashes
     """In the same order."""
 
@@ -59,7 +59,7 @@ class NamedPlaces:
         return cls(prefixes[order], hash_texts(places)[order])
 
     def between(self, first: bytes, last: bytes) -> Hashes:
-        """The hashes of those that do not lie before the first or behind the last place."""
+        """The hashes of the places from the first to the last."""
         start = int(np.searchsorted(self.prefixes, first[:PLACE_BYTES], side="left"))
         end = int(np.searchsorted(self.prefixes, last[:PLACE_BYTES], side="right"))
         return self.hashes[start:end]
@@ -67,15 +67,15 @@ class NamedPlaces:
 
 @dataclass(frozen=True, slots=True)
 class SearchedSidecar:
-    """One sidecar of a checkpoint, as far as it had to be looked at."""
+    """One sidecar of a checkpoint, as far as it was necessary to read it."""
 
     sidecar: Sidecar
     path: str
     """Relative to the table root."""
     summary: SidecarSummary
-    """As its tags have it, or else computed from its columns."""
+    """From its tags, or else computed from its columns."""
     is_named: bool
-    """Whether it may hold one of the files."""
+    """Whether it may contain one of the files."""
 
 
 def search_sidecars(
@@ -83,7 +83,7 @@ def search_sidecars(
 ) -> tuple[SearchedSidecar, ...]:
     """All sidecars of a checkpoint, in their order.
 
-    `UnusableCheckpointError` names one that is gone or cannot be read.
+    Raises `UnusableCheckpointError`, which names a missing or unreadable sidecar.
     """
 
     def search(number: int) -> SearchedSidecar:
@@ -103,9 +103,9 @@ def search_sidecars(
 
 
 def may_name(store: Store, path: str, summary: SidecarSummary, places: NamedPlaces) -> bool | None:
-    """Whether a sidecar may hold one of the files, by its summary and its filter alone.
+    """Whether a sidecar may contain one of the files, by its summary and its filter alone.
 
-    None where only its paths tell.
+    None if only its paths can answer that.
     """
     hashes = places.between(summary.first_place, summary.last_place)
     if not summary.tally.actions or not len(hashes):
@@ -115,7 +115,7 @@ def may_name(store: Store, path: str, summary: SidecarSummary, places: NamedPlac
 
 
 def read_filter(store: Store, path: str, summary: SidecarSummary) -> MembershipFilter | None:
-    """The filter of a sidecar; None where there is none, or none that can be used."""
+    """The filter of a sidecar; None if it has none, or none that is usable."""
     place = summary.filter
     if place is None:
         return None
@@ -127,7 +127,7 @@ def read_filter(store: Store, path: str, summary: SidecarSummary) -> MembershipF
         raise UnusableCheckpointError(f"{path} is gone") from None
     except CorruptTableError:
         return None
-    # One of another sidecar would answer "no" for the files of this one.
+    # The filter of another sidecar would answer "no" for files of this one.
     return found if len(found.low) <= summary.tally.actions else None
 
 

@@ -1,8 +1,8 @@
 """An immutable view of one version of a table.
 
 Implements "Action Reconciliation" over the files of a log segment. The small state (protocol,
-metadata, transactions, domains) is read when the snapshot is opened; files are read when they are
-asked for, as a stream of columns, newest first, that holds no more than the keys already seen.
+metadata, transactions, domains) is read when the snapshot is opened. Files are read on request, as
+a stream of columns, newest first, for which only the keys of earlier batches are kept in memory.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import (
-    StandingFiles,
-    standing_files,
-    standing_in_tail,
+    ActiveFiles,
+    active_files,
+    active_in_tail,
 )
 from delta_maintenance.table.read.checkpoint_reader import (
     Checkpoint,
@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 
 class VanishedFileError(UnusableCheckpointError):
-    """A file of the log is gone since the snapshot was opened; the log has to be listed anew."""
+    """A file of the log is gone since the snapshot was opened; the log must be listed again."""
 
 
 _logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ _LIVE_VIEW: Mapping[str, Collection[str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCounts:
-    """What the files of a snapshot add up to."""
+    """Totals over the files of a snapshot."""
 
     num_files: int
     total_size: int
@@ -107,7 +107,7 @@ class FileCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedFiles:
-    """The files that some commits name, each counted once, by the newest that names it."""
+    """The files that some commits name, each counted once, by the newest commit that names it."""
 
     adds: int
     tombstones: int
@@ -116,18 +116,18 @@ class NamedFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotState:
-    """The small state of one version, as replay found it."""
+    """The small state of one version, the result of log replay."""
 
     protocol: Protocol
     metadata: Metadata
     txns: Mapping[str, Txn]
     domains: Mapping[str, DomainMetadata]
-    """Removed ones left out."""
+    """Without removed ones."""
     commit_info: CommitInfo | None
-    """Of this very version, from its commit."""
+    """From the commit of this version."""
     draft_high_water_mark: Mapping[str, object] | None
     unknown_actions: frozenset[str]
-    """Names of actions in the tail of the log that no revision of the protocol knows."""
+    """Names of actions in the tail of the log that no revision of the protocol defines."""
 
 
 class Snapshot:
@@ -151,9 +151,9 @@ class Snapshot:
         self.checkpoint = checkpoint
         self.state = state
         self.timestamp_ms = timestamp_ms
-        """Milliseconds since 1970-01-01 UTC; None where the commit of this version is gone."""
+        """Milliseconds since 1970-01-01 UTC; None if the commit of this version is gone."""
         self.warnings = warnings
-        """What was passed over while opening, and why."""
+        """Files that were skipped while opening, and why."""
         self._reopen = reopen
 
     @property
@@ -163,19 +163,19 @@ class Snapshot:
 
     @property
     def version(self) -> int:
-        """The version of the table that this is."""
+        """The version of the table."""
         return self.segment.version
 
     @property
     def timestamp(self) -> datetime | None:
-        """When the version was committed: its in-commit timestamp, else its file's time, in UTC."""
+        """The time of the commit, in UTC: its in-commit timestamp, or else the time of its file."""
         if self.timestamp_ms is None:
             return None
         return clock.instant(self.timestamp_ms)
 
     @property
     def protocol(self) -> Protocol:
-        """What a client must understand at this version."""
+        """The versions and features that a client must support at this version."""
         return self.state.protocol
 
     @property
@@ -202,8 +202,8 @@ class Snapshot:
         """One row per live logical file.
 
         Columns: `path` (exactly as in the log), `dv` (unique id of the deletion vector or null),
-        `size` (bytes), `partition_values` (map of text), `num_records` (physical rows, null where
-        the statistics do not tell), `base_row_id`, `default_row_commit_version`.
+        `size` (bytes), `partition_values` (map of text), `num_records` (physical rows, null if the
+        statistics do not state them), `base_row_id`, `default_row_commit_version`.
         """
         return self._collect(
             _LIVE_VIEW, lambda batch: _file_view(batch.adds), _file_view(empty(ADD_TYPES))
@@ -212,8 +212,8 @@ class Snapshot:
     def live_file_batches(self) -> Iterator[pa.Table]:
         """The rows of `live_files` as a stream of tables, for tables too large to hold at once.
 
-        Where a checkpoint turns out to be damaged on the way, the stream goes on from another base
-        without repeating a row.
+        If a checkpoint proves to be damaged, the stream continues from another base without
+        repeating a row.
         """
         given = 0
         try:
@@ -235,11 +235,11 @@ class Snapshot:
                 yield view.filter(pc.invert(pc.is_in(_view_keys(view), known)))
 
     def tombstones(self) -> pa.Table:
-        """One row per remove that still stands, expired or not.
+        """One row per tombstone in effect, expired or not.
 
         The columns of `live_files`, then `deletion_timestamp` (milliseconds since 1970-01-01 UTC,
-        null where the writer left none). Sizes and partition values are null where the remove does
-        not vouch for them.
+        null if the writer left none). Sizes and partition values are null if the remove does not
+        state them reliably.
         """
         fields = {"add": ("path", "deletionVector"), "remove": _TOMBSTONE_FIELDS}
         return self._collect(
@@ -263,14 +263,13 @@ class Snapshot:
             num_deleted_rows=sum(count.num_deleted_rows for count in counts),
         )
 
-    def scan(
-        self, *, fields: Mapping[str, Collection[str]] | None = None
-    ) -> Iterator[StandingFiles]:
-        """The standing file actions as a stream of batches, each row exactly once.
+    def scan(self, *, fields: Mapping[str, Collection[str]] | None = None) -> Iterator[ActiveFiles]:
+        """The file actions in effect as a stream of batches, each row exactly once.
 
-        Without `fields` every field comes along, unknown ones included. A checkpoint that turns
-        out to be damaged raises `UnusableCheckpointError`, a file that is gone since the snapshot
-        was opened its subclass `VanishedFileError`; `avoiding` gives the version without it.
+        Without `fields`, all fields are included, also unknown ones. Raises
+        `UnusableCheckpointError` if a checkpoint proves to be damaged, and its subclass
+        `VanishedFileError` if a file is gone since the snapshot was opened; `avoiding` returns the
+        version without that file.
         """
         replay = FileReplay()
         yield from self.scan_tail(replay, fields=fields)
@@ -278,13 +277,13 @@ class Snapshot:
 
     def scan_tail(
         self, replay: FileReplay, *, fields: Mapping[str, Collection[str]] | None = None
-    ) -> Iterator[StandingFiles]:
-        """The first part of `scan`: what stands of the commits since the checkpoint."""
+    ) -> Iterator[ActiveFiles]:
+        """The first part of `scan`: the actions in effect of the commits since the checkpoint."""
 
-        def standing() -> Iterator[StandingFiles]:
+        def standing() -> Iterator[ActiveFiles]:
             wanted = None if fields is None else _with_keys(fields)
             batches = self._tail.batches(keys=self._map_keys(), fields=wanted)
-            yield from standing_in_tail(batches, replay)
+            yield from active_in_tail(batches, replay)
 
         return self._located(standing())
 
@@ -295,28 +294,28 @@ class Snapshot:
         fields: Mapping[str, Collection[str]] | None = None,
         only: Collection[str] | None = None,
         seen: Callable[[FileActionBatch], None] | None = None,
-    ) -> Iterator[StandingFiles]:
-        """The second part of `scan`: what stands of the checkpoint, after `scan_tail`.
+    ) -> Iterator[ActiveFiles]:
+        """The second part of `scan`: the actions in effect of the checkpoint, after `scan_tail`.
 
         `only` names the sidecars to read, by their paths relative to the table root. `seen` is
-        shown every batch before what no longer stands is left out.
+        called with every batch before rows that are no longer in effect are removed from it.
         """
         checkpoint = self.checkpoint
         if checkpoint is None:
             return iter(())
 
-        def standing() -> Iterator[StandingFiles]:
+        def standing() -> Iterator[ActiveFiles]:
             wanted = None if fields is None else _with_keys(fields)
             for part in checkpoint.file_actions(keys=self._map_keys(), fields=wanted, only=only):
                 if seen is not None:
                     seen(part)
-                yield standing_files(part.adds, part.removes, replay, remember=False)
+                yield active_files(part.adds, part.removes, replay, remember=False)
 
         return self._located(standing())
 
     @read_once
     def named_in_tail(self) -> NamedFiles:
-        """The files that commits since the checkpoint name, as far as they still stand."""
+        """The files that commits since the checkpoint name, as far as they are in effect."""
         fields: Mapping[str, Collection[str]] = {"add": (), "remove": ()}
         adds = tombstones = 0
         paths: list[pa.StringArray] = []
@@ -330,7 +329,7 @@ class Snapshot:
     def _map_keys(self) -> MapKeys:
         return MapKeys(partition_columns=frozenset(self.physical_partition_columns))
 
-    def _located(self, batches: Iterator[StandingFiles]) -> Iterator[StandingFiles]:
+    def _located(self, batches: Iterator[ActiveFiles]) -> Iterator[ActiveFiles]:
         try:
             yield from batches
         except FileNotFoundError as error:
@@ -339,8 +338,8 @@ class Snapshot:
                 table=self.table,
                 version=self.version,
                 file=error.filename,
-                remedy="open the table again; if that fails too, look for another process that is "
-                "deleting files of this log",
+                remedy="open the table again; if that fails too, find the process that deletes "
+                "files of this log",
             ) from error
         except DeltaMaintenanceError as error:
             raise error.located(
@@ -350,18 +349,18 @@ class Snapshot:
     def avoiding(self, error: CorruptTableError) -> Snapshot:
         """The same version on another base, after `error` named a file as unusable.
 
-        Raises `error` where the log offers no other base.
+        Raises `error` if the log has no other base.
         """
         other = self._reopen(error)
-        _logger.warning("passed over %s: %s", error.file, error.problem)
+        _logger.warning("skipped %s: %s", error.file, error.problem)
         return other
 
     @cached_property
     def physical_partition_columns(self) -> tuple[str, ...]:
-        """The names under which partition values stand in file actions ("Column Mapping")."""
+        """The names of partition columns in file actions ("Column Mapping")."""
         columns = self.metadata.partition_columns
         if len(columns) > MOST_PARTITION_COLUMNS:
-            # Each file has a value for each of them, be it null.
+            # Each file has a value for each of them, even if it is null.
             raise CorruptTableError(f"the table has {len(columns)} partition columns")
         mode = column_mapping_mode(self.protocol, self.metadata.configuration)
         if mode == "none" or not columns or self.metadata.schema_string is None:
@@ -384,7 +383,7 @@ class Snapshot:
     def _collect(
         self,
         fields: Mapping[str, Collection[str]],
-        view: Callable[[StandingFiles], pa.Table],
+        view: Callable[[ActiveFiles], pa.Table],
         none: pa.Table,
     ) -> pa.Table:
         return self._read(
@@ -400,7 +399,7 @@ def _with_keys(fields: Mapping[str, Collection[str]]) -> dict[str, Collection[st
     }
 
 
-def _count(batch: StandingFiles) -> FileCounts:
+def _count(batch: ActiveFiles) -> FileCounts:
     vectors = batch.adds["deletionVector"] if "deletionVector" in batch.adds.column_names else None
     deleted = 0
     with_vector = 0

@@ -56,19 +56,19 @@ T = TypeVar("T")
 
 _NO_SUCH_STATE = (CorruptTableError, NotADeltaTableError, VersionNotFoundError)
 _LISTINGS = 3
-"""A file may be cleaned away between listing and reading; then the log is listed again."""
+"""A file may be deleted between listing and reading; then the log is listed again."""
 
 
 def open_table(uri: str, storage_options: Mapping[str, str] | None = None) -> Table:
-    """The table at `uri`: the address of its root, as `open_store` takes it.
+    """The table at `uri`: the address of its root, in any form that `open_store` accepts.
 
-    Nothing is read yet. `storage_options` are the store's own, credentials included.
+    Reads nothing yet. `storage_options` are those of the store, including credentials.
     """
     return Table(open_store(uri, storage_options))
 
 
 class Table:
-    """A Delta table. Holds no state of it: every snapshot is read anew."""
+    """A Delta table. It keeps no state: every snapshot is read anew."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -81,11 +81,11 @@ class Table:
     def snapshot(
         self, version: int | None = None, timestamp: datetime | str | int | None = None
     ) -> Snapshot:
-        """The latest version, or `version`, or the one that was current at `timestamp`.
+        """The latest version, or `version`, or the version that was current at `timestamp`.
 
         `timestamp` is a datetime with a zone, ISO 8601 text, or milliseconds since 1970-01-01 UTC.
-        Errors: `NotADeltaTableError`, `VersionNotFoundError`, `CorruptTableError`,
-        `UnsupportedFeatureError`, `StorageError`; each names table, version and file.
+        Raises `NotADeltaTableError`, `VersionNotFoundError`, `CorruptTableError`,
+        `UnsupportedFeatureError` or `StorageError`, which name table, version and file.
         """
         if version is not None and timestamp is not None:
             raise InvalidRequestError("give a version or a timestamp, not both")
@@ -100,9 +100,9 @@ class Table:
             raise error.located(table=self.uri) from error.__cause__
 
     def history(self, limit: int | None = None) -> list[CommitEntry]:
-        """The commits that are retained, newest first, each with the version of its file.
+        """The retained commits, newest first, each with the version in the name of its file.
 
-        At most `limit` of them, all without one.
+        At most `limit` commits; without it, all of them.
         """
         if limit is not None and limit < 0:
             raise InvalidRequestError(f"{limit} is no number of commits", remedy="give 0 or more")
@@ -114,7 +114,7 @@ class Table:
             raise error.located(table=self.uri) from error.__cause__
 
     def latest_version(self, *, known: int = 0) -> int:
-        """The newest version, by one listing from the version `known` on."""
+        """The newest version, by one listing that begins at the version `known`."""
         try:
             return self._segment(None, known, frozenset()).version
         except DeltaMaintenanceError as error:
@@ -137,7 +137,7 @@ class Table:
                     raise CorruptTableError(
                         "a file that the log lists cannot be found",
                         file=error.filename or str(error),
-                        remedy="look for another process that is deleting files of this log",
+                        remedy="find the process that deletes files of this log",
                     ) from error
         raise AssertionError("the last attempt returns or raises")
 
@@ -170,7 +170,7 @@ class Table:
                 listing = list_log(self.store, first_version=first)
                 return choose_segment(listing, version, avoid=avoid)
             except _NO_SUCH_STATE:
-                # The hint may be wrong or ahead of its checkpoint; only the whole log decides.
+                # The hint may be wrong or ahead of its checkpoint: list the whole log.
                 pass
         listing = list_log(self.store)
         if not listing.commits and not listing.checkpoints:
@@ -181,7 +181,7 @@ class Table:
         remedy = "check the address; a Delta table has a _delta_log folder with commits"
         if listing.incomplete:
             raise CorruptTableError(
-                "the log holds nothing but an incomplete checkpoint",
+                "the log contains only an incomplete checkpoint",
                 file=f"{LOG_DIRECTORY}/{listing.incomplete[0]}",
                 remedy="restore the log from a backup",
             )
@@ -233,7 +233,7 @@ class Table:
         if checkpoint is not None:
             _offer_checkpoint(replay, checkpoint)
         if segment.last_commit is not None and segment.last_commit not in segment.tail:
-            # The version is a checkpoint's or a compaction's; only the commit knows about itself.
+            # Without the commit of this version, there is no commitInfo.
             try:
                 commit_info = read_commit_info(self.store, segment.last_commit)
             except CorruptTableError as error:
@@ -292,7 +292,7 @@ class Table:
         try:
             other = self._snapshot(segment.version, avoid, warnings)
         except _NO_SUCH_STATE as failure:
-            # A version that is no longer retained says so itself.
+            # Raised for a version that is no longer retained.
             raise failure.located(table=self.uri) if gone else error from None
         if other.segment == segment:
             raise error
@@ -317,7 +317,7 @@ def _offer_checkpoint(replay: StateReplay, checkpoint: Checkpoint) -> None:
         metadata=singles.metadata,
         txns=singles.txns.values(),
         domains=singles.domains.values(),
-        # Databricks 12.2 wrote the column without a value in it.
+        # Databricks 12.2 wrote the column without a value.
         draft_high_water_mark=draft
         if draft and any(v is not None for v in draft.values())
         else None,
@@ -339,20 +339,20 @@ def _has_in_commit_times(state: SnapshotState, properties: TableProperties) -> b
 
 
 _UNASKED_CATALOG = (
-    "only versions that the table's catalog has published are seen: it may know of newer ones"
+    "only versions that the catalog of the table has published are visible: there may be newer ones"
 )
 
 
 def _passed_over(file: str | None, problem: str) -> str:
-    return f"passed over {file}: {problem}"
+    return f"skipped {file}: {problem}"
 
 
 def _compaction_problem(data: bytes, name: str) -> str | None:
-    """Why a log compaction must not be used: it holds two actions for one logical file."""
+    """Why a log compaction must not be used: it has two actions for one logical file."""
     text = split(name, data)
     actions, beside = parse_other_lines(text)
     if actions.repeated:
-        return f"it holds two actions for {min(actions.repeated)}"
+        return f"it has two actions for {min(actions.repeated)}"
     fields = ("path", "deletionVector")
     parsed = parse_file_actions(
         [FileLines.of(text, beside)],
@@ -362,7 +362,7 @@ def _compaction_problem(data: bytes, name: str) -> str | None:
     keys = [*logical_file_keys(parsed.adds).chunks, *logical_file_keys(parsed.removes).chunks]
     files = pa.chunked_array(keys, pa.string())
     if pc.count_distinct(files).as_py() < len(files):
-        return "it holds two actions for one logical file"
+        return "it has two actions for one logical file"
     return None
 
 

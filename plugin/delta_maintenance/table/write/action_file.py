@@ -24,7 +24,7 @@ from delta_maintenance.protocol.delta_log.tally import Tally
 
 _ROW_GROUP_ROWS = 1 << 16
 _WRITES_IN_FLIGHT = 2
-# Columns whose values repeat. A dictionary of the others would only cost time.
+# Columns with repeated values. Dictionaries of the other columns would only cost time.
 _REPEATING = ("key_value.key", "key_value.value", "modificationTime", "clusteringProvider")
 _CODECS = {
     "none": "none",
@@ -40,7 +40,7 @@ _CODECS = {
 
 @dataclass(frozen=True, slots=True)
 class ParquetStyle:
-    """How the Parquet files of a checkpoint are encoded ("Table Properties")."""
+    """The encoding of the Parquet files of a checkpoint ("Table Properties")."""
 
     codec: str = "zstd"
     page_version: str = "1.0"
@@ -49,12 +49,12 @@ class ParquetStyle:
     def of_table(cls, codec: str | None, format_version: str | None) -> Self:
         """From `delta.parquet.compression.codec` and `delta.parquet.format.version`.
 
-        `RefusedError` for values that the protocol does not list.
+        Raises `RefusedError` for values that the protocol does not list.
         """
         known = _CODECS.get((codec or "zstd").strip().lower())
         if known is None:
             raise RefusedError(
-                f"delta.parquet.compression.codec is {codec!r}, which is no Parquet codec",
+                f"delta.parquet.compression.codec is {codec!r}, which is not a Parquet codec",
                 remedy=f"set it to one of {', '.join(sorted(_CODECS))}",
             )
         version = (format_version or "1.0.0").strip()
@@ -67,12 +67,12 @@ class ParquetStyle:
 
 
 class ActionFile:
-    """A Parquet file of actions under way. Row groups hold one kind of action each.
+    """A Parquet file of actions that is being written. Each row group has one kind of action.
 
-    A reader that wants only the protocol, or only the live files, can so leave out the rest.
-    Encoding runs in a thread of its own while the caller reads on. A sidecar ends with a filter of
-    its places (`membership_filter`), which lies between the last row group and the footer, and with
-    its summary in the footer's metadata.
+    Readers that only need the protocol, or only the live files, can thus skip the rest. Encoding
+    runs in a thread of its own, while the caller reads on. A sidecar ends with a filter of its
+    places (`membership_filter`), between the last row group and the footer, and with its summary in
+    the metadata of the footer.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ActionFile:
         self._tally = Tally()
         self._contents = SummaryBuilder() if is_sidecar else None
         self.summary: SidecarSummary | None = None
-        """Of a sidecar, once it is closed."""
+        """The summary of a sidecar, once it is closed."""
         self._waiting: dict[str, list[pa.ChunkedArray]] = {"add": [], "remove": []}
         self._thread = ThreadPoolExecutor(1)
         self._in_flight: list[Future[None]] = []
@@ -120,7 +120,7 @@ class ActionFile:
             self.abandon()
 
     def close(self) -> None:
-        """Writes what is left and completes the file."""
+        """Writes the remaining rows and completes the file."""
         try:
             for action in self._waiting:
                 self._flush(action)
@@ -132,14 +132,14 @@ class ActionFile:
             self.abandon()
 
     def abandon(self) -> None:
-        """Lets go of the file as it is."""
+        """Closes the file without completing it."""
         self._thread.shutdown()
         self._writer.close()
         self._sink.close()
 
     @property
     def tally(self) -> Tally:
-        """What has been written so far."""
+        """The totals of the file actions written so far."""
         return self._tally if self._contents is None else self._contents.tally
 
     def _append_summary(self, contents: SummaryBuilder) -> SidecarSummary:
@@ -164,7 +164,7 @@ class ActionFile:
             self._put("remove", self._layout.removes(tombstones))
 
     def write_singles(self, table: pa.Table) -> None:
-        """Appends the other actions, as a row group of their own."""
+        """Appends the other actions, in a row group of their own."""
         self._submit(table)
 
     def _put(self, action: str, rows: pa.ChunkedArray) -> None:

@@ -27,7 +27,7 @@ WrittenKind = Literal["classic", "v2-classic", "v2-json", "v2-parquet"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSpec:
-    """All that decides the content of a checkpoint, but for the snapshot."""
+    """Everything besides the snapshot that determines the content of a checkpoint."""
 
     kind: WrittenKind
     actions_per_sidecar: int
@@ -41,19 +41,19 @@ class CheckpointSpec:
 
     @property
     def is_v2(self) -> bool:
-        """Whether it is a V2 checkpoint by content."""
+        """Whether its content is that of a V2 checkpoint."""
         return self.kind != "classic"
 
 
 def layout_of(snapshot: Snapshot, *, zone: tzinfo | None) -> FileActionLayout:
-    """The columns that the table's properties and schema ask for.
+    """The columns that the table's properties and schema require.
 
-    Partition values are typed only where their text says all there is to say: for timestamps that
-    takes a zone.
+    Partition values are typed only if their text is unambiguous; timestamps require a zone for
+    that.
     """
     properties, metadata = snapshot.properties, snapshot.metadata
     as_struct = properties.write_stats_as_struct
-    # Without structs on either side there is nothing to convert, and the schema may say anything.
+    # Without structs there is nothing to convert, and the schema does not matter.
     if metadata.schema_string is None or not (as_struct or snapshot.checkpoint is not None):
         return FileActionLayout(stats_as_json=properties.write_stats_as_json, statistics_type=None)
     schema = parse_schema(metadata.schema_string)

@@ -1,9 +1,9 @@
 """Writing checkpoints: stage, verify with our own reader, publish, update the hint.
 
-Implements "Checkpoints" and "Last Checkpoint File" for writers. Everything is
-written to a staging folder first and read back from there as any reader would. Only then does it
-become visible: sidecars before the top-level file, the hint last. So a crash leaves at most
-sidecars that nothing refers to, and a failure leaves the table as it was.
+Implements "Checkpoints" and "Last Checkpoint File" for writers. Everything is first written to a
+staging folder and read back from there as by any reader. Only then does it become visible: first
+the sidecars, then the top-level file, last the hint. A crash therefore leaves at most sidecars
+without a reference, and a failure leaves the table unchanged.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class WrittenCheckpoint:
     path: str
     """The top-level file, relative to the table root."""
     sidecars: tuple[Sidecar, ...]
-    """All of them."""
+    """All sidecars."""
     taken_over: int
-    """How many of them are an earlier checkpoint's."""
+    """The number of sidecars that were taken over from an earlier checkpoint."""
     bytes_written: int
-    """Those of sidecars that are taken over left out."""
+    """Without those in sidecars that are taken over."""
     actions: int
     tally: Tally
     expired_tombstones: int
@@ -95,20 +95,20 @@ def write_checkpoint(
     progress: Progress | None = None,
     reuse: ReuseSurvey | None = None,
 ) -> WrittenCheckpoint:
-    """Writes one checkpoint of the snapshot's version and announces it.
+    """Writes one checkpoint of the snapshot's version and updates the hint.
 
-    `reuse` says which sidecars of an earlier checkpoint it takes over. `FileExistsError` where
-    another writer's classic checkpoint is there first, `RefusedError` where the table's paths or
-    statistics forbid it, `VerificationError` where the result does not read back,
-    `NotReusableError` where it must not take over what it was told to; in all these cases nothing
-    is announced.
+    `reuse` states the sidecars of an earlier checkpoint that are taken over. Raises
+    `FileExistsError` if another writer's classic checkpoint exists already, `RefusedError` if the
+    paths or statistics of the table forbid it, `VerificationError` if the result does not read
+    back, and `NotReusableError` if a sidecar to be taken over is not usable. In all these cases the
+    hint is not changed.
     """
     while True:
         try:
             with staging() as staged:
                 return _Writing(snapshot, spec, staged, new_id, progress, reuse).run(engine)
         except UnknownFieldsError as wider:
-            # Nothing has been published: all columns have to be known before the first file.
+            # Nothing has been published: all columns must be known before the first file.
             spec = replace(spec, layout=wider.layout)
 
 
@@ -144,15 +144,18 @@ class _Writing:
         status = publish(self.staged, store, name)
         if self.reuse is not None:
             try:
+                # A clean-up that deletes the sidecars of the base has seen a newer checkpoint. One
+                # that is not there yet is seen together with this one, whose sidecars stay then.
+                require_newest(self.snapshot, self.reuse.base, beside=status.path)
                 self._require_reused(self.reuse)
             except BaseException:
-                # Ours alone, and no hint leads to it yet: readers would miss what is gone.
+                # No other process knows it, and no hint names it yet: its sidecars are gone.
                 store.delete(status.path)
                 raise
         return self._announce(status, len(actions))
 
     def _require_agreement(self) -> None:
-        """What is taken over is not read, so its sums are held against the version checksum."""
+        """Compares the totals with the version checksum, because reused sidecars are not read."""
         stated = stated_files(self.snapshot.store, self.snapshot.version)
         tally = self._tally()
         found = (tally.adds, tally.size)
@@ -163,7 +166,7 @@ class _Writing:
             )
 
     def _require_reused(self, reuse: ReuseSurvey) -> None:
-        """A clean-up that began before the checkpoint is visible may delete what it takes over."""
+        """A clean-up that began before the checkpoint is visible may delete reused sidecars."""
         missing = missing_sidecars(self.snapshot.store, reuse)
         if missing:
             raise NotReusableError(f"{missing[0]} is gone, or has another size")
@@ -206,7 +209,7 @@ class _Writing:
         )
 
     def _tally(self) -> Tally:
-        """What all file actions of the checkpoint add up to."""
+        """The totals of all file actions of the checkpoint."""
         return Tally.total([self.inline, *(report.tally for report in self.sidecars.all)])
 
     def _txns(self) -> list[Txn]:
@@ -230,7 +233,7 @@ class _Writing:
                     self.expired += expired
                     file.write_files(batch.adds, batch.tombstones, add_hashes=batch.add_hashes)
             self.inline = file.tally
-            # The tags tell how many files there are.
+            # The tags state the number of files.
             actions = self._single_actions()
             file.write_singles(single_action_table(actions, version_2=self.spec.is_v2))
         return actions
@@ -239,7 +242,7 @@ class _Writing:
         lines: list[str] = []
         layout = self.spec.layout
         if layout.statistics_type is not None:
-            # Lines have room for text alone.
+            # JSON lines have no other form of these values than text.
             layout = replace(layout, stats_as_json=True, statistics_type=None, partition_types=None)
         if self._inlines:
             for batch, expired in standing(self.snapshot, self.spec, self.progress):
@@ -249,7 +252,7 @@ class _Writing:
                     raise RefusedError(
                         f"a JSON checkpoint without sidecars is for up to {_INLINE_JSON_ACTIONS} "
                         "file actions",
-                        remedy="ask for sidecars, or for the kind v2-parquet",
+                        remedy="request sidecars, or the kind v2-parquet",
                     )
                 lines.extend(_json_lines("add", layout.adds(batch.adds)))
                 lines.extend(_json_lines("remove", layout.removes(batch.tombstones)))
@@ -285,7 +288,7 @@ class _Writing:
                 path=status.path.rpartition("/")[2],
                 size_in_bytes=status.size,
                 modification_time=status.modified_ms,
-                # Their summaries are for the next checkpoint, and would make the hint long.
+                # Their summaries are for the next checkpoint, and would make the hint large.
                 sidecar_files=tuple(replace(sidecar, tags=None) for sidecar in sidecars),
             )
             if uuid_named
@@ -341,7 +344,7 @@ def _json_lines(action: str, rows: pa.StructArray) -> list[str]:
 
 
 def _without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
-    # A null partition value means something; a null field does not.
+    # A null partition value has a meaning; a null field does not.
     return {
         name: value
         for name, value in row.items()

@@ -1,4 +1,4 @@
-"""Writing the sidecars of a checkpoint in this process, all of them or those that changed."""
+"""Writing the sidecars of a checkpoint in this process: all of them, or those that changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from delta_maintenance.clock import NewId
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.read.active_files import StandingFiles
+from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.checkpoint_reader import FileActionBatch
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
@@ -78,11 +78,11 @@ class LocalSidecars:
 
 def _changed(
     snapshot: Snapshot, spec: CheckpointSpec, reuse: ReuseSurvey, rolling: RollingSidecars
-) -> Iterator[StandingFiles]:
-    """What stands of the commits since the base, and then of each sidecar to be written anew.
+) -> Iterator[ActiveFiles]:
+    """The actions in effect of the commits since the base, then of each sidecar to be rewritten.
 
-    Before each of the latter, sidecars that have become full enough are completed, so that what
-    was in one sidecar stays together.
+    Before each rewritten sidecar, new sidecars that are full enough are completed, so that the
+    contents of one sidecar stay together.
     """
     replay = FileReplay()
     yield from snapshot.scan_tail(replay)
@@ -97,7 +97,7 @@ def _changed(
 
 def _read_anew(
     snapshot: Snapshot, replay: FileReplay, sidecar: ReusedSidecar
-) -> Iterator[StandingFiles]:
+) -> Iterator[ActiveFiles]:
     found = Tally()
 
     def count(batch: FileActionBatch) -> None:
@@ -105,4 +105,4 @@ def _read_anew(
 
     yield from snapshot.scan_checkpoint(replay, only={sidecar.path}, seen=count)
     if found != sidecar.found.summary.tally:
-        raise NotReusableError(f"{sidecar.path} holds something else than its tags say")
+        raise NotReusableError(f"the contents of {sidecar.path} differ from its tags")

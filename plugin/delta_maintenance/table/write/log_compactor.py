@@ -1,8 +1,8 @@
 """Writing log compactions: reconcile lines, stage, verify, publish if absent.
 
-Implements "Log Compaction Files" for writers. Readers trust such a file in place of its commits, so
-nothing becomes visible before it has been read back and found to do to any state what its commits
-do.
+Implements "Log Compaction Files" for writers. Readers use such a file instead of its commits.
+Therefore it becomes visible only after it has been read back and has the same effect on any state
+as its commits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from delta_maintenance.table.read.segment import LOG_DIRECTORY, LogEntry
 from delta_maintenance.table.write.staging import require_whole
 
 _BATCH_BYTES = 3_000_000
-"""Read at a time. Less of it, and threads are handed more than they do; more needs more memory."""
+"""Bytes that are read at a time. Smaller blocks waste time on threads; larger ones need memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,20 +45,20 @@ class WrittenCompaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconciledRange:
-    """What was written of a range, for whoever reads it back."""
+    """The lines that were written for a range, for the process that reads them back."""
 
     content: RangeContent
-    """What the commits come to, which the file is to say."""
+    """The combined effect of the commits, which the file must have."""
     size: int
     """Bytes."""
     checksum: int
-    """Of these bytes."""
+    """The checksum of these bytes."""
     plain: bool
-    """Whether all file actions are in the plain form, so that they need not be recognised again."""
+    """Whether all file actions are in the plain form, so that parsing can skip the other forms."""
 
 
 class RangeEngine(Protocol):
-    """Reconciles the commits of a range and writes what stands of them."""
+    """Reconciles the commits of a range and writes the actions that remain in effect."""
 
     def write_range(self, commits: Sequence[LogEntry], file: BinaryIO) -> ReconciledRange:
         """Takes commits by ascending version, and writes lines in any order.
@@ -72,12 +72,12 @@ def write_compaction(
 ) -> WrittenCompaction | None:
     """Writes the compaction `name` of some commits, given by ascending version.
 
-    `engine` reads and reconciles them in place of this process, which reads the result back.
-    None where no action of theirs stands: readers take an empty file for a damaged one.
-    `FileExistsError` where somebody else's file is there: it was not touched. `FileNotFoundError`
-    where a commit is gone. `RefusedError` and `CorruptTableError` where a commit cannot be
-    reconciled without a doubt; `VerificationError` where the result does not read back. In all
-    these cases nothing was published.
+    `engine` reads and reconciles the commits instead of this process, which reads the result back.
+    Returns None if no action of the commits is in effect: readers treat an empty file as damaged.
+    Raises `FileExistsError` if another writer's file exists, which is not touched;
+    `FileNotFoundError` if a commit is gone; `RefusedError` or `CorruptTableError` if a commit
+    cannot be reconciled without doubt; and `VerificationError` if the result does not read back. In
+    all these cases nothing was published.
     """
     path = f"{LOG_DIRECTORY}/{name}"
     try:
@@ -89,7 +89,7 @@ def write_compaction(
             problem = _difference_of_copy(file, path, written)
             if problem is not None:
                 raise VerificationError(
-                    f"what was written reads back differently: {problem}",
+                    f"the file reads back differently: {problem}",
                     file=path,
                     remedy="report this with the table's log: nothing was published",
                 )
@@ -100,7 +100,7 @@ def write_compaction(
 
 
 def compare_compaction(store: Store, commits: Sequence[LogEntry], name: str) -> str | None:
-    """Why the compaction that is there does not do what its commits do; None where it does."""
+    """Why an existing compaction differs in effect from its commits; None if it does not."""
     expected, found = RangeReplay(), RangeReplay()
     for lines in commit_lines(store, commits):
         expected.surviving(lines)
@@ -112,14 +112,14 @@ def compare_compaction(store: Store, commits: Sequence[LogEntry], name: str) -> 
     except (CorruptTableError, RefusedError) as error:
         return error.problem
     if found.superseded:
-        return "it holds two actions for one logical file"
+        return "it has two actions for one logical file"
     return _difference(found.content, expected.content)
 
 
 def commit_lines(store: Store, commits: Sequence[LogEntry]) -> Iterator[TextLines]:
     """The lines of commits from the newest to the oldest, some commits at a time.
 
-    Each batch is gone when the next one is asked for.
+    A batch is invalid once the next one is requested.
     """
     buffers: list[LogBuffer] = []
     batches = in_parallel(
@@ -132,19 +132,19 @@ def commit_lines(store: Store, commits: Sequence[LogEntry]) -> Iterator[TextLine
 
 
 class RangeWriter:
-    """Writes the lines of a range, and keeps account of them."""
+    """Writes the lines of a range, and computes their digest."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._checksum = 0
 
     def write(self, text: bytes) -> None:
-        """Some whole lines."""
+        """Writes some whole lines."""
         self._file.write(text)
         self._checksum = crc32(text, self._checksum)
 
     def written(self, content: RangeContent, *, plain: bool) -> ReconciledRange:
-        """What there is now, which comes to `content`."""
+        """The result; `content` is the combined effect of all lines."""
         return ReconciledRange(
             content=content, size=self._file.tell(), checksum=self._checksum, plain=plain
         )
@@ -188,10 +188,10 @@ def _difference(theirs: RangeContent, ours: RangeContent) -> str | None:
     if (theirs.adds, theirs.removes) != (ours.adds, ours.removes):
         return (
             f"it has {theirs.adds} adds and {theirs.removes} removes, "
-            f"its commits come to {ours.adds} and {ours.removes}"
+            f"its commits have {ours.adds} and {ours.removes} in effect"
         )
     if theirs.keys != ours.keys:
-        return "its adds and removes are of other files than its commits'"
+        return "its adds and removes name other files than its commits"
     if theirs.singles != ours.singles:
         keys = {*theirs.singles, *ours.singles}
         names = sorted(

@@ -1,4 +1,4 @@
-"""Deleting files of a log in batches of exact names, checked against the clock of the store."""
+"""Deleting files of a log in batches of exact names, after a check of the clocks."""
 
 from __future__ import annotations
 
@@ -22,36 +22,37 @@ def delete_in_batches(
 ) -> Iterator[tuple[int, dict[str, StorageError]]]:
     """Deletes files, given relative to `_delta_log`, in their order.
 
-    Gives for each batch how many are gone and what keeps the others, tried twice; whoever stops
-    asking stops the deletion.
+    Yields for each batch the number of deleted files, and the errors of the others, which were
+    tried twice. The deletion stops when the caller stops iterating.
     """
     for first in range(0, len(names), _BATCH):
         batch = [f"{LOG_DIRECTORY}/{name}" for name in names[first : first + _BATCH]]
         kept = _delete(store, batch)
         if kept:
-            # Stores delete a batch in any order: a passing failure must not leave a gap in the log.
+            # Stores delete a batch in any order: a temporary failure must not leave a gap in the
+            # log.
             kept = _delete(store, list(kept))
         yield len(batch) - len(kept), kept
 
 
 def require_same_clock(store: Store, now: datetime, *, new_id: NewId) -> None:
-    """`RefusedError` unless the store stamps a new file with about the time that it is here.
+    """Raises `RefusedError` unless the store stamps a new file with about the time of this machine.
 
-    Ages are told by comparing the one clock with the other. What the probe leaves behind when this
-    process dies is a temporary file like any other.
+    Ages are differences between the two clocks. If this process dies, the probe remains as a
+    temporary file, which `clean-log` deletes.
     """
     path = f"{LOG_DIRECTORY}/.{new_id()}.tmp"
     if store.put_if_absent(path, b"what time is it") is not Put.DONE:
-        raise StorageError("a file of a fresh name is there already", file=path)
+        raise StorageError("a file with a new name exists already", file=path)
     status = store.stat(path)
     store.delete(path)
     if status is None:
-        raise StorageError("a file is gone as soon as it is written", file=path)
+        raise StorageError("a file is gone immediately after it was written", file=path)
     skew = timedelta(milliseconds=status.modified_ms - epoch_millis(now))
     if abs(skew) > _CLOCK_SKEW:
         raise RefusedError(
             f"the clocks of the store and of this machine differ by {abs(skew)}",
-            remedy="set the clock that is wrong; nothing is deleted by its age until then",
+            remedy="set the wrong clock; until then nothing is deleted by its age",
         )
 
 
@@ -65,7 +66,7 @@ def lead_hint_to(store: Store, found: SoundCheckpoint) -> bool:
 
 
 def put_hint(store: Store, found: SoundCheckpoint) -> None:
-    """Points `_last_checkpoint` at a checkpoint, whatever it says now."""
+    """Points `_last_checkpoint` at a checkpoint, whatever it names now."""
     files = found.checkpoint.files
     sidecars = found.checkpoint.sidecars
     top_level = sum(entry.status.size for entry in files.entries)

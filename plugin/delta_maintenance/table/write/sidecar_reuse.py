@@ -1,8 +1,8 @@
-"""What of a checkpoint can be taken over by the next one, and what has to be written anew.
+"""The sidecars of a checkpoint that the next one can take over, and those to be rewritten.
 
 A sidecar belongs to no checkpoint: a later one may refer to it as long as every file action in it
-still stands ("Sidecar Files", "Action Reconciliation"). So those that hold a file which a commit
-since has named are written anew, the others are taken over unread. Nothing is written here.
+is in effect ("Sidecar Files", "Action Reconciliation"). Sidecars with a file that a later commit
+names are therefore rewritten, and the others are taken over unread. This module writes nothing.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
 
 Fate = Literal["keep", "rewrite", "merge", "drop"]
-"""What becomes of a sidecar: it is taken over as it is; written anew, since it holds a file that a
-commit since has named or many expired tombstones; written anew together with others of its size; or
-left out, since it holds nothing but expired tombstones."""
+"""`keep`: taken over unchanged. `rewrite`: rewritten, because it contains a file that a later
+commit names, or many expired tombstones. `merge`: rewritten together with others of its size.
+`drop`: left out, because it contains only expired tombstones."""
 
 
 class NotReusableError(Exception):
-    """No sidecar of the base can be taken over; says why in one clause."""
+    """No sidecar of the base can be taken over; the message is one clause with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReusedSidecar:
-    """A sidecar of the base and what becomes of it."""
+    """A sidecar of the base, and its fate."""
 
     found: SearchedSidecar
     fate: Fate
@@ -66,12 +66,12 @@ class ReusedSidecar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReuseSurvey:
-    """Everything that an incremental checkpoint of a snapshot would do."""
+    """The content of an incremental checkpoint of a snapshot, before it is written."""
 
     base: Checkpoint
     sidecars: tuple[ReusedSidecar, ...]
     new_actions: int
-    """File actions of the commits since that go into new sidecars."""
+    """File actions of later commits, which go into new sidecars."""
 
     @property
     def kept(self) -> tuple[ReusedSidecar, ...]:
@@ -80,7 +80,7 @@ class ReuseSurvey:
 
     @property
     def rewritten(self) -> tuple[ReusedSidecar, ...]:
-        """The sidecars that are read and written anew, in the order in which they are written."""
+        """The sidecars that are rewritten, in the order in which they are written."""
         chosen = [each for each in self.sidecars if each.fate == "merge"]
         return (*chosen, *(each for each in self.sidecars if each.fate == "rewrite"))
 
@@ -97,21 +97,21 @@ class ReuseSurvey:
 
     @property
     def expected_bytes(self) -> int:
-        """About as many bytes as the new sidecars and the top-level file will have."""
+        """The estimated bytes of the new sidecars and the top-level file."""
         written = sum(each.size for each in self.rewritten)
         new = self.new_actions * self._bytes_per_action
         return int(written + new) + _BYTES_PER_ENTRY * len(self.sidecars)
 
     @property
     def expected_full_bytes(self) -> int:
-        """About as many bytes as a checkpoint would have that takes nothing over."""
+        """The estimated bytes of a checkpoint that takes nothing over."""
         total = sum(each.size for each in self.sidecars)
         return int(total + self.new_actions * self._bytes_per_action)
 
     def with_fields_of_base(self, schema: SparkSchema | None) -> SparkSchema | None:
-        """The schema of all sidecars, given that of the new ones; None where there are none.
+        """The schema of all sidecars, given that of the new ones; None if there are none.
 
-        Struct statistics that are no longer written are left out: new sidecars lack them.
+        Struct statistics that are no longer written are left out, because new sidecars lack them.
         """
         if not self.kept:
             return schema
@@ -129,15 +129,15 @@ class ReuseSurvey:
 
 
 _BYTES_PER_ENTRY = 500
-"""Of a sidecar in the top-level file, with its tags."""
+"""Bytes of a sidecar action in the top-level file, with its tags."""
 
 
 def survey_reuse(snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
-    """What an incremental checkpoint of this snapshot would take over from the newest one.
+    """The sidecars of the newest checkpoint that an incremental one of this snapshot would reuse.
 
-    Reads the commits since, the filters of the sidecars, and the paths of those that have none.
-    `NotReusableError` where nothing can be taken over; `UnusableCheckpointError` for a base that
-    turns out to be damaged.
+    Reads the later commits, the filters of the sidecars, and the paths of sidecars without a
+    filter. Raises `NotReusableError` if nothing can be taken over, and `UnusableCheckpointError`
+    for a damaged base.
     """
     base = require_reusable(snapshot, spec)
     named = snapshot.named_in_tail
@@ -154,9 +154,9 @@ def survey_reuse(snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
 
 
 def require_reusable(snapshot: Snapshot, spec: CheckpointSpec) -> Checkpoint:
-    """The checkpoint of which sidecars may be taken over, as far as its top-level file tells.
+    """The checkpoint whose sidecars may be taken over, judged by its top-level file.
 
-    `NotReusableError` where none may.
+    Raises `NotReusableError` if there is none.
     """
     base = _require_base(snapshot)
     _require_sums(base)
@@ -165,17 +165,24 @@ def require_reusable(snapshot: Snapshot, spec: CheckpointSpec) -> Checkpoint:
     return base
 
 
-def require_newest(snapshot: Snapshot, base: Checkpoint) -> None:
-    """`NotReusableError` unless the base is the newest complete checkpoint of the log.
+def require_newest(snapshot: Snapshot, base: Checkpoint, *, beside: str | None = None) -> None:
+    """Raises `NotReusableError` unless the base is the newest complete checkpoint of the log.
 
-    A clean-up keeps the sidecars of the newest one; those of older ones it may delete at any time.
+    A log clean-up keeps the sidecars of the newest checkpoint, and may delete those of older ones
+    at any time. `beside` is the path of a published checkpoint that takes over sidecars of the
+    base. If it is the only other checkpoint left, a clean-up keeps its sidecars, too.
     """
     listing = list_log(snapshot.store, first_version=base.files.version)
-    newest = listing.checkpoints[-1] if listing.checkpoints else None
+    others = [
+        files for files in listing.checkpoints if beside is None or files.entries[0].path != beside
+    ]
+    newest = others[-1] if others else None
     if newest is None:
+        if beside is not None:
+            return
         raise NotReusableError(f"{base.files.name} is gone")
     if newest.version > base.files.version:
-        raise NotReusableError(f"{newest.name} is newer, and its sidecars alone are safe")
+        raise NotReusableError(f"{newest.name} is newer, and only its sidecars are safe")
 
 
 def surveyed(
@@ -187,10 +194,10 @@ def surveyed(
     adds: int,
     tombstones: int,
 ) -> ReuseSurvey:
-    """What becomes of the sidecars, once it is known which may hold a file that was named since.
+    """The fate of the sidecars, given those that may contain a file which later commits name.
 
-    `expired` has the number of expired tombstones for each that is `partly_expired`, by its path.
-    `adds` and `tombstones` are the numbers of new ones, of expired ones too.
+    `expired` maps the path of each `partly_expired` sidecar to its number of expired tombstones.
+    `adds` and `tombstones` are the numbers of new ones, including expired ones.
     """
     sidecars = [_fate(each, spec, expired) for each in found]
     _merge(sidecars, adds=True, new=adds, size=spec.actions_per_sidecar)
@@ -199,7 +206,7 @@ def surveyed(
 
 
 def missing_sidecars(store: Store, survey: ReuseSurvey) -> list[str]:
-    """The sidecars to be taken over that are not there in their size, by one listing."""
+    """The sidecars to be taken over that are missing or of another size, by one listing."""
     folder = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
     sizes = {status.path: status.size for status in store.list_from(folder)}
     return [each.path for each in survey.kept if sizes.get(each.path) != each.size]
@@ -210,7 +217,7 @@ def _require_base(snapshot: Snapshot) -> Checkpoint:
     if base is None:
         raise NotReusableError("the table has no checkpoint yet")
     if not base.is_v2:
-        raise NotReusableError(f"{base.files.name} is no V2 checkpoint")
+        raise NotReusableError(f"{base.files.name} is not a V2 checkpoint")
     if not base.sidecars:
         raise NotReusableError(f"{base.files.name} has no sidecars")
     if base.files.version == snapshot.version:
@@ -221,7 +228,7 @@ def _require_base(snapshot: Snapshot) -> Checkpoint:
 
 
 def _require_sums(base: Checkpoint) -> None:
-    """The sidecars must add up to what the checkpoint says of them, where both are ours."""
+    """The totals of the sidecars must equal those of the checkpoint, if this library wrote both."""
     total = stated_sums(base.singles.checkpoint_metadata[0].tags)
     summaries = [stated_summary(sidecar) for sidecar in base.sidecars]
     found = [summary.tally for summary in summaries if summary is not None]
@@ -230,9 +237,9 @@ def _require_sums(base: Checkpoint) -> None:
 
 
 def _require_layout(base: Checkpoint, layout: FileActionLayout) -> None:
-    """Every form of statistics and of partition values that is to be written must be there.
+    """Every required form of statistics and partition values must be present.
 
-    All sidecars of a checkpoint of ours have the same, so one of them is asked.
+    All sidecars of a checkpoint of this library have the same columns, so one of them is read.
     """
     ours = stated_sums(base.singles.checkpoint_metadata[0].tags) is not None
     for path in base.sidecar_paths[:1] if ours else base.sidecar_paths:
@@ -244,7 +251,7 @@ def _require_layout(base: Checkpoint, layout: FileActionLayout) -> None:
             if field.name in _CONVERTED and not _same_type(theirs.get(field.name), field.type):
                 raise NotReusableError(
                     f"the sidecars of {base.files.name} have no {field.name} "
-                    "as the schema and the properties of the table ask for it now"
+                    "in the form that the schema and the properties of the table require now"
                 )
 
 
@@ -252,7 +259,7 @@ _CONVERTED = ("stats", *PARSED_COLUMNS)
 
 
 def _same_type(theirs: pa.DataType | None, ours: pa.DataType) -> bool:
-    """Whether two types differ in the order and the nullability of fields at most."""
+    """Whether two types differ at most in the order and the nullability of fields."""
     if theirs is None or not pa.types.is_struct(ours):
         return bool(theirs == ours)
     if not pa.types.is_struct(theirs):
@@ -266,7 +273,7 @@ def _same_type(theirs: pa.DataType | None, ours: pa.DataType) -> bool:
 def partly_expired(
     found: Iterable[SearchedSidecar], spec: CheckpointSpec
 ) -> tuple[SearchedSidecar, ...]:
-    """The sidecars of which only a look tells how many of their tombstones are expired."""
+    """The sidecars that must be read to count their expired tombstones."""
     limit = spec.deleted_after_ms
     return tuple(
         each
@@ -279,7 +286,7 @@ def partly_expired(
 
 
 def count_expired(base: Checkpoint, path: str, deleted_after_ms: int) -> int:
-    """How many tombstones of a sidecar are expired."""
+    """The number of expired tombstones of a sidecar."""
     keys = MapKeys(partition_columns=frozenset())
     fields = {"add": ("path",), "remove": ("path", "deletionTimestamp")}
     batches = base.file_actions(keys=keys, fields=fields, only={path})
@@ -287,9 +294,9 @@ def count_expired(base: Checkpoint, path: str, deleted_after_ms: int) -> int:
 
 
 def expired_in(tombstones: pa.Table, deleted_after_ms: int) -> int:
-    """How many tombstones of a checkpoint are expired.
+    """The number of expired tombstones of a checkpoint.
 
-    One without a time comes from an earlier checkpoint, and counts as expired.
+    A tombstone without a time comes from an earlier checkpoint, and counts as expired.
     """
     if not tombstones.num_rows or "deletionTimestamp" not in tombstones.column_names:
         return int(tombstones.num_rows)
@@ -314,7 +321,7 @@ def _fate(
 
 
 def _merge(sidecars: list[ReusedSidecar], *, adds: bool, new: int, size: int) -> None:
-    """Marks the sidecars of one kind that are merged. Mixed ones count for what they have most."""
+    """Marks the sidecars of one kind that are merged. Most actions of a mixed one decide."""
     positions = [
         at
         for at, each in enumerate(sidecars)

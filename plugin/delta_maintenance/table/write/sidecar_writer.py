@@ -1,7 +1,7 @@
 """Writing the file actions of a checkpoint into sidecars.
 
-Implements "Sidecar Files". Sidecars are staged and verified one by one and published together,
-under names of their own; nothing refers to them before the top-level file does.
+Implements "Sidecar Files". Sidecars are staged and verified one by one and published together under
+new names. No reader sees them before the top-level file refers to them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from delta_maintenance.protocol.delta_log.sidecar_summary import (
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.read.active_files import StandingFiles
+from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.action_file import ActionFile
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
@@ -40,7 +40,7 @@ _PARALLEL_UPLOADS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarReport:
-    """A sidecar of a checkpoint and what is in it."""
+    """A sidecar of a checkpoint, and its contents."""
 
     sidecar: Sidecar
     """With its summary in the tags."""
@@ -54,7 +54,7 @@ class SidecarReport:
 
     @property
     def tally(self) -> Tally:
-        """What its file actions add up to."""
+        """The totals of its file actions."""
         return self.summary.tally
 
 
@@ -63,47 +63,47 @@ class SidecarSet:
     """The sidecars of one checkpoint."""
 
     reports: tuple[SidecarReport, ...]
-    """Those that have been written for it."""
+    """The sidecars that were written for it."""
     expired_tombstones: int
-    """How many were left out."""
+    """Expired tombstones that were left out."""
     taken_over: tuple[SidecarReport, ...] = ()
-    """Those of an earlier checkpoint."""
+    """The sidecars of an earlier checkpoint."""
 
     @property
     def all(self) -> tuple[SidecarReport, ...]:
-        """New ones first: readers take the columns of the first sidecar for those of all."""
+        """New sidecars first: readers assume the columns of the first sidecar for all of them."""
         return (*self.reports, *self.taken_over)
 
 
 class SidecarEngine(Protocol):
-    """Who writes the sidecars: this process, or a cluster."""
+    """Writes the sidecars, in this process or on a cluster."""
 
     def survey(self, snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
-        """What an incremental checkpoint of this snapshot would take over.
+        """The sidecars that an incremental checkpoint of this snapshot would take over.
 
-        `NotReusableError` where nothing can be taken over.
+        Raises `NotReusableError` if nothing can be taken over.
         """
         ...
 
     def write_sidecars(
         self, snapshot: Snapshot, spec: CheckpointSpec, *, reuse: ReuseSurvey | None = None
     ) -> SidecarSet:
-        """Writes, verifies and publishes every file action of the snapshot that stands.
+        """Writes, verifies and publishes every file action in effect of the snapshot.
 
-        With `reuse`, which is a survey of this very snapshot, only those that are not in a sidecar
-        which is taken over; `NotReusableError` where what is read contradicts the survey.
+        With `reuse`, a survey of this snapshot, only those outside the sidecars that are taken
+        over. Raises `NotReusableError` if the sidecars contradict the survey.
         """
         ...
 
 
 def roll_sidecars(
-    files: Iterable[tuple[StandingFiles, int]],
+    files: Iterable[tuple[ActiveFiles, int]],
     spec: CheckpointSpec,
     staged: Staging,
     store: Store,
     new_id: NewId,
 ) -> SidecarSet:
-    """Sidecars of what `kept` gives. Publishes nothing before the last one is verified."""
+    """Sidecars of the batches of `kept`. Publishes nothing before the last one is verified."""
     expired = 0
     with RollingSidecars(staged, spec, new_id) as rolling:
         for batch, dropped in files:
@@ -113,15 +113,15 @@ def roll_sidecars(
 
 
 class RollingSidecars:
-    """Sidecars under way: each is staged and verified, all are published together.
+    """A series of sidecars: each is staged and verified, and all are published together.
 
-    Live files and tombstones have sidecars of their own: the former stay, the latter expire. When
-    the block ends, all are complete and verified, or abandoned where it raises.
+    Live files and tombstones have separate sidecars, because tombstones expire. At the end of the
+    block, all sidecars are complete and verified, or abandoned if it raises.
     """
 
     def __init__(self, staged: Staging, spec: CheckpointSpec, new_id: NewId) -> None:
         self._staged = staged
-        # A full sidecar is completed and read back while the next one fills up.
+        # A full sidecar is completed and read back while the next one is filled.
         self._thread = ThreadPoolExecutor(1)
         self._adds = _Rolling(staged, spec, new_id, self._thread)
         self._tombstones = _Rolling(staged, spec, new_id, self._thread)
@@ -144,19 +144,19 @@ class RollingSidecars:
             for rolling in (self._adds, self._tombstones):
                 rolling.abandon()
 
-    def write(self, batch: StandingFiles) -> None:
+    def write(self, batch: ActiveFiles) -> None:
         """Appends file actions, starting new sidecars as they fill up."""
         adds, tombstones = batch.adds, batch.tombstones
-        self._adds.write(StandingFiles(adds, tombstones.slice(0, 0), batch.add_hashes))
-        self._tombstones.write(StandingFiles(adds.slice(0, 0), tombstones))
+        self._adds.write(ActiveFiles(adds, tombstones.slice(0, 0), batch.add_hashes))
+        self._tombstones.write(ActiveFiles(adds.slice(0, 0), tombstones))
 
     def cut(self, *, at_least: int = 1) -> None:
-        """Completes the sidecars under way that hold at least so many file actions."""
+        """Completes the open sidecars that have at least this number of file actions."""
         self._adds.cut(at_least)
         self._tombstones.cut(at_least)
 
     def publish(self, store: Store) -> tuple[SidecarReport, ...]:
-        """Makes all of them visible; nothing refers to them yet."""
+        """Makes all sidecars visible; nothing refers to them yet."""
         done = [*self._adds.done, *self._tombstones.done]
         with ThreadPoolExecutor(_PARALLEL_UPLOADS) as pool:
             statuses = list(pool.map(lambda one: publish(self._staged, store, one.name), done))
@@ -175,7 +175,7 @@ class _Done:
 
 
 class _Rolling:
-    """One sidecar after the other."""
+    """A series of sidecars of one kind."""
 
     def __init__(
         self, staged: Staging, spec: CheckpointSpec, new_id: NewId, thread: ThreadPoolExecutor
@@ -189,7 +189,7 @@ class _Rolling:
         self._file: ActionFile | None = None
         self._room = 0
 
-    def write(self, batch: StandingFiles) -> None:
+    def write(self, batch: ActiveFiles) -> None:
         adds, tombstones, hashes = batch.adds, batch.tombstones, batch.add_hashes
         while adds.num_rows + tombstones.num_rows:
             if self._file is None:
@@ -246,7 +246,7 @@ class _Rolling:
 
 
 def sidecar_schema(layout: FileActionLayout) -> pa.Schema:
-    """The columns of every sidecar, those of live files and those of tombstones alike."""
+    """The columns of every sidecar, whether of live files or of tombstones."""
     return pa.schema([("add", layout.add_type), ("remove", layout.remove_type)])
 
 
@@ -259,10 +259,10 @@ def _close_and_verify(file: ActionFile, staged: Staging, name: str) -> SidecarSu
 
 def standing(
     snapshot: Snapshot, spec: CheckpointSpec, progress: Progress | None = None
-) -> Iterator[tuple[StandingFiles, int]]:
-    """The file actions that a checkpoint holds, with the number of expired tombstones left out.
+) -> Iterator[tuple[ActiveFiles, int]]:
+    """The file actions of a checkpoint, with the number of expired tombstones left out.
 
-    `RefusedError` at the end where the paths of the table forbid writing.
+    Raises `RefusedError` at the end if the paths of the table forbid writing.
     """
     done = 0
     for batch, expired in kept(
@@ -278,16 +278,16 @@ def standing(
 
 
 def kept(
-    files: Iterable[StandingFiles],
+    files: Iterable[ActiveFiles],
     *,
     root: str,
     deleted_after_ms: int | None,
     commit_times: Mapping[int, int],
-) -> Iterator[tuple[StandingFiles, int]]:
-    """Of all standing files of a table, or of those at some paths, what a checkpoint holds.
+) -> Iterator[tuple[ActiveFiles, int]]:
+    """The file actions of a checkpoint among all active files of a table, or those of some paths.
 
-    Each batch comes with the number of expired tombstones left out of it. `RefusedError` at the end
-    where the paths forbid writing.
+    Each batch comes with the number of expired tombstones left out of it. Raises `RefusedError` at
+    the end if the paths forbid writing.
     """
     audit = PathAudit(root)
     for batch in files:
@@ -296,17 +296,17 @@ def kept(
             batch.tombstones, deleted_after_ms=deleted_after_ms, commit_times=commit_times
         )
         expired = batch.tombstones.num_rows - unexpired_ones.num_rows
-        yield StandingFiles(batch.adds, unexpired_ones, batch.add_hashes), expired
+        yield ActiveFiles(batch.adds, unexpired_ones, batch.add_hashes), expired
     problem = audit.problem()
     if problem is not None:
         raise RefusedError(
             problem,
-            remedy="readers disagree about this table: repair it before anything writes to it",
+            remedy="readers disagree about this table: repair it before other writers use it",
         )
 
 
 def commit_times(snapshot: Snapshot) -> dict[int, int]:
-    """When each commit after the checkpoint was written, in milliseconds since 1970-01-01 UTC."""
+    """The time of each commit after the checkpoint, in milliseconds since 1970-01-01 UTC."""
     return {
         entry.file.version: entry.status.modified_ms
         for entry in snapshot.segment.commits
@@ -315,7 +315,7 @@ def commit_times(snapshot: Snapshot) -> dict[int, int]:
 
 
 def taken_over(survey: ReuseSurvey) -> tuple[SidecarReport, ...]:
-    """The sidecars of the base that a new checkpoint refers to as they are."""
+    """The sidecars of the base that a new checkpoint takes over."""
     return tuple(SidecarReport.of(each.found.sidecar, each.found.summary) for each in survey.kept)
 
 

@@ -24,11 +24,11 @@ class Staging:
     root: Path
 
     def path(self, name: str) -> Path:
-        """Where a file of the log goes; `name` is relative to `_delta_log`."""
+        """The local path of a file of the log; `name` is relative to `_delta_log`."""
         return self.root / LOG_DIRECTORY / name
 
     def entry(self, name: str) -> LogEntry:
-        """The staged file as a listing would show it."""
+        """The staged file as an entry of a listing."""
         path = f"{LOG_DIRECTORY}/{name}"
         status = self.store.stat(path)
         if status is None:
@@ -38,16 +38,17 @@ class Staging:
 
 @contextmanager
 def staging() -> Iterator[Staging]:
-    """A staging folder that is gone at the end of the block, whatever happens."""
+    """A staging folder that is removed at the end of the block in any case."""
     with scratch_folder() as root:
         (root / LOG_DIRECTORY / SIDECAR_DIRECTORY).mkdir(parents=True)
         yield Staging(LocalStore(str(root)), root)
 
 
 def publish(staged: Staging, store: Store, name: str) -> FileStatus:
-    """Puts a staged file of the log where readers find it, whole, and frees its room here.
+    """Publishes a staged file of the log, and deletes the local copy.
 
-    `FileExistsError` where somebody else's is there, `VerificationError` where not all arrived.
+    Raises `FileExistsError` if another file of that name exists, and `VerificationError` if the
+    published file is incomplete.
     """
     path = f"{LOG_DIRECTORY}/{name}"
     size = staged.path(name).stat().st_size
@@ -59,12 +60,12 @@ def publish(staged: Staging, store: Store, name: str) -> FileStatus:
 
 
 def require_whole(store: Store, path: str, *, size: int) -> FileStatus:
-    """A file that was just published, `VerificationError` where not all of it arrived."""
+    """The status of a file that was just published; `VerificationError` if it is incomplete."""
     status = store.stat(path)
     if status is None or status.size != size:
         raise VerificationError(
             f"the published file has {status.size if status else 'no'} bytes instead of {size}",
             file=path,
-            remedy="look what else writes to this folder",
+            remedy="find the other process that writes to this folder",
         )
     return status

@@ -1,7 +1,7 @@
 """Verifying staged files of a checkpoint by reading them back, before they are published.
 
-What is compared: the number and the keys of all file actions, the bytes of the live files, and
-every other action field by field.
+Compares the number and the keys of all file actions, the bytes of the live files, and every other
+action field by field.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _FIELDS = ("path", "size", "deletionVector")
 
 
 def verify_sidecar(staged: Staging, name: str, summary: SidecarSummary) -> None:
-    """`VerificationError` unless the staged sidecar holds exactly these file actions, and its
-    filter knows the places of all of them."""
+    """Raises `VerificationError` unless the staged sidecar has exactly these file actions, and its
+    filter contains the places of all of them."""
     path = f"{LOG_DIRECTORY}/{name}"
     found = Tally()
     with _reading_back(path), pq.ParquetFile(staged.path(name)) as parquet:
@@ -50,7 +50,7 @@ def verify_sidecar(staged: Staging, name: str, summary: SidecarSummary) -> None:
                 none = table.slice(0, 0)
                 found.include(*((table, none) if action == "add" else (none, table)))
                 if known is not None and not _knows_all(known, table["path"]):
-                    raise _different(path, "its filter does not know all of its files")
+                    raise _different(path, "its filter does not contain all of its files")
     _require_files(path, found, summary.tally)
 
 
@@ -76,10 +76,10 @@ def verify_checkpoint(
     inline: Tally | None,
     open_sidecars: bool = True,
 ) -> None:
-    """`VerificationError` unless the staged top-level file holds exactly these actions.
+    """Raises `VerificationError` unless the staged top-level file has exactly these actions.
 
     Its sidecars are in `sidecar_store` already, and can be opened unless `open_sidecars` is False.
-    `inline` is what its own file actions add up to, None where sidecars hold them.
+    `inline` has the totals of its own file actions; None if sidecars contain them.
     """
     entry = staged.entry(name)
     found = Tally()
@@ -122,7 +122,7 @@ def _require_actions(
     found: Sequence[tuple[str, Mapping[str, Any]]],
     expected: Sequence[tuple[str, Mapping[str, Any]]],
 ) -> None:
-    # A null and an absent field are the same, and Parquet has no absent ones.
+    # A null field and an absent one are equal: Parquet has no absent fields.
     read, written = ([(kind, _dense(value)) for kind, value in each] for each in (found, expected))
     if read != written:
         lost = sorted({kind for kind, value in written if (kind, value) not in read})
@@ -131,23 +131,23 @@ def _require_actions(
 
 def _different(path: str, how: str) -> VerificationError:
     return VerificationError(
-        f"what was written reads back differently: {how}",
+        f"the file reads back differently: {how}",
         file=path,
-        remedy="report this with the table's log: nothing was announced",
+        remedy="report this with the log of the table: nothing was published",
     )
 
 
 @contextmanager
 def _reading_back(path: str) -> Iterator[None]:
-    # Told apart from damage to the checkpoint that the snapshot itself is read from.
+    # A separate error, so that it is not taken for damage to the snapshot's own checkpoint.
     try:
         yield
     except (CorruptTableError, pa.ArrowException, OSError) as error:
         problem = error.problem if isinstance(error, CorruptTableError) else str(error)
         raise VerificationError(
-            f"what was written cannot be read back: {problem}",
+            f"the file cannot be read back: {problem}",
             file=path,
-            remedy="look at room and health of the disk for temporary files, and run again",
+            remedy="check the space and health of the disk for temporary files, and run again",
         ) from error
 
 

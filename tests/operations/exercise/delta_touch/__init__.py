@@ -1,1 +1,1 @@
-"""The operation `touch`, an exercise: adds an empty version to a table that nobody writes to."""
+"""The operation `touch`, an exercise: adds an empty version to an idle table."""

@@ -9,7 +9,7 @@ from delta_maintenance import clock
 from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.protocol.features.registry import Operation, require_supported
 from delta_maintenance.table.commit.outcome import Conflicted
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -71,9 +71,7 @@ def apply(
         "TOUCH",
         parameters={"note": options.note or "", "by": by},
         operation_id=options.operation_id,
-        other_writers=options.other_writers,
-        now=as_clock(now),
-        new_id=new_id,
+        writer=Writer(other_writers=options.other_writers, now=as_clock(now), new_id=new_id),
     ).commit()
     status = "conflict" if isinstance(ended, Conflicted) else "touched"
     return TouchResult(table=plan.table, version=ended.version, status=status, touched_by=by)

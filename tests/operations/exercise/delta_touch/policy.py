@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from delta_maintenance.operations.core.assessed import AssessedOperation
-from delta_maintenance.operations.core.evaluation import Look, not_due
+from delta_maintenance.operations.core.evaluation import EvaluationContext, not_due
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.core.rules import Rule
 from delta_touch import operation
@@ -21,20 +21,20 @@ class TouchRule(Rule):
     """Is stored in the history of the table."""
 
 
-def due(look: Look) -> AssessedOperation | None:
+def due(context: EvaluationContext) -> AssessedOperation | None:
     """Due once the newest version is older than the rule allows."""
-    rule = look.rule("touch", TouchRule)
+    rule = context.rule("touch", TouchRule)
     if rule is None:
         return None
     options = TouchOptions(
         older_than=rule.every,
         note=rule.note,
-        engine=look.rules.engine.prefer,
-        other_writers=look.rules.other_writers,
+        engine=context.rules.engine.prefer,
+        other_writers=context.rules.other_writers,
     )
-    plan = operation.plan(look.snapshot, options, now=look.now)
+    plan = operation.plan(context.snapshot, options, now=context.now)
     if plan.is_noop:
-        return not_due("touch", plan.reason, look.snapshot.timestamp + rule.every)
+        return not_due("touch", plan.reason, context.snapshot.timestamp + rule.every)
     return AssessedOperation(
         operation="touch",
         status="due",

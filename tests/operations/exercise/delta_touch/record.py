@@ -15,7 +15,7 @@ from delta_touch.options import TouchOptions, TouchPlan, TouchResult
 RECORD = OperationRecord(
     name="touch",
     title="Add an empty version",
-    summary="add an empty version to a table that nobody writes to",
+    summary="add an empty version to an idle table",
     description="Add a version without changes to an idle table.\nPrints the version, with "
     "--dry-run whether the table is idle.",
     options=TouchOptions,

@@ -1,19 +1,25 @@
-"""Reports the progress of an operation in the log of its task."""
+"""Progress of an operation in the log of an orchestrator."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Protocol
 
 from delta_maintenance import clock
 
 _EVERY = timedelta(seconds=10)
 
 
-class LoggedProgress:
-    """A line per stage, and one every few seconds within it."""
+class Log(Protocol):
+    """A logger, or what an orchestrator gives instead of one."""
 
-    def __init__(self, log: Any) -> None:
+    def info(self, message: str, /, *arguments: object) -> object: ...
+
+
+class LoggedProgress:
+    """Logs the beginning of each stage, and its progress at most every 10 seconds."""
+
+    def __init__(self, log: Log) -> None:
         self._log = log
         self._stage: str | None = None
         self._last: datetime | None = None

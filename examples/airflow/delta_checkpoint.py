@@ -1,22 +1,19 @@
 """### Checkpoints for Delta tables
 
-Writes a checkpoint of every table that has gathered enough commits since its last one, so that
-readers need not replay its log.
+This example writes a checkpoint of each table that has enough commits since its last one.
 
-**On a schedule** (hourly) for the tables that the Airflow Variable `delta_checkpoint_tables` names:
-a JSON list of addresses, such as `["s3://lake/events", "/srv/tables/users"]`. For each of them a
-sensor looks whether a reader would have to replay `min_commits` commits; a table that is below is
-skipped until the next hour.
+**Scheduled runs** (hourly) read the tables from the Airflow Variable `delta_checkpoint_tables`: a
+JSON list of addresses, such as `["s3://lake/events", "/srv/tables/users"]`. A sensor counts the
+commits since the last checkpoint of each table. Tables with fewer than `min_commits` are skipped.
 
-**By hand** for one table, at once: trigger with its address, and with *Plan only* to see what would
-be written, and why.
+**Manual runs** write a checkpoint of one table: trigger the Dag with its address. *Plan only* logs
+the plan and its reasons, and writes nothing.
 
-A checkpoint adds no version and deletes nothing, and it is verified before any reader sees it:
-running this twice, or stopping it half-way, does no harm.
+A checkpoint adds no version and deletes no file, and it is read back before readers can see it. The
+Dag may therefore run twice or be stopped at any time. It takes no lease.
 
-With the engine `spark` the job goes to the connection `spark_default`. For tables in an object
-store, name a connection of the type *Delta Lake* as *Storage connection*, unless the worker has
-credentials of its own.
+With the engine `spark`, the job uses the connection `spark_default`. If the worker has no
+credentials for the store, choose a connection of the type *Delta Lake* as *Storage connection*.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Secrets that are looked for wherever they might come out, and servers that repeat them."""
+"""Secrets for which all outputs are searched, and servers that repeat them."""
 
 from __future__ import annotations
 

@@ -1,17 +1,18 @@
-"""### Upkeep of one Delta table, by hand
+"""### Manual maintenance of one Delta table
 
-Trigger with the address of a table. In this order:
+Trigger this example with the address of a table. Its tasks, in this order:
 
-1. **checkpoint**, where enough commits have gathered since the last one;
-2. **compact_log**: the commits after the newest checkpoint, in fewer files;
-3. **clean_log**: history that the table's log retention no longer asks for goes;
-4. **vacuum**: files that no retained version of the table needs go.
+1. **checkpoint** writes a checkpoint if the table has enough commits since the last one.
+2. **compact_log** writes log compactions of the commits after the newest checkpoint.
+3. **clean_log** deletes log files older than the log retention of the table.
+4. **vacuum** deletes files that no retained version of the table needs.
 
-The first two delete nothing. The last two only say what they would delete, and why, until
-*Only plan deletions* is switched off: look at their logs first, and at the report for every single
-file. Retentions are those of the table; this Dag makes none of them shorter.
+The first two delete nothing. The last two only log what they would delete and why, unless
+*Only plan deletions* is switched off. The reports list each file. The retentions are those of the
+table.
 
-Others may write to the table meanwhile. Running this twice, or stopping it half-way, does no harm.
+Other writers may commit at the same time. The Dag may run twice or be stopped at any time. It takes
+no lease and asks for no approval.
 """
 
 from __future__ import annotations

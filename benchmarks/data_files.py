@@ -1,0 +1,131 @@
+"""Generates a table with real data files: ``python -m benchmarks.data_files TABLE``.
+
+The table has twelve columns: integers, floating point numbers, a decimal, a flag, a day, an
+instant, and texts with 8, with 5,000 and with only different values. One commit adds all files. A
+few files are made up from a fixed seed; the others are hard links to them, so that a table of
+gigabytes is written in seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_DIFFERENT = 16
+"""Files with rows of their own; the limit of hard links is far above what is needed."""
+_FIRST_MICROS, _DAY_MICROS = 1_700_000_000_000_000, 86_400_000_000
+_COLUMNS = {
+    "id": "long",
+    "user": "long",
+    "amount": "double",
+    "ratio": "double",
+    "count": "integer",
+    "flag": "boolean",
+    "at": "timestamp",
+    "day": "date",
+    "kind": "string",
+    "city": "string",
+    "note": "string",
+    "price": "decimal(20,2)",
+}
+
+
+def rows(number: int, count: int) -> pa.Table:
+    """The rows of one of the different files."""
+    chance = np.random.default_rng(number)
+    numbers = chance.integers(0, 1 << 40, (2, count))
+    columns = {
+        "id": pa.array(np.arange(number * count, (number + 1) * count)),
+        "user": pa.array(chance.integers(0, 1_000_000, count)),
+        "amount": pa.array(np.round(chance.normal(100, 30, count), 2)),
+        "ratio": pa.array(chance.random(count)),
+        "count": pa.array(chance.integers(0, 1000, count).astype(np.int32)),
+        "flag": pa.array(chance.random(count) < 0.5),
+        "at": pa.array(_FIRST_MICROS + np.sort(chance.integers(0, _DAY_MICROS, count))).cast(
+            pa.timestamp("us", "UTC")
+        ),
+        "day": pa.array(chance.integers(19_000, 20_000, count).astype(np.int32)).cast(pa.date32()),
+        "kind": pa.array([f"kind {value}" for value in chance.integers(0, 8, count)]),
+        "city": pa.array([f"city {value}" for value in chance.integers(0, 5000, count)]),
+        "note": pa.array([f"note {one} {other:x}" for one, other in numbers.T.tolist()]),
+        "price": _decimals(chance.integers(0, 10**9, count)),
+    }
+    return pa.table(columns)
+
+
+def generate(table: Path, *, files: int, rows_per_file: int, partitions: int) -> None:
+    """Writes the table. With one partition it has no partition column."""
+    log = table / "_delta_log"
+    log.mkdir(parents=True)
+    different = [table / f"different-{number}.parquet" for number in range(_DIFFERENT)]
+    for number, file in enumerate(different):
+        pq.write_table(rows(number, rows_per_file), file, compression="snappy", store_schema=False)
+    lines: list[dict[str, object]] = [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": _metadata(partitions)},
+    ]
+    stats = json.dumps({"numRecords": rows_per_file})
+    for number in range(files):
+        values = {"p": f"{number % partitions:04}"} if partitions > 1 else {}
+        folder = "".join(f"{name}={value}/" for name, value in values.items())
+        path = f"{folder}part-{number:06}.snappy.parquet"
+        (table / folder).mkdir(exist_ok=True)
+        source = different[number % _DIFFERENT]
+        os.link(source, table / path)
+        add = {
+            "path": path,
+            "partitionValues": values,
+            "size": source.stat().st_size,
+            "modificationTime": _FIRST_MICROS // 1000 + number,
+            "dataChange": True,
+            "stats": stats,
+        }
+        lines.append({"add": add})
+    for file in different:
+        file.unlink()
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    (log / f"{0:020}.json").write_text(text)
+
+
+def _decimals(unscaled: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> pa.Array:
+    words = np.stack([unscaled, np.zeros_like(unscaled)], axis=1)
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(words))]
+    return pa.Array.from_buffers(pa.decimal128(20, 2), len(unscaled), buffers)
+
+
+def _metadata(partitions: int) -> dict[str, object]:
+    columns = _COLUMNS | ({"p": "string"} if partitions > 1 else {})
+    fields = [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}}
+        for name, kind in columns.items()
+    ]
+    return {
+        "id": str(uuid.UUID(int=2)),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": fields}),
+        "partitionColumns": ["p"] if partitions > 1 else [],
+        "configuration": {},
+        "createdTime": _FIRST_MICROS // 1000,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Generate a Delta table with data files.")
+    parser.add_argument("table", type=Path)
+    parser.add_argument("--files", type=int, default=400)
+    parser.add_argument("--rows-per-file", type=int, default=20_000)
+    parser.add_argument("--partitions", type=int, default=1)
+    given = vars(parser.parse_args(arguments))
+    generate(given.pop("table"), **given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""What rewriting data files costs: `optimize` as a whole process, against `deltalake`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from benchmarks import tables
+from benchmarks.figures import CHECKPOINT
+from benchmarks.measure import Run, run_pairs, run_process
+from benchmarks.outcome import Figure, Outcome, Row, Settings, agreement, time_and_memory
+
+OPTIMIZE = [CHECKPOINT[0], "optimize"]
+TARGET_BYTES = 128 << 20
+_PLANNED_FILES = 1_000_000
+_MEMORY_FILES = (700, 7_000)
+"""Files of about 1.5 MB: 1 GB and 10 GB."""
+
+
+def many_files(settings: Settings) -> Outcome:
+    """400 files of 20,000 rows."""
+    return _compared(settings, "optimize", ("0.7", "1.0"), files=400, rows_per_file=20_000)
+
+
+def t1(settings: Settings) -> Outcome:
+    """2,000 files of 1 MB, with the proof and without it."""
+    return _compared(settings, "optimize-t1", ("0.7", "1.0"), files=2000, rows_per_file=13_500)
+
+
+def t2(settings: Settings) -> Outcome:
+    """400 partitions of 20 files of 0.5 MB."""
+    return _compared(
+        settings,
+        "optimize-t2",
+        ("0.6", ""),
+        files=8000,
+        rows_per_file=6_700,
+        partitions=400,
+    )
+
+
+def memory(settings: Settings) -> Outcome:
+    """10 GB of input against 1 GB, both ours, with two workers."""
+    small, large = (
+        _generated(settings, files=files, rows_per_file=20_000) for files in _MEMORY_FILES
+    )
+    runs = run_pairs(
+        partial(_ours, large, "rows"),
+        partial(_ours, small, "rows"),
+        runs=settings.runs,
+        label="optimize-memory",
+    )
+    return Outcome(rows=time_and_memory(*runs, prefix="10 GB and 1 GB: ", targets=("", "1.2")))
+
+
+def planning(settings: Settings) -> Outcome:
+    """The plan for a million files without a checkpoint."""
+    table = tables.generated(settings.work, commits=1000, adds=_PLANNED_FILES, removes=0)
+    tables.warm(table)
+    runs = [
+        run_process([*OPTIMIZE, str(table), "--dry-run", "--json"]) for _ in range(settings.runs)
+    ]
+    report = runs[0].report
+    rows = [
+        Row(name=name, unit=unit, ours=amounts, peer=None, target=target)
+        for name, unit, amounts, target in [
+            ("wall time", "s", [run.seconds for run in runs], "5 s"),
+            ("CPU time", "s", [run.cpu_seconds for run in runs], ""),
+            ("peak memory", "MB", [run.peak_mb for run in runs], "1074 MB"),
+        ]
+    ]
+    return Outcome(
+        rows=rows,
+        # The generated log names data files that do not exist, so that none can be opened.
+        notes=[f"{report['files']} of {report['num_files']} files are to be rewritten"],
+    )
+
+
+def _compared(settings: Settings, name: str, targets: tuple[str, str], **shape: int) -> Outcome:
+    """Ours with the proof against deltalake, and ours with the proof against ours without it."""
+    table = _generated(settings, **shape)
+    ours, peer = run_pairs(
+        partial(_ours, table, "rows"),
+        partial(_deltalake, table),
+        runs=settings.runs,
+        label=name,
+    )
+    proved, counted = run_pairs(
+        partial(_ours, table, "rows"),
+        partial(_ours, table, "counts"),
+        runs=settings.runs,
+        label=f"{name}, proof",
+    )
+    return Outcome(
+        rows=[
+            *time_and_memory(ours, peer, prefix="", targets=targets),
+            _cpu(ours, peer, ""),
+            *time_and_memory(proved, counted, prefix="proof on and off: ", targets=("1.4", "")),
+            _cpu(proved, counted, "proof on and off: "),
+        ],
+        notes=agreement("files before", {"files": ours[0].report["files_before"]}, peer[0].report)
+        + [f"{ours[0].report['files_after']} files afterwards, and {peer[0].report['after']}"],
+    )
+
+
+def _cpu(ours: list[Run], peer: list[Run], prefix: str) -> Row:
+    return Row(
+        name=f"{prefix}CPU time",
+        unit="s",
+        ours=[run.cpu_seconds for run in ours],
+        peer=[run.cpu_seconds for run in peer],
+    )
+
+
+def _ours(table: Path, proof: str) -> Run:
+    options = ["--target-bytes", str(TARGET_BYTES), "--proof", proof, "--workers", "2", "--json"]
+    with _linked(table) as copy:
+        return run_process([*OPTIMIZE, str(copy), *options])
+
+
+def _deltalake(table: Path) -> Run:
+    argv = [sys.executable, "-m", "benchmarks.subjects", "optimize-deltalake"]
+    with _linked(table) as copy:
+        return run_process([*argv, str(copy), str(TARGET_BYTES)])
+
+
+def _generated(settings: Settings, **shape: int) -> Path:
+    return tables.generated(settings.work, by="data_files", **shape)
+
+
+@contextmanager
+def _linked(table: Path) -> Iterator[Path]:
+    """The table under another name, its files as hard links: no file of a table is ever changed."""
+    copy = table.with_name(f"{table.name}.copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(table, copy, copy_function=os.link)
+    try:
+        yield copy
+    finally:
+        shutil.rmtree(copy)
+
+
+FIGURES: Mapping[str, Figure] = {
+    name: Figure(title=title, needs="import delta_maintenance.cli.main", measure=measure)
+    for name, title, measure in [
+        ("optimize", "`optimize` of 400 files of 20,000 rows, against deltalake", many_files),
+        ("optimize-t1", "`optimize` of 2,000 files of 1 MB, against deltalake", t1),
+        ("optimize-t2", "`optimize` of 400 partitions of 20 files, against deltalake", t2),
+        ("optimize-memory", "`optimize` of 10 GB, and of 1 GB", memory),
+        ("optimize-plan", f"the plan of `optimize` for {_PLANNED_FILES:,} files", planning),
+    ]
+}

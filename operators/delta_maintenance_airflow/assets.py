@@ -1,0 +1,71 @@
+"""Assets of Delta tables with the scheme `delta`, for any store.
+
+`delta://s3/lake/sales/orders` is the table at `s3://lake/sales/orders`: the scheme of the address
+becomes the host. A local path has the host `file`. Airflow hands such a URI to OpenLineage as the
+data set of the physical table, and needs no provider of the store for it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
+
+from delta_maintenance_airflow.lineage import dataset_name
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.openlineage.facet import Dataset
+    from airflow.sdk import Asset
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+
+
+def asset_uri(table_uri: str) -> str:
+    """The URI of the asset of a table.
+
+    Raises `InvalidRequestError` for a malformed address, which may hold a secret.
+    """
+    from delta_maintenance.address import Address
+
+    address = Address.parse(table_uri)
+    if address.is_local:
+        return f"delta://file/{address.path.lstrip('/')}"
+    scheme, _, rest = str(address).partition("://")
+    return f"delta://{scheme}/{rest}"
+
+
+def table_uri(uri: str) -> str:
+    """The address of the table of an asset: the inverse of `asset_uri`."""
+    parts = urlsplit(uri)
+    return f"/{parts.path.lstrip('/')}" if parts.netloc == "file" else _address(parts)
+
+
+def create_asset(
+    *, table: str, name: str | None = None, extra: dict[str, Any] | None = None
+) -> Asset:
+    """The asset of the table at an address."""
+    from airflow.sdk import Asset
+
+    uri = asset_uri(table)
+    return Asset(name=name or uri, uri=uri, extra=extra or {})
+
+
+def sanitize_uri(uri: SplitResult) -> SplitResult:
+    """The URI in its normal form. Raises `ValueError` if it names no table."""
+    if not _SCHEME.fullmatch(uri.netloc) or not uri.path.strip("/"):
+        raise ValueError(
+            "a Delta asset is delta://SCHEME/PLACE/PATH, such as delta://s3/lake/orders"
+        )
+    return uri._replace(path=f"/{uri.path.strip('/')}", fragment="")
+
+
+def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset | None:
+    """The data set of the table, as the operators name it; None if OpenLineage has no name."""
+    from airflow.providers.common.compat.openlineage.facet import Dataset
+
+    named = dataset_name(table_uri(asset.uri))
+    return Dataset(namespace=named[0], name=named[1]) if named is not None else None
+
+
+def _address(parts: SplitResult) -> str:
+    return f"{parts.netloc}://{parts.path.lstrip('/')}"

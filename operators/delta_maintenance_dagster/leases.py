@@ -1,0 +1,139 @@
+"""Leases: one run at a time changes a table, in the whole Dagster instance.
+
+A lease is the only slot of a pool of the instance, claimed by the run for the time of its changes.
+The holder renews an expiry time in the instance's storage. A slot whose run has ended, or whose
+expiry has passed because the process or its machine is lost, is taken over by the next run.
+
+Leases save work but are not needed for safety: operations of concurrent runs are safe.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import dagster as dg
+
+from delta_maintenance import clock
+from delta_maintenance.errors import BusyError
+
+LIFE = timedelta(minutes=5)
+"""The lifetime of a lease that is not renewed."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceLease:
+    """The lease of one table, for one step of a run. A retry of the step takes it over."""
+
+    instance: dg.DagsterInstance
+    pool: str
+    run_id: str
+    now: clock.Clock = clock.now
+    life: timedelta = LIFE
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Holds the lease for the length of the block.
+
+        Raises `BusyError`, which names the run that has it. An instance without pools has no
+        leases.
+        """
+        if not self.instance.event_log_storage.supports_global_concurrency_limits:
+            yield
+            return
+        limit_to_one(self.instance, self.pool)
+        if not self._claimed():
+            self._free_the_dead()
+            if not self._claimed():
+                raise self._busy()
+        ended = threading.Event()
+        self._renew()
+        renewing = threading.Thread(
+            target=self._keep_renewing, args=(ended,), name="lease", daemon=True
+        )
+        renewing.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            renewing.join()
+            self._free(self.run_id, self._claim)
+
+    @property
+    def _claim(self) -> str:
+        """The name of the claim, in the place of a step's: one step holds leases of many tables."""
+        return f"lease of {self.pool}"
+
+    @property
+    def _expiry_key(self) -> str:
+        return f"delta_maintenance/lease/{self.pool}"
+
+    def _claimed(self) -> bool:
+        storage = self.instance.event_log_storage
+        storage.claim_concurrency_slot(self.pool, self.run_id, self._claim)
+        # Read back, because SQLite does not lock the row between its read and its update.
+        if storage.check_concurrency_claim(self.pool, self.run_id, self._claim).is_claimed:
+            return True
+        # A place in the queue would be given to this run even if it has ended by then.
+        self._free(self.run_id, self._claim)
+        return False
+
+    def _free_the_dead(self) -> None:
+        """Frees the slots and the places in the queue of runs that do not use them any more."""
+        info = self.instance.event_log_storage.get_concurrency_info(self.pool)
+        for slot in info.claimed_slots:
+            if self._has_ended(slot.run_id) or self._has_expired(slot.run_id):
+                self._free(slot.run_id, slot.step_key)
+        for step in info.pending_steps:
+            if self._has_ended(step.run_id):
+                self._free(step.run_id, step.step_key)
+
+    def _has_ended(self, run_id: str) -> bool:
+        run = self.instance.get_run_by_id(run_id)
+        return run is None or run.is_finished
+
+    def _has_expired(self, run_id: str) -> bool:
+        found = self.instance.run_storage.get_cursor_values({self._expiry_key})
+        try:
+            lease = json.loads(found.get(self._expiry_key, ""))
+            return lease["run"] == run_id and datetime.fromisoformat(lease["until"]) < self.now()
+        except (ValueError, KeyError, TypeError):
+            return False
+
+    def _renew(self) -> None:
+        lease = {"run": self.run_id, "until": (self.now() + self.life).isoformat()}
+        self.instance.run_storage.set_cursor_values({self._expiry_key: json.dumps(lease)})
+
+    def _keep_renewing(self, ended: threading.Event) -> None:
+        while not ended.wait(self.life.total_seconds() / 3):
+            try:
+                self._renew()
+            # Of any database; the next renewal may succeed.
+            except Exception as error:
+                _log.warning("the lease of %s could not be renewed: %s", self.pool, error)
+
+    def _free(self, run_id: str, claim: str) -> None:
+        self.instance.event_log_storage.free_concurrency_slot_for_step(run_id, claim)
+
+    def _busy(self) -> BusyError:
+        info = self.instance.event_log_storage.get_concurrency_info(self.pool)
+        holder = next((slot.run_id for slot in info.claimed_slots), "another run")
+        return BusyError(
+            f"run {holder} is at work on the table",
+            remedy="wait for its end; if its process is lost, its lease expires within "
+            f"{self.life.total_seconds() / 60:g} minutes",
+        )
+
+
+def limit_to_one(instance: dg.DagsterInstance, pool: str) -> None:
+    """Gives a pool without a limit of its own, or with none but zero, the limit of one."""
+    info = instance.event_log_storage.get_concurrency_info(pool)
+    if info.using_default_limit or info.slot_count == 0:
+        instance.event_log_storage.set_concurrency_slots(pool, 1)

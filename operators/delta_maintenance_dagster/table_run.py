@@ -1,0 +1,261 @@
+"""One run on one table: what is due, one operation on demand, or approved plans."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from delta_maintenance import clock
+from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.operations.core.logged_progress import LoggedProgress
+from delta_maintenance_dagster import memory
+from delta_maintenance_dagster.health import metadata
+from delta_maintenance_dagster.health.checks import HealthThresholds, judge
+from delta_maintenance_dagster.leases import InstanceLease
+from delta_maintenance_dagster.references import Reference
+from delta_maintenance_dagster.resources import DeltaStorageResource
+from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource
+from delta_maintenance_dagster.tables import DeltaTable
+from delta_maintenance_dagster.wording import in_dagster
+
+if TYPE_CHECKING:
+    from delta_maintenance import Table
+    from delta_maintenance.policies.approval import ApprovedPlan
+    from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.environment import RunEnvironment
+    from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
+    from delta_maintenance.policies.pending import PendingPlan
+
+WAIT_SECONDS = 3600.0
+"""How long a run waits for another run on the same table."""
+PAUSE_SECONDS = 10.0
+"""Seconds between two looks whether the other run has ended."""
+Context = dg.AssetExecutionContext | dg.OpExecutionContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """References to the resources of a table."""
+
+    storage: Reference[DeltaStorageResource]
+    spark: Reference[DeltaSparkResource]
+
+    def of(self, table: DeltaTable) -> Resources:
+        """The resources that the policy of a table names, or else these."""
+        rules = table.policy.rules
+        return Resources(
+            storage=self.storage.named(rules.storage.connection),
+            spark=self.spark.named(rules.spark.connection),
+        )
+
+    @property
+    def required(self) -> set[str]:
+        """The resource keys that Dagster must provide."""
+        return self.storage.required | self.spark.required
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """The result of a run on a table, and what it leaves for the next run."""
+
+    table: DeltaTable
+    result: RunResult
+    pending: tuple[PendingPlan, ...]
+
+    @property
+    def facts(self) -> metadata.Metadata:
+        """The metadata of the materialization, observation or failure."""
+        left = memory.Memory(last_runs=self.result.last_runs, pending=self.pending)
+        return {**metadata.of_run(self.result, self.pending), **left.to_metadata()}
+
+    @property
+    def problem(self) -> str | None:
+        """One line about a run that failed."""
+        if not self.result.exit_status:
+            return None
+        return in_dagster(self.result.problem or f"{self.table.uri}: {self.result.status}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRun:
+    """Runs operations on one table for a step."""
+
+    context: Context
+    table: DeltaTable
+    resources: Resources
+
+    def due(self, *, approve: Sequence[str] = (), plan_only: bool = False) -> Ending:
+        """Runs the operations that are due by the policy.
+
+        `approve` names operations that need no further approval.
+        """
+        # Loads pyarrow, which the loading of definitions must not wait for.
+        from delta_maintenance.policies.approval import Approvals
+        from delta_maintenance.policies.pending import still_asked
+        from delta_maintenance.policies.run import run
+
+        def work(table: Table, known: memory.Memory) -> RunResult:
+            return run(
+                table,
+                self.table.policy,
+                last_runs=known.last_runs,
+                approvals=Approvals(
+                    operations=approve,
+                    asked=still_asked(known.pending, (), now=clock.now()),
+                    plans_on_spark=not plan_only,
+                ),
+                plan_only=plan_only,
+                environment=self._environment,
+            )
+
+        return self._on_table(work)
+
+    def on_demand(
+        self, operation: str, options: Mapping[str, Any], *, plan_only: bool = False
+    ) -> Ending:
+        """Runs one operation, due or not, with the options of the policy below `options`."""
+        from delta_maintenance.policies.on_demand import run_operation
+
+        def work(table: Table, known: memory.Memory) -> RunResult:
+            return run_operation(
+                table,
+                self.table.policy,
+                operation,
+                options=options,
+                last_runs=known.last_runs,
+                plan_only=plan_only,
+                environment=self._environment,
+            )
+
+        return self._on_table(work)
+
+    def approved(self, plans: Sequence[ApprovedPlan]) -> Ending:
+        """Runs approved plans, each only if it still has the approved effect."""
+        from delta_maintenance.policies.on_demand import run_plans
+
+        def work(table: Table, known: memory.Memory) -> RunResult:
+            return run_plans(
+                table,
+                self.table.policy,
+                plans,
+                last_runs=known.last_runs,
+                environment=self._environment,
+            )
+
+        return self._on_table(work)
+
+    def evaluate_checks(self, ending: Ending, thresholds: HealthThresholds) -> None:
+        """Records the health checks: the table has just been assessed."""
+        latest = ending.result.after or ending.result.before
+        if latest is None:
+            return
+        for judgement in judge(latest, self.table, thresholds, pending=ending.pending):
+            evaluation = judgement.evaluation(self.table)
+            # The annotation of OpExecutionContext lacks check evaluations, which it accepts.
+            self.context.log_event(evaluation)  # type: ignore[arg-type]
+
+    @property
+    def _environment(self) -> RunEnvironment:
+        from delta_maintenance.policies.environment import RunEnvironment
+
+        lease = InstanceLease(
+            instance=self.context.instance, pool=self.table.pool, run_id=self.context.run.run_id
+        )
+        return RunEnvironment(
+            submit=self._submit, lease=lease, progress=LoggedProgress(self.context.log)
+        )
+
+    def _on_table(self, work: Callable[[Table, memory.Memory], RunResult]) -> Ending:
+        """Opens the table and runs the work. A table that cannot be opened is a failed run."""
+        from delta_maintenance.policies.run import failed_run
+
+        known = memory.recall(self.context.instance, self.table)
+        policy = self.table.policy
+        try:
+            table = self.resources.storage.resolve(self.context.resources).open_table(policy)
+        except DeltaMaintenanceError as error:
+            result = failed_run(policy, error, now=clock.now(), last_runs=known.last_runs)
+        else:
+            result = work(table, known)
+        return self._ended(result, known)
+
+    def _submit(
+        self, policy_table: PolicyTable, due: AssessedOperation, *, plan_only: bool = False
+    ) -> Mapping[str, Any]:
+        from delta_maintenance.submission.job_spec import JobSpec
+
+        rules = policy_table.rules
+        storage = self.resources.storage.resolve(self.context.resources)
+        spec = JobSpec.from_json(
+            {
+                "operation": due.operation,
+                "table": policy_table.uri,
+                "storage_options": storage.storage_options(rules.storage, uri=policy_table.uri),
+                "options": due.options.to_json() if due.options is not None else {},
+                "plan_only": plan_only,
+            }
+        )
+        spark = self.resources.spark.resolve(self.context.resources)
+        try:
+            return spark.run_job(spec, rule=rules.spark, context=self.context)
+        except InvalidRequestError as error:
+            raise error.located(table=policy_table.uri) from error.__cause__
+
+    def _ended(self, result: RunResult, known: memory.Memory) -> Ending:
+        log = self.context.log
+        for assessed in _operations(result.before):
+            log.info(f"{assessed.operation}: {assessed.status}, {in_dagster(assessed.reason)}")
+        for outcome in result.outcomes:
+            reason = in_dagster(outcome.reason)
+            log.info(f"{outcome.operation} on {outcome.engine}: {outcome.status}; {reason}")
+        log.info(f"{self.table.uri}: {result.status}")
+        return Ending(table=self.table, result=result, pending=_waiting(result, known.pending))
+
+
+def _waiting(result: RunResult, before: Sequence[PendingPlan]) -> tuple[PendingPlan, ...]:
+    """The plans that wait after a run: without those of operations that are no longer due."""
+    from delta_maintenance.policies.pending import pending_of
+
+    latest = result.after or result.before
+    if result.status == "planned" or latest is None or latest.status == "failed":
+        return tuple(before)
+    due = {each.operation for each in latest.operations if each.status != "not-due"}
+    return pending_of(result, [plan for plan in before if plan.operation in due])
+
+
+def all_of(
+    runs: Sequence[TableRun], work: Callable[[TableRun], Ending]
+) -> Iterator[tuple[TableRun, Ending]]:
+    """Does the work on each table, in order; tables on which another run is at work come last.
+
+    Waits for those, `WAIT_SECONDS` at most, and then raises a `Failure` that may be retried.
+    """
+    late: list[TableRun] = []
+    for each in runs:
+        try:
+            ending = work(each)
+        except BusyError as error:
+            each.context.log.info(f"{each.table.uri}: {error}; it comes last")
+            late.append(each)
+        else:
+            yield each, ending
+    end = time.monotonic() + WAIT_SECONDS
+    for each in late:
+        while True:
+            try:
+                ending = work(each)
+            except BusyError as error:
+                if time.monotonic() >= end:
+                    raise dg.Failure(str(error.located(table=each.table.uri))) from error
+                time.sleep(PAUSE_SECONDS)
+            else:
+                yield each, ending
+                break
+
+
+def _operations(assessment: Assessment | None) -> tuple[AssessedOperation, ...]:
+    return assessment.operations if assessment is not None else ()

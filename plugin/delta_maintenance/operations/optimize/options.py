@@ -1,0 +1,66 @@
+"""Options, Plan and Result of `optimize`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.record import AtLeast
+from delta_maintenance.operations.rewriting.models import (
+    RewriteOptions,
+    RewritePlan,
+    RewriteResult,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizeOptions(RewriteOptions):
+    """Which files are merged or rewritten."""
+
+    target_bytes: Annotated[
+        Annotated[int, AtLeast(1)] | None,
+        Flag(
+            help="the size of new files in bytes; by default the table's delta.targetFileSize, "
+            "else 128 MiB to 1 GiB by the size of the table"
+        ),
+    ] = None
+    """The size of new files; by default the table's `delta.targetFileSize`, else 128 MiB to 1 GiB
+    by the size of the table."""
+    min_files: Annotated[
+        int,
+        AtLeast(2),
+        Flag(help="small files that a partition must have before they are merged, by default 2"),
+    ] = 2
+    """Small files that a partition must have before they are merged."""
+    deleted_percent: Annotated[
+        int,
+        AtLeast(0),
+        Flag(help="rewrite files of which more rows are deleted than this, by default {default}"),
+    ] = 5
+    """Files of which a larger percentage of rows is deleted are rewritten, even a single one."""
+    int96: Annotated[
+        bool, Flag(help="rewrite files with timestamps of the old type INT96; reads all footers")
+    ] = False
+    """Whether files with timestamps of the physical type INT96 are rewritten."""
+    other_codecs: Annotated[
+        bool,
+        Flag(help="rewrite files with another codec than the table's; reads all footers"),
+    ] = False
+    """Whether files with another codec than `delta.parquet.compression.codec` are rewritten."""
+    full: Annotated[
+        bool, Flag(help="also rewrite files that a clustering wrote, which loses their order")
+    ] = False
+    """Whether files that a clustering wrote are rewritten too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizePlan(RewritePlan):
+    """The files that `apply` would rewrite, in numbers, and why."""
+
+    options: OptimizeOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizeResult(RewriteResult):
+    """The result of an `optimize`."""

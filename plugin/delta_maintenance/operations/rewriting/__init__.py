@@ -1,0 +1,1 @@
+"""The parts that optimize and purge share: choosing files, rewriting bins, committing them."""

@@ -1,0 +1,320 @@
+"""The choice of live files to rewrite, and their grouping into bins.
+
+A file is chosen for at least one of these reasons: it is small and can be merged with other files
+of its partition; too many of its rows are deleted; or its footer shows a property that the caller
+asked to remove. One rewrite serves all reasons of a file. Files are merged in the order in which
+they were added, in bins of about equal size, each of which becomes one new file. Larger files are
+rewritten individually.
+
+The size of a file is the size of its rows that are not deleted, times the ratio of bytes after to
+bytes before in earlier rewrites of this table. A file that a rewrite created with at least half of
+the current target size is not small by itself. It is merged again only with new files that hold at
+least a quarter of its bytes. The bytes of a table are thus rewritten a few times, and not in every
+run.
+
+All functions are pure and work on columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Numbers
+from delta_maintenance.operations.rewriting.models import DELETED_ROWS
+
+Mask = npt.NDArray[np.bool_]
+
+SMALL = "small"
+CLUSTERED, HOT, OFTEN = "clustered", "written-lately", "rewritten-often"
+_TIER = 4
+"""A file of an earlier rewrite is merged again with files that hold 1/4 of its bytes or more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceRules:
+    """The limits that decide which files are rewritten."""
+
+    target_bytes: int
+    """The size of new files."""
+    small_bytes: int
+    """Files with fewer live bytes are small."""
+    merge_small: bool = True
+    deleted_share: float | None = 0.05
+    """Files with a larger share of deleted rows are rewritten. None: no file; 0: every file with a
+    deletion vector."""
+    min_files: int = 2
+    """The least number of small files that a partition must have before they are merged."""
+    full: bool = False
+    """Whether files with a clustering provider may be chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The files to be rewritten. Rows are numbers of rows of `LiveColumns`."""
+
+    rows: Numbers
+    """By bin, and within a bin in the order in which they are to be read."""
+    bins: Numbers
+    """The bin of each row: 0, 1 and so on, ascending."""
+    reasons: Mapping[str, Mask]
+    """For every live file, whether this is a reason to rewrite it."""
+    left: Mapping[str, Mask] = field(default_factory=dict)
+    """For each obstacle, the live files that have a reason and are left alone because of it."""
+    ratio: float = 1.0
+    """Bytes after divided by bytes before, in earlier rewrites of this table."""
+
+    @property
+    def bin_count(self) -> int:
+        """How many bins there are."""
+        return int(self.bins[-1]) + 1 if len(self.bins) else 0
+
+    def rows_of(self, bin_number: int) -> Numbers:
+        """The files of one bin."""
+        start, end = np.searchsorted(self.bins, [bin_number, bin_number + 1])
+        return self.rows[start:end]
+
+    def kept(self, bins: Mask) -> Choice:
+        """Only some of the bins, numbered anew."""
+        wanted = bins[self.bins] if len(self.bins) else np.zeros(0, np.bool_)
+        numbers = np.cumsum(bins) - 1
+        return Choice(
+            rows=self.rows[wanted],
+            bins=numbers[self.bins[wanted]].astype(np.int64),
+            reasons=self.reasons,
+            left=self.left,
+            ratio=self.ratio,
+        )
+
+    def reasons_of(self, row: int) -> tuple[str, ...]:
+        """Why one file is rewritten."""
+        return tuple(name for name, mask in self.reasons.items() if mask[row])
+
+
+def choose(
+    files: LiveColumns,
+    rules: ChoiceRules,
+    *,
+    partitions: Mask | None = None,
+    hot: Mask | None = None,
+    taken: Mask | None = None,
+    footers: Mapping[str, Mask] | None = None,
+) -> Choice:
+    """The bins for these files.
+
+    `partitions` marks the partitions that the options select, `hot` those that are left alone
+    because writers are active there. `taken` marks files that are chosen already. `footers` holds
+    the reasons found in footers.
+    """
+    count = files.count
+    asked = np.ones(count, np.bool_) if partitions is None else partitions[files.partition]
+    if taken is not None:
+        asked &= ~taken
+    ratio = _ratio(files)
+    size = np.ceil(files.live_bytes * ratio).astype(np.int64)
+    deleted = _deleted(files, rules)
+    own_reason = deleted.copy()
+    reasons: dict[str, Mask] = {DELETED_ROWS: deleted}
+    for name, mask in (footers or {}).items():
+        reasons[name] = mask
+        own_reason |= mask
+    small = (size < rules.small_bytes) & rules.merge_small
+    made = (files.target * 2 >= rules.target_bytes) & ~own_reason
+    left: dict[str, Mask] = {}
+    allowed = asked.copy()
+    for why, mask in _left_alone(files, rules, hot):
+        left[why] = asked & mask & (own_reason | (small & ~made))
+        allowed &= ~mask
+    small &= allowed
+    own_reason &= allowed
+    joined = _joined(files, size, small & ~made, small & made, rules)
+    order, bins = _merged(files, size, joined & (small | own_reason), own_reason, rules)
+    alone = np.flatnonzero(own_reason & ~joined)
+    first = int(bins[-1]) + 1 if len(bins) else 0
+    rows = np.concatenate([order, alone]).astype(np.int64)
+    numbers = np.concatenate([bins, first + np.arange(len(alone))]).astype(np.int64)
+    rows, numbers = _by_partition(files, rows, numbers)
+    chosen = np.zeros(count, np.bool_)
+    chosen[rows] = True
+    reasons[SMALL] = small & joined
+    return Choice(
+        rows=rows,
+        bins=numbers,
+        reasons={name: mask & chosen for name, mask in reasons.items()},
+        left=left,
+        ratio=ratio,
+    )
+
+
+def limited(
+    files: LiveColumns, choice: Choice, *, max_bytes: int | None, max_files: int | None
+) -> Choice:
+    """The bins that remove most files per byte, within limits of the bytes and files that are read.
+
+    A bin that exceeds a limit by itself is left out.
+    """
+    if max_bytes is None and max_files is None or not choice.bin_count:
+        return choice
+    sizes = np.bincount(choice.bins, files.size[choice.rows], choice.bin_count)
+    counts = np.bincount(choice.bins, minlength=choice.bin_count)
+    order = np.argsort(-(counts / np.maximum(sizes, 1)), kind="stable")
+    kept = np.zeros(choice.bin_count, np.bool_)
+    spent_bytes = spent_files = 0.0
+    fits_bytes = np.inf if max_bytes is None else max_bytes
+    fits_files = np.inf if max_files is None else max_files
+    for at in order.tolist():
+        if spent_bytes + sizes[at] <= fits_bytes and spent_files + counts[at] <= fits_files:
+            kept[at] = True
+            spent_bytes += sizes[at]
+            spent_files += counts[at]
+    return choice.kept(kept)
+
+
+def not_too_often(files: LiveColumns, choice: Choice, *, budget: float) -> Choice:
+    """The choice without bins that would rewrite too many bytes of earlier rewrites once more.
+
+    `budget` is the limit of such bytes. Bins with the fewest of them are kept first. Files with a
+    reason other than their size do not count.
+    """
+    own = np.ones(files.count, np.bool_)
+    for name, mask in choice.reasons.items():
+        if name != SMALL:
+            own &= ~mask
+    again = files.size * ((files.target > 0) & own)
+    if not choice.bin_count or not again[choice.rows].any():
+        return choice
+    per_bin = np.bincount(choice.bins, again[choice.rows], choice.bin_count)
+    order = np.argsort(per_bin, kind="stable")
+    kept = np.zeros(choice.bin_count, np.bool_)
+    kept[order] = (np.cumsum(per_bin[order]) <= budget) | (per_bin[order] == 0)
+    if kept.all():
+        return choice
+    late = np.zeros(files.count, np.bool_)
+    late[choice.rows[~kept[choice.bins]]] = True
+    fewer = choice.kept(kept)
+    return replace(fewer, left={**fewer.left, OFTEN: late})
+
+
+def _left_alone(files: LiveColumns, rules: ChoiceRules, hot: Mask | None) -> list[tuple[str, Mask]]:
+    reasons = []
+    if not rules.full:
+        reasons.append((CLUSTERED, files.clustered))
+    if hot is not None:
+        reasons.append((HOT, hot[files.partition]))
+    return reasons
+
+
+def _deleted(files: LiveColumns, rules: ChoiceRules) -> Mask:
+    if rules.deleted_share is None:
+        return np.zeros(files.count, np.bool_)
+    has_vector = files.deleted > 0
+    unknown = has_vector & (files.rows < 0)
+    beyond: Mask = files.deleted > rules.deleted_share * np.maximum(files.rows, 0)
+    return unknown | (has_vector & beyond)
+
+
+def _ratio(files: LiveColumns) -> float:
+    """Bytes per row of files from rewrites, divided by bytes per row of all other files."""
+    known = (files.rows > 0) & (files.size > 0)
+    made, other = known & (files.target > 0), known & (files.target == 0)
+    if files.rows[made].sum() < 1000 or files.rows[other].sum() < 1000:
+        return 1.0
+    after = files.size[made].sum() / files.rows[made].sum()
+    before = files.size[other].sum() / files.rows[other].sum()
+    return float(np.clip(after / before, 0.2, 1.5))
+
+
+def _joined(files: LiveColumns, size: Numbers, fresh: Mask, made: Mask, rules: ChoiceRules) -> Mask:
+    """The small files that are merged: new files, and files of earlier rewrites."""
+    enough = np.bincount(files.partition[fresh], minlength=len(files.last_write)) >= rules.min_files
+    small = np.flatnonzero((fresh | made) & enough[files.partition])
+    # Ascending sizes within each partition, so that all files before a file are smaller.
+    small = small[np.lexsort((size[small], files.partition[small]))]
+    part, sizes, taken = files.partition[small], size[small], fresh[small].copy()
+    starts = np.flatnonzero(np.diff(part, prepend=-1))
+    group = np.cumsum(np.diff(part, prepend=-1) != 0) - 1
+    while len(small):
+        before = np.cumsum(sizes * taken) - sizes * taken
+        before -= before[starts][group]
+        more = taken | (sizes <= _TIER * before)
+        if (more == taken).all():
+            break
+        taken = more
+    joined = np.zeros(files.count, np.bool_)
+    joined[small[taken]] = True
+    return joined
+
+
+def _merged(
+    files: LiveColumns, size: Numbers, joined: Mask, own_reason: Mask, rules: ChoiceRules
+) -> tuple[Numbers, Numbers]:
+    """The files that are merged, by bin, and the bin of each."""
+    waiting = _by_age(files, np.flatnonzero(joined))
+    found: list[Numbers] = []
+    numbers: list[Numbers] = []
+    first = 0
+    while len(waiting):
+        bins = _shares(files.partition[waiting], np.maximum(size[waiting], 1), rules)
+        alone = np.bincount(bins)[bins] == 1
+        last = not (~alone).any()
+        # A file alone in its bin is tried again with other such files. In the last round it is
+        # kept only if it has a reason of its own.
+        kept = own_reason[waiting] if last else ~alone
+        found.append(waiting[kept])
+        numbers.append(first + _renumbered(bins[kept]))
+        first += len(np.unique(bins[kept]))
+        waiting = waiting[:0] if last else waiting[alone]
+    nothing = np.zeros(0, np.int64)
+    return np.concatenate([nothing, *found]), np.concatenate([nothing, *numbers])
+
+
+def _shares(part: Numbers, sizes: Numbers, rules: ChoiceRules) -> Numbers:
+    """The bin of each file. The bins of a partition hold about the same number of bytes.
+
+    Two files that are both small always share a bin.
+    """
+    starts = np.flatnonzero(np.diff(part, prepend=-1))
+    group = np.cumsum(np.diff(part, prepend=-1) != 0) - 1
+    total = np.add.reduceat(sizes, starts)
+    shares = np.maximum(1, np.floor(total / rules.target_bytes + 0.5)).astype(np.int64)
+    before = np.cumsum(sizes) - sizes
+    before -= before[starts][group]
+    middle = before + sizes / 2
+    share = np.minimum((middle * shares[group] / total[group]).astype(np.int64), shares[group] - 1)
+    return _renumbered(group * (int(shares.max()) + 1) + share)
+
+
+def _by_age(files: LiveColumns, rows: Numbers) -> Numbers:
+    """The rows by partition, then by modification time, then by path, because the log has no order
+    of files."""
+    keys = pa.table(
+        {
+            "partition": files.partition[rows],
+            "modified": files.modified[rows],
+            "path": files.path.take(pa.array(rows)),
+        }
+    )
+    order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names])
+    sorted_rows: Numbers = rows[order.to_numpy()]
+    return sorted_rows
+
+
+def _by_partition(files: LiveColumns, rows: Numbers, bins: Numbers) -> tuple[Numbers, Numbers]:
+    """The bins in the order of their partitions, so that a partition is committed at once."""
+    if not len(rows):
+        return rows, bins
+    first = np.searchsorted(bins, np.arange(int(bins[-1]) + 1))
+    order = np.argsort(files.partition[rows[first]], kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    by_place = np.argsort(place[bins], kind="stable")
+    return rows[by_place], place[bins][by_place]
+
+
+def _renumbered(bins: Numbers) -> Numbers:
+    return (np.cumsum(np.diff(bins, prepend=-1) != 0) - 1).astype(np.int64)

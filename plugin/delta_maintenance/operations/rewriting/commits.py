@@ -1,0 +1,327 @@
+"""Committing rewritten bins while other writers commit to the same table.
+
+A commit only removes source files and adds the files that replace them. Each attempt begins with
+the latest version of the table. Deletions of other writers in a source file are carried over to the
+new files; if that is not possible, only the bin of this file is given up. The conditions for the
+new files are validated again. Implements the writers' side of "Add File and Remove File" for data
+that only moves, and of "Row Tracking".
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from delta_maintenance import clock
+from delta_maintenance.errors import DeltaMaintenanceError, StorageError, VerificationError
+from delta_maintenance.operations.rewriting.actions import (
+    bin_adds,
+    bin_removes,
+    file_metrics,
+)
+from delta_maintenance.operations.rewriting.contract import Contract
+from delta_maintenance.operations.rewriting.winners import Followed, FollowedSources
+from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
+from delta_maintenance.protocol.data_files.row_digest import RowSums
+from delta_maintenance.table.commit.follow import advance
+from delta_maintenance.table.commit.other_writers import OtherWriters
+from delta_maintenance.table.commit.outcome import Conflicted, Landed
+from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
+from delta_maintenance.table.data.carried_deletions import (
+    COMPLETE,
+    late_deletions,
+    without_rows,
+    write_vectors,
+)
+from delta_maintenance.table.data.rewrite import RewrittenBin
+from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
+from delta_maintenance.table.read.table import Table
+
+Fate = Literal[
+    "committed",
+    "remapped",
+    "re-spun",
+    "superseded",
+    "dropped",
+    "hot",
+    "refused",
+    "failed",
+    "not-proved",
+    "void",
+    "unknown",
+    "not-started",
+]
+"""How the work on a bin ended. `remapped` and `re-spun` bins are committed without rows that others
+deleted meanwhile: by a deletion vector, or by writing the file once more. `superseded`: others
+rewrote a source themselves. `dropped`: others brought rows of a source back, or removed all of
+them. `hot`: others changed its sources several times. `refused`: no source can be rewritten
+exactly. `void`: the table changed so that the new files no longer fit. `unknown`: the answer to the
+commit was lost."""
+
+SUMS_TAG = "delta-maintenance.rowSums"
+"""The tag of `commitInfo` that holds the digest of all rows that a commit moved."""
+
+_TRIES = 50
+_REMAPS = 20
+"""The most times that deletion vectors of a bin are written anew. They cost little compared with
+the bin, and on a busy table some rows are deleted between any two attempts."""
+_RE_SPINS = 2
+"""The most times that the new files of a bin are written anew before it is given up."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Pending:
+    """A rewritten bin that waits for its commit."""
+
+    done: RewrittenBin
+    adds: pa.Table
+    """The current adds of its sources, in their order."""
+    fate: Fate | None = None
+    problem: str | None = None
+    version: int | None = None
+    remaps: int = 0
+    """How often its deletion vectors were written."""
+    re_spins: int = 0
+    """How often its new files were written anew."""
+    current: RewrittenBin | None = None
+    """The bin without rows that were deleted since, if it is committed in place of `done`."""
+    vectors: dict[int, DeletionVectorDescriptor] = field(default_factory=dict)
+    """Deletion vectors of new files, by the number of the file."""
+    removed: frozenset[int] = frozenset()
+    """Sources that other writers removed with their rows; the commit has no removes for them."""
+    late: frozenset[int] = frozenset()
+    """Sources with rows that were deleted after the sources were read."""
+    state: tuple[Any, ...] = ()
+    """What was known of the touched sources when this was worked out."""
+    read: pa.Table = field(init=False)
+    """The adds of its sources as they were when their rows were read."""
+
+    def __post_init__(self) -> None:
+        self.read = self.adds
+
+    @property
+    def result(self) -> RewrittenBin:
+        """The bin to commit."""
+        return self.current if self.current is not None else self.done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitSettings:
+    """The settings of all commits of a run."""
+
+    operation: Literal["OPTIMIZE", "REORG"]
+    parameters: Mapping[str, Any]
+    other_writers: OtherWriters | None = None
+    now: Callable[[], datetime] = clock.now
+    new_id: clock.NewId = clock.new_id
+    sleep: Callable[[float], None] = time.sleep
+
+
+class RewriteCommits:
+    """All commits of one run. Not to be shared between threads."""
+
+    def __init__(
+        self, table: Table, snapshot: Snapshot, contract: Contract, settings: CommitSettings
+    ) -> None:
+        self._table = table
+        self._base = snapshot
+        self._contract = contract
+        self._settings = settings
+        self._own: Landed | None = None
+        self._followed: FollowedSources | None = None
+        self.version = snapshot.version
+        self.commits = 0
+        self.void: str | None = None
+        """The reason why this run can commit no more bins."""
+
+    def plan_for(self, adds: pa.Table) -> None:
+        """Registers the sources of the run. Must be called before the first commit."""
+        self._followed = FollowedSources(self._base, adds)
+
+    def commit(self, bins: Sequence[Pending]) -> None:
+        """Commits these bins in one commit, and sets the fate of each bin.
+
+        Raises `CommitUnknownError` if the outcome of the commit is unknown, and the error of a
+        table that must not be committed to. Bins then have no fate.
+        """
+        for _ in range(_TRIES):
+            self._move_on()
+            waiting = [pending for pending in bins if pending.fate is None]
+            if self.void is not None:
+                for pending in waiting:
+                    pending.fate, pending.problem = "void", self.void
+            for pending in waiting:
+                if pending.fate is None:
+                    self._adjust(pending)
+            waiting = [pending for pending in waiting if pending.fate is None]
+            if not waiting:
+                return
+            outcome = self._transaction(waiting)
+            if isinstance(outcome, Landed):
+                self._landed(waiting, outcome)
+                return
+        for pending in waiting:
+            pending.fate, pending.problem = "hot", "other writers committed first in every attempt"
+
+    def _landed(self, bins: Sequence[Pending], outcome: Landed) -> None:
+        self.commits += 1
+        self.version = outcome.version
+        self._own = outcome
+        for pending in bins:
+            pending.version = outcome.version
+            if pending.vectors:
+                pending.fate = "remapped"
+            else:
+                pending.fate = "re-spun" if pending.current is not None else "committed"
+
+    def _move_on(self) -> None:
+        """Reads the commits of other writers, and validates the conditions for the new files."""
+        assert self._followed is not None
+        try:
+            moved = advance(self._base, own=self._own)
+            self._followed.take_in(moved.snapshot, moved.commits)
+            self._base = moved.snapshot
+        except (VanishedFileError, FileNotFoundError):
+            # A clean-up deleted commits, so that only the latest state shows what became of files.
+            self._base = self._table.snapshot()
+            self._followed.reopened(self._base)
+        self._own = None
+        self.version = max(self.version, self._base.version)
+        broken = self._contract.broken_by(self._base)
+        if broken is not None:
+            self.void = broken
+
+    def _adjust(self, pending: Pending) -> None:
+        """Adapts a bin to the changes of other writers to its sources."""
+        assert self._followed is not None
+        touched = self._followed.touched(pending.adds)
+        state = tuple(sorted((row, _state(found)) for row, found in touched.items()))
+        if state == pending.state:
+            return
+        pending.state = state
+        if any(found.fate == "rewritten" for found in touched.values()):
+            pending.fate = "superseded"
+            pending.problem = "another writer rewrote a source file"
+            return
+        changed: dict[int, DeletionVectorDescriptor | None | str] = {}
+        # From what was read, not from the attempt before: others may have undone their changes.
+        adds = pending.read
+        pending.vectors, pending.current = {}, None
+        pending.removed = pending.late = frozenset()
+        for row, found in touched.items():
+            now, before = found.source, pending.done.bin.sources[row]
+            if now is None:
+                changed[row] = COMPLETE
+                continue
+            if self._contract.spec.files.layout.tracks_rows and now.row_ids != before.row_ids:
+                pending.fate = "superseded"
+                pending.problem = "others gave the rows of a source other row IDs meanwhile"
+                return
+            adds = _with_row(adds, row, found)
+            if now.key != before.key:
+                changed[row] = now.deletion_vector
+        pending.adds = adds
+        if changed:
+            self._carry_over(pending, changed)
+
+    def _carry_over(
+        self, pending: Pending, changed: Mapping[int, DeletionVectorDescriptor | None | str]
+    ) -> None:
+        """Deletes rows from the new files that other writers deleted from the sources."""
+        store, new_id = self._table.store, self._settings.new_id
+        try:
+            if all(changed.get(row) == COMPLETE for row in range(pending.adds.num_rows)):
+                pending.fate = "dropped"
+                pending.problem = "other writers removed all rows of the source files"
+                return
+            late = late_deletions(store, pending.done, changed)
+            if late is None:
+                pending.fate = "dropped"
+                pending.problem = "another writer restored deleted rows of a source file"
+                return
+            pending.removed = frozenset(row for row, state in changed.items() if state == COMPLETE)
+            pending.late = frozenset(late.by_source)
+            if not late.by_output:
+                return
+            whole = [
+                number
+                for number, rows in late.by_output.items()
+                if len(rows) == pending.done.outputs[number].rows
+            ]
+            remaps = Contract.writes_vectors(self._base) and not whole
+            if pending.remaps >= _REMAPS or (not remaps and pending.re_spins >= _RE_SPINS):
+                pending.fate = "hot"
+                pending.problem = "other writers changed the source files again and again"
+                return
+            if remaps:
+                pending.remaps += 1
+                numbers = sorted(late.by_output)
+                written = write_vectors(
+                    store, [late.by_output[number] for number in numbers], new_id=new_id
+                )
+                pending.vectors = dict(zip(numbers, written, strict=True))
+            else:
+                pending.re_spins += 1
+                pending.current = without_rows(
+                    store, pending.done, late, self._contract.spec, new_id=new_id
+                )
+        except VerificationError as error:
+            pending.fate, pending.problem = "not-proved", str(error)
+        except StorageError as error:
+            pending.fate, pending.problem = "failed", str(error)
+        except DeltaMaintenanceError as error:
+            pending.fate, pending.problem = "dropped", str(error)
+
+    def _transaction(self, bins: Sequence[Pending]) -> Landed | Conflicted:
+        settings, contract = self._settings, self._contract
+        removes = pa.concat_tables([bin_removes(pending) for pending in bins])
+        adds = [
+            add
+            for pending in bins
+            for add in bin_adds(
+                pending,
+                target_bytes=contract.spec.target_bytes,
+                iceberg_compat=contract.iceberg_compat,
+            )
+        ]
+        sums = sum((pending.result.sums for pending in bins), RowSums())
+        txn = Transaction(
+            self._base,
+            settings.operation,
+            parameters=settings.parameters,
+            row_ids=RowIds(preserved=contract.spec.files.layout.tracks_rows),
+            writer=Writer(
+                other_writers=settings.other_writers, now=settings.now, new_id=settings.new_id
+            ),
+        )
+        if removes.num_rows:
+            txn.stage_removes(removes)
+            txn.read_files(removes)
+        if adds:
+            txn.stage_adds(adds)
+        # One attempt: the rules for rebasing a commit do not cover all conditions for the new
+        # files, so each lost race leads back to `_move_on`.
+        metrics = file_metrics(adds, removes)
+        tags = {SUMS_TAG: str(sums)} if contract.spec.proof == "rows" else {}
+        outcome = txn.commit(metrics=metrics, tags=tags, max_attempts=1, sleep=settings.sleep)
+        if not isinstance(outcome, Landed | Conflicted):
+            raise AssertionError(f"a rewrite cannot end as {outcome}")
+        return outcome
+
+
+def _state(found: Followed) -> str:
+    source = found.source
+    return found.fate if source is None else json.dumps([found.fate, *source.key])
+
+
+def _with_row(adds: pa.Table, row: int, found: Followed) -> pa.Table:
+    """The adds, with the add of one source replaced by the current one."""
+    assert found.add is not None
+    parts = [adds.slice(0, row), found.add, adds.slice(row + 1)]
+    return pa.concat_tables(parts, promote_options="permissive")

@@ -1,0 +1,104 @@
+"""The properties of a table that decide how new files are written, checked before each commit.
+
+Any property may change while files are rewritten. All of these properties, and not only the schema,
+are compared with each version on which the files are committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.protocol.data_files.layout import DataFileLayout, iceberg_compat
+from delta_maintenance.protocol.data_files.names import FileNaming
+from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
+from delta_maintenance.protocol.schema.clustering import clustering_columns
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns
+from delta_maintenance.table.data.data_file_writer import DataFileSpec
+from delta_maintenance.table.data.rewrite import Proof, RewriteSpec
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.write.action_file import ParquetStyle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """How one version of the table requires the new files of a run to be written."""
+
+    table_id: str | None
+    spec: RewriteSpec
+    iceberg_compat: int | None
+    clustered: tuple[tuple[str, ...], ...]
+    """The columns by which the table is clustered, which need statistics."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, *, target_bytes: int, proof: Proof) -> Contract:
+        """The contract of this version.
+
+        Raises `UnsupportedFeatureError` or `RefusedError` if this release must not rewrite the
+        files of the table.
+        """
+        try:
+            return cls._of(snapshot, target_bytes, proof)
+        except DeltaMaintenanceError as error:
+            raise error.located(table=snapshot.table, version=snapshot.version) from None
+
+    @classmethod
+    def _of(cls, snapshot: Snapshot, target_bytes: int, proof: Proof) -> Contract:
+        protocol, metadata = snapshot.protocol, snapshot.metadata
+        require_supported(protocol, Operation.REWRITE_DATA)
+        layout = DataFileLayout.of(protocol, metadata)
+        properties = snapshot.properties
+        style = ParquetStyle.of_table(
+            properties.parquet_compression_codec, properties.parquet_format_version
+        )
+        columns = [item.name for item in layout.partition_columns.fields]
+        domains = snapshot.domain_metadata
+        return cls(
+            table_id=metadata.id,
+            spec=RewriteSpec(
+                files=DataFileSpec(
+                    layout=layout,
+                    statistics=StatisticsColumns.of(protocol, metadata, domains),
+                    codec=style.codec,
+                    page_version=style.page_version,
+                ),
+                naming=FileNaming.of(metadata.configuration, columns, layout.mode),
+                target_bytes=target_bytes,
+                proof=proof,
+            ),
+            iceberg_compat=iceberg_compat(protocol, properties),
+            clustered=clustering_columns(domains) or (),
+        )
+
+    def broken_by(self, snapshot: Snapshot) -> str | None:
+        """Why files written under this contract do not fit a later version, as one clause; None if
+        they fit."""
+        try:
+            later = Contract.of(
+                snapshot, target_bytes=self.spec.target_bytes, proof=self.spec.proof
+            )
+        except DeltaMaintenanceError as error:
+            return error.problem
+        if later.table_id != self.table_id:
+            return "the table was replaced by another table"
+        if not later.spec.files.layout.takes_files_of(self.spec.files.layout):
+            return "the columns, the partitioning or the row tracking of the table changed"
+        if later.iceberg_compat != self.iceberg_compat:
+            return "the Iceberg compatibility of the table changed"
+        known = {leaf.path for leaf in self.spec.files.statistics.leaves}
+        written = {item.name for item in self.spec.files.layout.columns.fields}
+        # Files that lack a column need no bounds for it.
+        missing = [path for path in later.clustered if path not in known and path[0] in written]
+        if missing:
+            column = ".".join(missing[0])
+            return f"the table is clustered by {column}, and new files have no statistics of it"
+        return None
+
+    @staticmethod
+    def writes_vectors(snapshot: Snapshot) -> bool:
+        """Whether new files may have deletion vectors at this version."""
+        return (
+            supports(snapshot.protocol, "deletionVectors")
+            and snapshot.properties.enable_deletion_vectors
+            and iceberg_compat(snapshot.protocol, snapshot.properties) is None
+        )

@@ -1,0 +1,86 @@
+"""The protocol of engines, which rewrite bins, and the engine with threads of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import pyarrow as pa
+
+from delta_maintenance.clock import NewId, new_id
+from delta_maintenance.errors import DeltaMaintenanceError, VerificationError
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.rewrite import Bin, RewriteSpec, RewrittenBin, rewrite_bin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinOutcome:
+    """How the work on one bin ended. Can be pickled."""
+
+    number: int
+    done: RewrittenBin | None = None
+    """None if the bin is not committed."""
+    failure: Literal["failed", "not-proved"] | None = None
+    problem: str | None = None
+    """One clause, if there is a failure."""
+
+
+class BinEngine(Protocol):
+    """Rewrites bins in any order. Each bin that it takes has exactly one outcome."""
+
+    def rewrite(self, bins: Iterable[Bin], spec: RewriteSpec) -> Iterator[BinOutcome]:
+        """The outcomes of the bins, as they are completed. A bin is taken from the iterable when a
+        worker is free, so that the iterable can end early."""
+
+
+class LocalEngine:
+    """Threads of this process, each on one bin at a time."""
+
+    def __init__(self, store: Store, *, workers: int, new_id: NewId = new_id) -> None:
+        self._store = store
+        self._workers = workers
+        self._new_id = new_id
+
+    def rewrite(self, bins: Iterable[Bin], spec: RewriteSpec) -> Iterator[BinOutcome]:
+        """See `BinEngine`."""
+        upcoming = iter(bins)
+        running: set[Future[BinOutcome]] = set()
+        with ThreadPoolExecutor(self._workers) as pool:
+            while True:
+                while len(running) < self._workers:
+                    work = next(upcoming, None)
+                    if work is None:
+                        break
+                    running.add(pool.submit(self._one, work, spec))
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+
+    def _one(self, work: Bin, spec: RewriteSpec) -> BinOutcome:
+        return rewritten(self._store, work, spec, new_id=self._new_id)
+
+
+def rewritten(store: Store, work: Bin, spec: RewriteSpec, *, new_id: NewId = new_id) -> BinOutcome:
+    """Rewrites one bin. A failure is an outcome, so that it does not affect other bins."""
+    try:
+        done = rewrite_bin(store, work, spec, new_id=new_id)
+    except VerificationError as error:
+        return BinOutcome(number=work.number, failure="not-proved", problem=str(error))
+    except (DeltaMaintenanceError, pa.ArrowException, OSError, MemoryError) as error:
+        problem = " ".join(str(error).split()) or type(error).__name__
+        return BinOutcome(number=work.number, failure="failed", problem=problem[:900])
+    return BinOutcome(number=work.number, done=done)
+
+
+def memory_bound(workers: int, group_bytes: int) -> int:
+    """The most bytes that rewriting takes on one machine, whatever the input.
+
+    Each worker holds a row group to be written, its encoded form, the compressed bytes of a row
+    group that is read, and a few batches. Python and Arrow themselves are added to that.
+    """
+    per_worker = 3 * group_bytes + (96 << 20)
+    return (200 << 20) + workers * per_worker

@@ -1,0 +1,158 @@
+"""Carrying out a plan of any operation that rewrites data files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from delta_maintenance import clock
+from delta_maintenance.clock import Clock, NewId
+from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
+from delta_maintenance.operations.rewriting import journal as journals
+from delta_maintenance.operations.rewriting.commits import CommitSettings
+from delta_maintenance.operations.rewriting.engine import BinEngine, LocalEngine
+from delta_maintenance.operations.rewriting.models import (
+    BinReport,
+    RewriteOptions,
+    RewriteResult,
+)
+from delta_maintenance.operations.rewriting.planning import Survey
+from delta_maintenance.operations.rewriting.run import RewriteRun, RunSettings, Work
+from delta_maintenance.operations.rewriting.sources import chosen_adds
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.table import Table
+
+_SHOWN_BINS = 1000
+_SHOWN_FILES = 100
+_LANDED = ("committed", "remapped", "re-spun")
+_FAILED = ("failed", "not-proved")
+_LOST = ("dropped", "hot", "void")
+
+R = TypeVar("R", bound=RewriteResult)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteExecution:
+    """What `execute` needs besides the survey."""
+
+    operation: Literal["OPTIMIZE", "REORG"]
+    """The name in `commitInfo`."""
+    parameters: Mapping[str, Any]
+    """`operationParameters` in `commitInfo`."""
+    now: Clock = field(default_factory=lambda: clock.now)
+    new_id: NewId = field(default_factory=lambda: clock.new_id)
+    engine: BinEngine | None = None
+    """Rewrites bins; by default threads of this process."""
+    progress: Progress | None = None
+    sleep: Callable[[float], None] = time.sleep
+
+
+def execute(
+    table: Table,
+    surveyed: Survey,
+    options: RewriteOptions,
+    result: type[R],
+    execution: RewriteExecution,
+) -> R:
+    """Rewrites and commits the bins of a survey.
+
+    Before the first commit, errors are raised. After it, the Result contains them.
+    `CommitUnknownError` is always raised.
+    """
+    choice = surveyed.choice
+    adds = chosen_adds(surveyed.snapshot, surveyed.files, choice)
+    work = Work(
+        adds=adds,
+        bins=choice.bins,
+        reasons=tuple(choice.reasons_of(row) for row in choice.rows.tolist()),
+        adopted=surveyed.adopted,
+    )
+    started = execution.now()
+    settings = RunSettings(
+        commit=CommitSettings(
+            operation=execution.operation,
+            parameters=execution.parameters,
+            other_writers=options.other_writers,
+            now=execution.now,
+            new_id=execution.new_id,
+            sleep=execution.sleep,
+        ),
+        run_id=execution.new_id(),
+        until=None if options.max_duration is None else started + options.max_duration,
+        progress=execution.progress,
+    )
+    engine = execution.engine or LocalEngine(
+        table.store, workers=surveyed.workers, new_id=execution.new_id
+    )
+    run = RewriteRun(table, surveyed.snapshot, surveyed.contract, work, engine, settings)
+    problem: str | None = None
+    try:
+        run.through()
+    except DeltaMaintenanceError as error:
+        if not run.commits.commits or isinstance(error, CommitUnknownError):
+            raise error.located(table=table.uri) from error.__cause__
+        problem = str(error.located(table=table.uri))
+    else:
+        # These journals are of no more use: their bins are committed, or their sources removed.
+        for path in surveyed.journals:
+            journals.forget(table.store, path)
+    return _result(table, run, result, problem)
+
+
+def _result(table: Table, run: RewriteRun, result: type[R], problem: str | None) -> R:
+    reports = run.reports()
+    landed = [report for report in reports if report.fate in _LANDED]
+    fates: dict[str, int] = {}
+    for report in reports:
+        fates[report.fate] = fates.get(report.fate, 0) + 1
+    status, why = _status(reports, landed, run)
+    return result(
+        table=table.uri,
+        version=run.commits.version,
+        status="partly" if problem is not None else status,
+        files_before=sum(report.num_sources for report in landed),
+        files_after=sum(len(report.outputs) for report in landed),
+        bytes_before=sum(report.bytes_before for report in landed),
+        bytes_after=sum(report.bytes_after for report in landed),
+        rows=sum(report.rows for report in landed),
+        num_bins=len(reports),
+        num_commits=run.commits.commits,
+        fates=fates,
+        bins=tuple(sorted(reports, key=lambda report: report.fate in _LANDED)[:_SHOWN_BINS]),
+        refused=tuple(run.refused[:_SHOWN_FILES]),
+        num_refused=len(run.refused),
+        problem=problem or why,
+        notes=_notes(fates, run),
+    )
+
+
+def _status(
+    reports: Sequence[BinReport], landed: Sequence[BinReport], run: RewriteRun
+) -> tuple[Literal["rewritten", "partly", "conflict", "failed", "nothing-to-do"], str | None]:
+    """How the run ended, and the problem where there is one."""
+    failed = next((report for report in reports if report.fate in _FAILED), None)
+    if failed is not None:
+        return "failed", failed.problem
+    damaged = next((file for file in run.refused if file.damaged), None)
+    if damaged is not None:
+        return "failed", damaged.problem
+    if run.commits.void is not None:
+        return ("partly" if landed else "conflict"), run.commits.void
+    lost = next((report for report in reports if report.fate in _LOST), None)
+    if lost is not None and not landed:
+        return "conflict", lost.problem
+    return ("rewritten" if landed else "nothing-to-do"), None
+
+
+def _notes(fates: Mapping[str, int], run: RewriteRun) -> tuple[str, ...]:
+    notes = []
+    lost = sum(fates.get(fate, 0) for fate in ("superseded", *_LOST))
+    if lost:
+        notes.append(f"{lost} of the bins were given up because other writers changed the table")
+    if fates.get("not-started"):
+        notes.append(f"{fates['not-started']} of the bins were not started")
+    if run.refused:
+        notes.append(f"{len(run.refused)} files were left out: {run.refused[0].problem}")
+    return tuple(notes)

@@ -1,0 +1,115 @@
+"""The facts of plans and results of rewrites, as they are shown to people."""
+
+from __future__ import annotations
+
+from delta_maintenance.operations.core.facts import Facts, Grid, size_text
+from delta_maintenance.operations.core.operation import Amounts
+from delta_maintenance.operations.core.outcome import Ending, Outcome
+from delta_maintenance.operations.rewriting.models import (
+    ReasonCount,
+    RewritePlan,
+    RewriteResult,
+)
+
+_SHOWN = 10
+"""Partitions, bins and files that are shown; the JSON has more."""
+_LANDED = ("committed", "remapped", "re-spun")
+
+
+def plan_facts(plan: RewritePlan) -> Facts:
+    """Which files would be rewritten, why, and what that costs."""
+    facts: dict[str, object] = {"table": plan.table, "version": plan.version}
+    if not plan.is_noop:
+        facts |= {
+            "files": plan.num_files,
+            "files to rewrite": plan.files,
+            "files afterwards": plan.num_files - plan.files + plan.files_after,
+            "bytes to read": size_text(plan.bytes),
+            "bytes to write": f"about {size_text(plan.bytes_after)}, beside the old files until a "
+            "vacuum",
+            "deleted rows": plan.deleted_rows or None,
+            "size of new files": size_text(plan.target_bytes),
+            "bins": plan.bins,
+            "bins of an earlier run": plan.adopted_bins or None,
+            "commits": plan.commits,
+            "workers": plan.workers,
+            "memory": f"at most {size_text(plan.memory_bytes)}",
+            "reasons": _reasons(plan.reasons),
+            "partitions": Grid(
+                ("partition", "files", "files after", "bytes"),
+                [
+                    (partition_text(part.values), part.files, part.files_after, part.bytes)
+                    for part in plan.partitions[:_SHOWN]
+                    if part.values
+                ],
+            ),
+        }
+    return facts | {
+        "left alone": _reasons(plan.left_alone),
+        "reason": plan.reason,
+        "notes": plan.notes,
+    }
+
+
+def result_facts(result: RewriteResult) -> Facts:
+    """The amounts before and after, and the bins that were not committed."""
+    facts: dict[str, object] = {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+    }
+    if result.num_bins:
+        facts |= {
+            "files before": result.files_before,
+            "files after": result.files_after,
+            "bytes before": size_text(result.bytes_before),
+            "bytes after": size_text(result.bytes_after),
+            "rows": result.rows,
+            "commits": result.num_commits,
+            "bins": result.fates or {},
+            "not committed": Grid(
+                ("bin", "partition", "fate", "problem"),
+                [
+                    (each.number, partition_text(each.partition), each.fate, each.problem)
+                    for each in result.bins
+                    if each.fate not in _LANDED
+                ][:_SHOWN],
+            ),
+            "left out": [f"{file.path}: {file.problem}" for file in result.refused[:_SHOWN]],
+        }
+    return facts | {"problem": result.problem, "notes": result.notes}
+
+
+def ending(result: RewriteResult, outcome: Outcome) -> Ending:
+    """The ending of a run: why some bins were not committed, and the remedy."""
+    remedies = {
+        "failed": "see the Result; the files of the other bins are committed",
+        "conflict": "run again, or use quiet_for to skip partitions that are being written to",
+        "partly": "run again to continue",
+    }
+    remedy = remedies.get(result.status)
+    if remedy is None:
+        return Ending(outcome=outcome)
+    return Ending(outcome=outcome, problem=result.problem, remedy=remedy)
+
+
+def planned_amounts(plan: RewritePlan) -> Amounts:
+    """The planned commits. No file is deleted from storage."""
+    return Amounts(commits=plan.commits)
+
+
+def done_amounts(result: RewriteResult) -> Amounts:
+    """The commits of a Result."""
+    return Amounts(commits=result.num_commits)
+
+
+def partition_text(values: dict[str, str | None]) -> str:
+    """`day=2026-01-01, country=DE`; null without quotes."""
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _reasons(counts: tuple[ReasonCount, ...]) -> Grid:
+    return Grid(
+        ("reason", "files", "bytes"),
+        [(each.reason, each.files, size_text(each.bytes)) for each in counts],
+    )

@@ -1,0 +1,74 @@
+"""Reasons for rewriting a data file that are found in its footer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations.rewriting.choice import Mask
+from delta_maintenance.operations.rewriting.live_columns import LiveColumns
+from delta_maintenance.protocol.data_files.other_columns import holds_other_columns
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.data_file_writer import DataFileSpec
+from delta_maintenance.table.data.parquet_input import ParquetInput
+from delta_maintenance.table.data.places import place_of
+
+DROPPED_COLUMNS, INT96, CODEC = "dropped-columns", "int96", "codec"
+_THREADS = 16
+_AT_ONCE = 10_000
+"""Files whose footers are read in one round, which bounds the memory for any table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FooterReasons:
+    """Reads footers, and finds the wanted reasons that each file has.
+
+    A file that cannot be read has none of them: `fsck` reports it.
+    """
+
+    store: Store
+    spec: DataFileSpec
+    wanted: Sequence[str]
+
+    def __call__(self, files: LiveColumns, mask: Mask) -> Mapping[str, Mask]:
+        """For each wanted reason, whether a file has it; files outside the mask have none."""
+        found = {name: np.zeros(files.count, np.bool_) for name in self.wanted}
+        rows = np.flatnonzero(mask) if self.wanted else np.zeros(0, np.int64)
+        for start in range(0, len(rows), _AT_ONCE):
+            part = rows[start : start + _AT_ONCE]
+            paths = files.path.take(pa.array(part)).to_pylist()
+            with ThreadPoolExecutor(_THREADS) as pool:
+                for row, reasons in zip(part.tolist(), pool.map(self._of, paths), strict=True):
+                    for name in reasons:
+                        found[name][row] = True
+        return found
+
+    def _of(self, path: str) -> tuple[str, ...]:
+        try:
+            with ParquetInput(self.store.open(place_of(self.store, path))) as parquet:
+                return tuple(name for name in self.wanted if self._has(name, parquet))
+        except (DeltaMaintenanceError, OSError, pa.ArrowException):
+            return ()
+
+    def _has(self, name: str, parquet: ParquetInput) -> bool:
+        match name:
+            case "dropped-columns":
+                layout = self.spec.layout
+                stored = parquet.stored_columns(layout.mode)
+                return holds_other_columns(parquet.schema, layout, stored)
+            case "int96":
+                return bool(parquet.int96)
+        return bool(set(_codecs(parquet.metadata)) - {self.spec.codec.upper()})
+
+
+def _codecs(metadata: pq.FileMetaData) -> Iterator[str]:
+    """The codecs of all column chunks of the first row group; writers use one for all groups."""
+    if metadata.num_row_groups:
+        group = metadata.row_group(0)
+        yield from {group.column(at).compression for at in range(group.num_columns)}

@@ -1,0 +1,231 @@
+"""The journal of bins that a run has rewritten and not committed, for the next run to adopt.
+
+The journal is a file in the folder of the table, below a folder whose name begins with `_`, which
+readers ignore. It is only a hint. If a run is killed, the journal stays, and the next run adopts
+the bins that still fit the table, after it has checked their sources and their new files. New files
+that no run adopts are ordinary unreferenced files, which a vacuum deletes. The next run that
+rewrites anything deletes the journals that it found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations.rewriting.contract import Contract
+from delta_maintenance.protocol.data_files.row_digest import VERSION, RowDigest, RowSums
+from delta_maintenance.protocol.statistics.collect import StatisticsCollector
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.data_file_writer import WrittenFile
+from delta_maintenance.table.data.read_back import read_back
+from delta_maintenance.table.data.rewrite import Bin, RewrittenBin, Run
+
+FOLDER = "_delta_maintenance/rewrites"
+_FORM = 2
+_LIFE = timedelta(hours=24)
+"""The longest time for which new files are adopted."""
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalledBin:
+    """A bin that an earlier run rewrote and proved."""
+
+    sources: tuple[tuple[str, str | None], ...]
+    """Paths and unique ids of deletion vectors, in their order."""
+    row_ids: tuple[tuple[int | None, int | None], ...]
+    """The base row ID and the default row commit version of each source."""
+    outputs: tuple[WrittenFile, ...]
+    runs: tuple[Run, ...]
+    sums: RowSums
+
+
+class Journal:
+    """The journal of one run. A failed write is logged and otherwise ignored."""
+
+    def __init__(self, store: Store, run_id: str, contract: Contract) -> None:
+        self._store = store
+        self._path = f"{FOLDER}/{run_id}.json"
+        self._contract = fingerprint(contract)
+        self._written = False
+
+    def save(self, bins: Sequence[RewrittenBin]) -> None:
+        """Writes the journal anew, with all bins that are rewritten and not committed."""
+        if not bins and not self._written:
+            return
+        document = {
+            "form": _FORM,
+            "digest": VERSION,
+            "contract": self._contract,
+            "bins": [_to_json(done) for done in bins],
+        }
+        try:
+            self._store.put(self._path, json.dumps(document).encode())
+            self._written = True
+        except (DeltaMaintenanceError, OSError) as error:
+            _logger.warning("no journal of the rewrite is kept: %s", error)
+
+    def clear(self) -> None:
+        """Deletes the journal, because no bin is left to be adopted."""
+        if self._written:
+            _delete(self._store, self._path)
+            self._written = False
+
+
+def adopted_since(now: datetime, retention: timedelta) -> int:
+    """The instant since which new files must have been written to be adopted, in milliseconds.
+
+    A vacuum deletes files that are in no version once they are older than the retention of the
+    table. Half of it is left for the run that adopts them.
+    """
+    return epoch_millis(now - min(_LIFE, retention / 2))
+
+
+def left_behind(
+    store: Store, contract: Contract, *, since: int
+) -> Iterator[tuple[str, list[JournalledBin]]]:
+    """The journals of runs that did not commit all of their bins, each with the bins that fit the
+    contract. The caller checks that the sources of these bins are still live."""
+    try:
+        found = list(store.list_from(FOLDER))
+    except (DeltaMaintenanceError, OSError) as error:
+        _logger.warning("journals of earlier rewrites cannot be read: %s", error)
+        return
+    wanted = fingerprint(contract)
+    for status in found:
+        bins: list[JournalledBin] = []
+        if status.modified_ms >= since:
+            try:
+                document = json.loads(store.read(status.path))
+                if (document["form"], document["digest"]) == (_FORM, VERSION) and document[
+                    "contract"
+                ] == wanted:
+                    bins = [_from_json(entry) for entry in document["bins"]]
+            except (DeltaMaintenanceError, OSError, ValueError, KeyError, TypeError) as error:
+                _logger.warning("the journal %s cannot be read: %s", status.path, error)
+        yield status.path, bins
+
+
+def is_sound(
+    store: Store,
+    found: JournalledBin,
+    contract: Contract,
+    *,
+    partition: Mapping[str, str | None],
+    since: int,
+) -> bool:
+    """Whether the new files of a journalled bin are there with the size and the rows that the
+    journal says. Reads footers; `proved` reads the rows."""
+    try:
+        for output in found.outputs:
+            status = store.stat(output.name)
+            if status is None or status.size != output.size or status.modified_ms < since:
+                return False
+            read_back(store, output, contract.spec.files.layout, None, partition=partition)
+    except (DeltaMaintenanceError, OSError, pa.ArrowException):
+        return False
+    return True
+
+
+def proved(
+    store: Store, found: JournalledBin, work: Bin, contract: Contract
+) -> RewrittenBin | None:
+    """A journalled bin as a result of this run; None if it does not prove right.
+
+    The new files are read: they must hold the rows that were proved, and these must be the rows of
+    the sources as the log has them now. Their statistics and times are taken from the files, and
+    only the digest of the sources' rows from the journal, which may be out of date or damaged.
+    """
+    files, proof = contract.spec.files, contract.spec.proof
+    if found.sources != tuple(source.key for source in work.sources):
+        return None
+    if files.layout.tracks_rows and found.row_ids != tuple(s.row_ids for s in work.sources):
+        return None
+    digest = RowDigest(files.layout.schema) if proof == "rows" else None
+    outputs, sums = [], RowSums()
+    try:
+        if not _is_complete(found, work):
+            return None
+        for output in found.outputs:
+            status = store.stat(output.name)
+            if status is None or status.size != output.size:
+                return None
+            statistics = StatisticsCollector(files.statistics, files.layout.schema)
+            partition = dict(work.partition_values)
+            sums += read_back(
+                store, output, files.layout, digest, partition=partition, statistics=statistics
+            )
+            seen = replace(output, modified_ms=status.modified_ms, stats=statistics.render())
+            outputs.append(seen)
+    except (DeltaMaintenanceError, OSError, pa.ArrowException, TypeError, ValueError):
+        return None
+    if sums != (found.sums if proof == "rows" else RowSums(rows=found.sums.rows)):
+        return None
+    return RewrittenBin(bin=work, outputs=tuple(outputs), runs=found.runs, sums=found.sums)
+
+
+def _is_complete(found: JournalledBin, work: Bin) -> bool:
+    """Whether the rows of all sources lie one behind the other in the new files and fill them."""
+    if len(found.runs) != len(work.sources):
+        return False
+    filled = [0] * len(found.outputs)
+    for number, (run, source) in enumerate(zip(found.runs, work.sources, strict=True)):
+        known = source.num_records
+        if run.source != number or run.rows < 0:
+            return False
+        if known is not None and run.rows != known - source.deleted_rows:
+            return False
+        if not run.rows:
+            continue
+        if not 0 <= run.output < len(filled) or run.offset != filled[run.output]:
+            return False
+        filled[run.output] += run.rows
+    return filled == [output.rows for output in found.outputs]
+
+
+def forget(store: Store, path: str) -> None:
+    """Deletes the journal of an earlier run."""
+    _delete(store, path)
+
+
+def fingerprint(contract: Contract) -> str:
+    """A digest that is equal for two contracts under which the same files are written."""
+    files = contract.spec.files
+    said = repr((contract.table_id, files.layout, files.statistics, contract.iceberg_compat))
+    return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
+
+
+def _delete(store: Store, path: str) -> None:
+    try:
+        store.delete(path)
+    except (DeltaMaintenanceError, OSError) as error:
+        _logger.warning("the journal %s stays behind: %s", path, error)
+
+
+def _to_json(done: RewrittenBin) -> dict[str, Any]:
+    return {
+        "sources": [source.key for source in done.bin.sources],
+        "rowIds": [source.row_ids for source in done.bin.sources],
+        "outputs": [asdict(output) for output in done.outputs],
+        "runs": [asdict(run) for run in done.runs],
+        "sums": asdict(done.sums),
+    }
+
+
+def _from_json(entry: Mapping[str, Any]) -> JournalledBin:
+    return JournalledBin(
+        sources=tuple((str(path), vector) for path, vector in entry["sources"]),
+        row_ids=tuple((base, version) for base, version in entry["rowIds"]),
+        outputs=tuple(WrittenFile(**output) for output in entry["outputs"]),
+        runs=tuple(Run(**run) for run in entry["runs"]),
+        sums=RowSums(**entry["sums"]),
+    )

@@ -1,0 +1,289 @@
+"""The live files of a snapshot as columns: the input of the choice of files to rewrite.
+
+Only the log is read. Each file takes about 200 bytes, for its path, its partition and eight
+numbers, whatever the size of its statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.protocol.actions.file_columns import (
+    ADD_TYPES,
+    COMMIT_VERSION,
+    REMOVE_TYPES,
+    deletion_vector_ids,
+)
+from delta_maintenance.protocol.actions.paths import PathAudit
+from delta_maintenance.protocol.data_files.tags import COMPACTED_INTO, target_sizes
+from delta_maintenance.table.parallel import in_parallel
+from delta_maintenance.table.read.active_files import ActiveFiles
+from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.snapshot import Snapshot, record_counts
+
+Numbers = npt.NDArray[np.int64]
+
+_TYPES = {**REMOVE_TYPES, **ADD_TYPES}
+_ADD_FIELDS = (
+    "path",
+    "deletionVector",
+    "partitionValues",
+    "size",
+    "modificationTime",
+    "stats",
+    "stats_parsed",
+    "tags",
+    "clusteringProvider",
+)
+_REMOVE_FIELDS = (
+    "path",
+    "deletionVector",
+    "deletionTimestamp",
+    "partitionValues",
+    "dataChange",
+    "size",
+    "tags",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The tombstones of files that a rewrite replaced: the time and the bytes of each."""
+
+    at: Numbers
+    """Milliseconds since 1970-01-01 UTC."""
+    size: Numbers
+    made: npt.NDArray[np.bool_]
+    """Whether the replaced file was itself created by a rewrite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveColumns:
+    """One row per live logical file, in the order of the log."""
+
+    path: pa.ChunkedArray
+    """As in the log."""
+    vector: pa.ChunkedArray
+    """The unique ID of the deletion vector; null for a file without deletion vector."""
+    size: Numbers
+    modified: Numbers
+    """Milliseconds since 1970-01-01 UTC."""
+    rows: Numbers
+    """Physical rows; -1 if the statistics do not contain the number."""
+    deleted: Numbers
+    """Rows that the deletion vector marks."""
+    target: Numbers
+    """The target size of the rewrite that created the file; 0 for all other files."""
+    clustered: npt.NDArray[np.bool_]
+    """Whether the file has a clustering provider."""
+    partition: Numbers
+    """The number of its partition."""
+    partitions: Mapping[str, pa.Array]
+    """The partition values of each partition by physical name, as strings of the log."""
+    last_write: Numbers
+    """For each partition, the time of the last write that added or removed rows and is known from
+    the log, in milliseconds since 1970-01-01 UTC. Rewrites do not count."""
+    replaced: Replaced
+    """The files that rewrites replaced, as far as their tombstones are still in the log."""
+
+    @property
+    def count(self) -> int:
+        """How many files there are."""
+        return len(self.size)
+
+    @property
+    def live_bytes(self) -> Numbers:
+        """The estimated bytes of each file that belong to rows that are not deleted."""
+        rows, gone = np.maximum(self.rows, 1), np.minimum(self.deleted, np.maximum(self.rows, 1))
+        share = np.where((self.deleted > 0) & (self.rows > 0), (rows - gone) / rows, 1.0)
+        return np.ceil(self.size * share).astype(np.int64)
+
+    def values(self, partition: int) -> dict[str, str | None]:
+        """The partition values of a partition."""
+        return {name: texts[partition].as_py() for name, texts in self.partitions.items()}
+
+
+def live_columns(snapshot: Snapshot) -> LiveColumns:
+    """The live files of a snapshot, and the times of writes that its tombstones show.
+
+    Raises `RefusedError` if a file is live twice, or its path is written in two ways, because a
+    rewrite would have to decide which entry is valid. A damaged checkpoint is skipped.
+    """
+    while True:
+        audit = PathAudit(snapshot.table)
+        names = snapshot.physical_partition_columns
+        fields = {"add": _ADD_FIELDS, "remove": _REMOVE_FIELDS}
+
+        def offered(batch: ActiveFiles, audit: PathAudit = audit) -> ActiveFiles:
+            audit.add(batch.adds, batch.tombstones)
+            return batch
+
+        try:
+            parts = list(
+                in_parallel(
+                    lambda batch: _part(batch, names),  # noqa: B023  one stream
+                    map(offered, snapshot.scan(fields=fields)),
+                )
+            )
+        except UnusableCheckpointError as error:
+            snapshot = snapshot.avoiding(error)
+            continue
+        problem = audit.problem()
+        if problem is not None:
+            raise RefusedError(
+                problem,
+                table=snapshot.table,
+                version=snapshot.version,
+                remedy="examine the table with fsck, and repair it first",
+            )
+        return _together(parts, names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One batch of the log."""
+
+    files: pa.Table
+    partitions: Mapping[str, pa.ChunkedArray]
+    """Partition values of the live files by physical name."""
+    removed: Mapping[str, pa.ChunkedArray]
+    """Partition values of the removes that removed rows."""
+    removed_at: Numbers
+    """The time of each of these removes, in milliseconds since 1970-01-01 UTC."""
+    replaced: Replaced
+
+
+def _part(batch: ActiveFiles, names: Sequence[str]) -> _Part:
+    adds = batch.adds
+    cardinality = pa.nulls(adds.num_rows, pa.int64())
+    if "deletionVector" in adds.column_names:
+        vectors = adds["deletionVector"].chunks
+        counts = [pc.struct_field(chunk, "cardinality") for chunk in vectors]
+        cardinality = pa.chunked_array(counts, pa.int64())
+    columns = {
+        "path": adds["path"],
+        "vector": deletion_vector_ids(adds),
+        "size": pc.fill_null(_column(adds, "size"), 0),
+        "modified": pc.fill_null(_column(adds, "modificationTime"), 0),
+        "rows": pc.fill_null(record_counts(adds), -1),
+        "deleted": pc.fill_null(cardinality, 0),
+        "target": pa.array(target_sizes(_column(adds, "tags"))),
+        "clustered": pc.is_valid(_column(adds, "clusteringProvider")),
+    }
+    moved = _moved(batch.tombstones)
+    removes = batch.tombstones.filter(pc.invert(moved))
+    elsewhere = batch.tombstones.filter(moved)
+    return _Part(
+        files=pa.table(columns),
+        partitions=_partition_values(adds, names),
+        removed=_partition_values(removes, names),
+        removed_at=pc.fill_null(_column(removes, "deletionTimestamp"), 0).to_numpy(),
+        replaced=Replaced(
+            at=pc.fill_null(_column(elsewhere, "deletionTimestamp"), 0).to_numpy(),
+            size=pc.fill_null(_column(elsewhere, "size"), 0).to_numpy(),
+            made=target_sizes(_column(elsewhere, "tags")) > 0,
+        ),
+    )
+
+
+def _moved(removes: pa.Table) -> pa.ChunkedArray:
+    """Which removes moved rows to another file and removed none, as far as the log shows."""
+    moved = pc.is_valid(pc.map_lookup(_column(removes, "tags"), COMPACTED_INTO, "first"))
+    if COMMIT_VERSION in removes.column_names:
+        # Only for removes in commits: in checkpoints, `dataChange` of every remove is false.
+        kept = pc.equal(_column(removes, "dataChange"), False)
+        moved = pc.or_(moved, pc.fill_null(kept, False))
+    return moved
+
+
+def _partition_values(batch: pa.Table, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+    values = _column(batch, "partitionValues")
+    # Dictionary-encoded at once, because many files share few values.
+    return {name: pc.map_lookup(values, name, "first").dictionary_encode() for name in names}
+
+
+def _together(parts: Sequence[_Part], names: Sequence[str]) -> LiveColumns:
+    files = pa.concat_tables([_FILES.empty_table(), *(part.files for part in parts)])
+    removed_at = np.concatenate([np.zeros(0, np.int64), *(part.removed_at for part in parts)])
+    rows = files.num_rows + len(removed_at)
+    codes, partitions = _partition_codes(parts, names, rows)
+    own, modified = codes[: files.num_rows], files["modified"].to_numpy()
+    last = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
+    # A file of a rewrite contains no new rows.
+    fresh = files["target"].to_numpy() == 0
+    np.maximum.at(last, own[fresh], modified[fresh])
+    np.maximum.at(last, codes[files.num_rows :], removed_at)
+    return LiveColumns(
+        path=files["path"],
+        vector=files["vector"],
+        size=files["size"].to_numpy(),
+        modified=modified,
+        rows=files["rows"].to_numpy(),
+        deleted=files["deleted"].to_numpy(),
+        target=files["target"].to_numpy(),
+        clustered=files["clustered"].to_numpy(),
+        partition=own,
+        partitions=partitions,
+        last_write=last,
+        replaced=Replaced(
+            *(
+                np.concatenate([np.zeros(0, kind), *(getattr(p.replaced, name) for p in parts)])
+                for name, kind in (("at", np.int64), ("size", np.int64), ("made", np.bool_))
+            )
+        ),
+    )
+
+
+def _partition_codes(
+    parts: Sequence[_Part], names: Sequence[str], rows: int
+) -> tuple[Numbers, dict[str, pa.Array]]:
+    """The number of the partition of each live file and then of each remove, and the partition
+    values of each number."""
+    codes = np.zeros(rows, np.int64)
+    columns: dict[str, tuple[Numbers, pa.Array]] = {}
+    for name in names:
+        chunks = [
+            chunk
+            for columns_of in (
+                [part.partitions for part in parts],
+                [part.removed for part in parts],
+            )
+            for values in columns_of
+            for chunk in values[name].chunks
+        ]
+        found = pa.chunked_array(chunks, pa.dictionary(pa.int32(), pa.string()))
+        found = found.unify_dictionaries()
+        indices = [pc.fill_null(chunk.indices, -1).to_numpy() for chunk in found.chunks]
+        texts = found.chunk(0).dictionary if found.num_chunks else pa.array([], pa.string())
+        # 0 is null, which differs from the empty string.
+        own = np.concatenate([np.zeros(0, np.int32), *indices]).astype(np.int64) + 1
+        columns[name] = own, pa.concat_arrays([pa.nulls(1, pa.string()), texts])
+        # Renumbered after each column, so that the product does not overflow.
+        _, codes = np.unique(codes * (len(texts) + 1) + own, return_inverse=True)
+    _, first = np.unique(codes, return_index=True)
+    return codes, {name: texts.take(pa.array(own[first])) for name, (own, texts) in columns.items()}
+
+
+def _column(
+    batch: pa.Table, name: str, types: Mapping[str, pa.DataType] = _TYPES
+) -> pa.ChunkedArray:
+    if name in batch.column_names:
+        return batch[name]
+    return pa.chunked_array([pa.nulls(batch.num_rows, types[name])])
+
+
+_FILES = pa.schema(
+    [
+        ("path", pa.string()),
+        ("vector", pa.string()),
+        *((name, pa.int64()) for name in ("size", "modified", "rows", "deleted", "target")),
+        ("clustered", pa.bool_()),
+    ]
+)

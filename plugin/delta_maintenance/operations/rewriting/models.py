@@ -1,0 +1,210 @@
+"""Options, plans and results of all operations that rewrite data files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
+
+from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.record import AtLeast, Record
+
+DELETED_ROWS = "deleted-rows"
+"""The reason of files with too many deleted rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteOptions(Record):
+    """Which files may be rewritten, and how the work is done."""
+
+    where: Annotated[
+        str | None,
+        Flag(
+            metavar="SQL",
+            help="only partitions for which this condition on partition columns holds, such as "
+            "\"day >= '2026-01-01' AND country IN ('DE', 'FR')\"",
+        ),
+    ] = None
+    """A condition on partition columns; other partitions are left alone."""
+    quiet_for: Annotated[
+        timedelta | None,
+        Flag(help="leave partitions alone that were written to within this time, such as '1 hour'"),
+    ] = None
+    """Partitions that were written to within this time are left alone."""
+    max_bytes: Annotated[
+        Annotated[int, AtLeast(0)] | None, Flag(help="the most bytes of data files that are read")
+    ] = None
+    """The most bytes of data files that one run reads."""
+    max_files: Annotated[
+        Annotated[int, AtLeast(0)] | None, Flag(help="the most data files that are rewritten")
+    ] = None
+    """The most data files that one run rewrites."""
+    max_duration: Annotated[
+        timedelta | None,
+        Flag(help="begin no further work after this time, such as '30 minutes'"),
+    ] = None
+    """After this time no further bin is begun; work that has begun is completed."""
+    proof: Annotated[
+        Literal["rows", "counts"],
+        Flag(
+            help="what is compared before a commit: rows, the default, compares a digest of every "
+            "value of every row; counts compares numbers of rows only"
+        ),
+    ] = "rows"
+    """`rows` compares a digest of every value of every row before a commit, `counts` only numbers
+    of rows."""
+    workers: Annotated[
+        Annotated[int, AtLeast(1)] | None,
+        Flag(help="bins that are rewritten at the same time; by default one for each processor"),
+    ] = None
+    """Bins that are rewritten at the same time; by default one for each processor, at most 8."""
+    other_writers: flags.OtherWritersField = None
+    """Who else commits to the table; required for tables on S3."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasonCount(Record):
+    """The number of files for one reason."""
+
+    reason: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlan(Record):
+    """The planned work in one partition."""
+
+    values: dict[str, str | None]
+    """Partition values as in the log; empty for a table without partitions."""
+    files: int
+    """Files to rewrite."""
+    files_after: int
+    """The estimated number of new files."""
+    bytes: int
+    """Bytes of the files to rewrite."""
+    deleted_rows: int
+    """Rows of these files that deletion vectors mark as deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewritePlan(Record):
+    """The files that `apply` would rewrite, in numbers, and why.
+
+    `apply` chooses files again on the version that it finds, by the same rules.
+    """
+
+    table: str
+    version: int
+    planned_at: datetime
+    is_noop: bool
+    """Whether `apply` would commit nothing."""
+    reason: str
+    """One sentence that says what would be done, or why nothing is to be done."""
+    options: RewriteOptions
+    num_files: int = 0
+    """Live files of the table."""
+    files: int = 0
+    """Files to rewrite."""
+    files_after: int = 0
+    """The estimated number of new files."""
+    bytes: int = 0
+    """Bytes to read."""
+    bytes_after: int = 0
+    """The estimated bytes to write. Storage holds them beside the old files until a vacuum."""
+    deleted_rows: int = 0
+    """Deleted rows that leave the live files."""
+    bins: int = 0
+    """Units of work: the files of a bin are merged, proved and committed together."""
+    adopted_bins: int = 0
+    """Bins that an earlier run rewrote and did not commit; their files are used."""
+    commits: int = 0
+    """The estimated number of commits."""
+    target_bytes: int = 0
+    """The size of new files."""
+    workers: int = 1
+    memory_bytes: int = 0
+    """The most memory that the work takes on one machine."""
+    reasons: tuple[ReasonCount, ...] = ()
+    """Files to rewrite by reason; a file can have several."""
+    left_alone: tuple[ReasonCount, ...] = ()
+    """Files that have a reason and are not rewritten, by what prevents it."""
+    partitions: tuple[PartitionPlan, ...] = ()
+    """The partitions with most files to rewrite, at most 100 of them."""
+    num_partitions: int = 0
+    """All partitions with files to rewrite."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinReport(Record):
+    """How the work on one bin ended."""
+
+    number: int
+    partition: dict[str, str | None]
+    reasons: tuple[str, ...]
+    """The reasons of its sources."""
+    num_sources: int
+    sources: tuple[str, ...] = ()
+    """Paths as in the log; empty in a result with more than 10,000 sources."""
+    outputs: tuple[str, ...] = ()
+    bytes_before: int = 0
+    bytes_after: int = 0
+    rows: int = 0
+    """Live rows that were moved."""
+    row_sums: str | None = None
+    """The digest of these rows, equal for the sources and for the new files as they were read back
+    from storage."""
+    fate: str
+    """`committed`, `remapped`, `re-spun`, `superseded`, `dropped`, `hot`, `refused`, `failed`,
+    `not-proved`, `void`, `unknown` or `not-started`. The documentation of `optimize` explains
+    each."""
+    adopted: bool = False
+    """Whether an earlier run rewrote it."""
+    version: int | None = None
+    """The version that commits it."""
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedFile(Record):
+    """A file that was left out of a rewrite."""
+
+    path: str
+    problem: str
+    damaged: bool = False
+    """Whether the file is missing or damaged. Other files hold values that this release cannot
+    write again exactly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteResult(Record):
+    """What a run did."""
+
+    table: str
+    version: int
+    """The latest version that the run saw."""
+    status: Literal["rewritten", "partly", "conflict", "failed", "nothing-to-do"]
+    """`partly`: the run ended early; another run continues. `conflict`: other writers changed the
+    sources of bins, and no bin is committed. `failed`: at least one bin failed, see `problem`; all
+    others are committed."""
+    files_before: int = 0
+    """Files that were removed from the table."""
+    files_after: int = 0
+    """Files that were added in their place."""
+    bytes_before: int = 0
+    bytes_after: int = 0
+    rows: int = 0
+    """Live rows that were moved, each proved equal before and after."""
+    num_bins: int = 0
+    num_commits: int = 0
+    fates: dict[str, int] | None = None
+    """The number of bins for each fate."""
+    bins: tuple[BinReport, ...] = ()
+    """One row for each bin, at most 1,000: first the bins that are not in the table."""
+    refused: tuple[RefusedFile, ...] = ()
+    """Files that were left out, at most 100."""
+    num_refused: int = 0
+    problem: str | None = None
+    notes: tuple[str, ...] = ()

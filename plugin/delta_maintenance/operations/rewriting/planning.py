@@ -1,0 +1,303 @@
+"""The survey of a table: the bins that a run will rewrite. All rewriting operations use it.
+
+It reads the log and the journals of earlier runs, and footers of data files if a reason needs them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.rewriting import journal as journals
+from delta_maintenance.operations.rewriting.choice import (
+    Choice,
+    ChoiceRules,
+    Mask,
+    choose,
+    limited,
+    not_too_often,
+)
+from delta_maintenance.operations.rewriting.contract import Contract
+from delta_maintenance.operations.rewriting.engine import memory_bound
+from delta_maintenance.operations.rewriting.footer_reasons import DROPPED_COLUMNS, FooterReasons
+from delta_maintenance.operations.rewriting.journal import JournalledBin
+from delta_maintenance.operations.rewriting.live_columns import LiveColumns, live_columns
+from delta_maintenance.operations.rewriting.models import (
+    PartitionPlan,
+    ReasonCount,
+    RewriteOptions,
+)
+from delta_maintenance.operations.rewriting.run import COMMIT_BYTES, MOST_COMMITS
+from delta_maintenance.protocol.data_files.other_columns import may_have_dropped_columns
+from delta_maintenance.protocol.schema.partition_filter import partition_filter
+from delta_maintenance.protocol.schema.types import parse_schema
+from delta_maintenance.table.read.snapshot import Snapshot
+
+AMPLIFICATION = 3
+"""Bytes of earlier rewrites that may be rewritten again in a week, per appended byte."""
+_WEEK = timedelta(days=7)
+_SHOWN_PARTITIONS = 100
+_MOST_WORKERS = 8
+_SMALLEST, _LARGEST = 128 << 20, 1 << 30
+_SMALL_TABLE, _LARGE_TABLE, _HUGE_TABLE = 10 << 30, 2_560 << 30, 10 << 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """The bins of a run, and the live files from which they were chosen."""
+
+    snapshot: Snapshot
+    files: LiveColumns
+    choice: Choice
+    contract: Contract
+    workers: int
+    adopted: Mapping[int, JournalledBin] = field(default_factory=dict)
+    """Bins that an earlier run rewrote, by number."""
+    journals: tuple[str, ...] = ()
+    """The journals of earlier runs, to be deleted once this run is complete."""
+
+
+def survey(
+    snapshot: Snapshot,
+    options: RewriteOptions,
+    rules: Callable[[int], ChoiceRules],
+    *,
+    now: datetime,
+    target_bytes: int | None = None,
+    footer_reasons: Sequence[str] = (),
+) -> Survey:
+    """Chooses the bins. `rules` makes the rules for a size of new files in bytes.
+
+    `footer_reasons` names reasons of the module `footer_reasons`; if there are any, footers are
+    read.
+
+    Raises `UnsupportedFeatureError` or `RefusedError` if this release must not rewrite the table,
+    and `InvalidRequestError` for an invalid condition.
+    """
+    files = live_columns(snapshot)
+    target = target_bytes or target_size(snapshot, files)
+    contract = Contract.of(snapshot, target_bytes=target, proof=options.proof)
+    asked = _asked(snapshot, files, options.where)
+    hot = _hot(files, options.quiet_for, now)
+    since = journals.adopted_since(now, snapshot.properties.deleted_file_retention)
+    found = list(journals.left_behind(snapshot.store, contract, since=since))
+    adopted, taken = _adoptable(snapshot, files, contract, found, asked & ~hot, since)
+    reasons = FooterReasons(
+        store=snapshot.store,
+        spec=contract.spec.files,
+        wanted=_possible(snapshot, contract, footer_reasons),
+    )(files, asked[files.partition] & ~taken)
+    choice = choose(files, rules(target), partitions=asked, hot=hot, taken=taken, footers=reasons)
+    choice = not_too_often(files, choice, budget=_budget(files, now))
+    choice = limited(files, choice, max_bytes=options.max_bytes, max_files=options.max_files)
+    return Survey(
+        snapshot=snapshot,
+        files=files,
+        choice=_with_adopted(choice, [rows for rows, _ in adopted]),
+        contract=contract,
+        workers=options.workers or min(os.cpu_count() or 1, _MOST_WORKERS),
+        adopted={number: bin for number, (_, bin) in enumerate(adopted)},
+        journals=tuple(path for path, _ in found),
+    )
+
+
+def plan_fields(surveyed: Survey) -> dict[str, Any]:
+    """The fields of a `RewritePlan` that follow from a survey."""
+    files, choice, contract = surveyed.files, surveyed.choice, surveyed.contract
+    rows, target = choice.rows, contract.spec.target_bytes
+    after = np.ceil(files.live_bytes[rows] * choice.ratio)
+    count = choice.bin_count
+    bytes_after = int(after.sum())
+    empty = (files.rows[rows] >= 0) & (files.deleted[rows] >= files.rows[rows])
+    new_files = _new_files(choice, after, empty, target)
+    fields: dict[str, Any] = {
+        "table": surveyed.snapshot.table,
+        "version": surveyed.snapshot.version,
+        "is_noop": not count,
+        "num_files": files.count,
+        "files": len(rows),
+        "files_after": int(new_files.sum()),
+        "bytes": int(files.size[rows].sum()),
+        "bytes_after": bytes_after,
+        "deleted_rows": int(files.deleted[rows].sum()),
+        "bins": count,
+        "adopted_bins": len(surveyed.adopted),
+        "commits": _commits(bytes_after) if count else 0,
+        "target_bytes": target,
+        "workers": surveyed.workers,
+        "memory_bytes": memory_bound(surveyed.workers, contract.spec.files.group_bytes),
+        "reasons": _counts(files, choice.reasons),
+        "left_alone": _counts(files, choice.left),
+        "notes": surveyed.snapshot.warnings,
+    }
+    return fields | _partitions(files, choice, new_files)
+
+
+def target_size(snapshot: Snapshot, files: LiveColumns) -> int:
+    """The size of new files: `delta.targetFileSize`, or else a size derived from the table size.
+
+    128 MiB below 10 GiB, 256 MiB up to 2.5 TiB, then linearly up to 1 GiB at 10 TiB.
+    """
+    wanted = snapshot.properties.target_file_size
+    if wanted is not None:
+        return wanted
+    size = int(files.size.sum())
+    if size < _SMALL_TABLE:
+        return _SMALLEST
+    share = (size - _LARGE_TABLE) / (_HUGE_TABLE - _LARGE_TABLE)
+    return int(2 * _SMALLEST + min(max(share, 0.0), 1.0) * (_LARGEST - 2 * _SMALLEST))
+
+
+def _possible(snapshot: Snapshot, contract: Contract, wanted: Sequence[str]) -> tuple[str, ...]:
+    """The reasons that files of the table can have."""
+    layout = contract.spec.files.layout
+    dropped = may_have_dropped_columns(snapshot.metadata, layout)
+    return tuple(name for name in wanted if name != DROPPED_COLUMNS or dropped)
+
+
+def _asked(snapshot: Snapshot, files: LiveColumns, where: str | None) -> Mask:
+    """The partitions for which the condition holds."""
+    count = len(files.last_write)
+    if where is None:
+        return np.ones(count, np.bool_)
+    names = snapshot.metadata.partition_columns
+    if not names:
+        raise InvalidRequestError(
+            "the table has no partitions, so a condition on partition columns cannot be used",
+            remedy="leave out the condition",
+        )
+    physical = dict(zip(names, snapshot.physical_partition_columns, strict=True))
+    schema = parse_schema(snapshot.metadata.schema_string or "")
+    types = {}
+    for name in names:
+        column = schema.find(name)
+        if column is not None:
+            types[name] = column.type
+    strings = {name: files.partitions[physical[name]] for name in types}
+    found: Mask = partition_filter(where, strings, types).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _hot(files: LiveColumns, quiet_for: timedelta | None, now: datetime) -> Mask:
+    """The partitions that were written to within `quiet_for`."""
+    if quiet_for is None:
+        return np.zeros(len(files.last_write), np.bool_)
+    found: Mask = files.last_write > epoch_millis(now - quiet_for)
+    return found
+
+
+def _budget(files: LiveColumns, now: datetime) -> float:
+    """Bytes of earlier rewrites that may be rewritten now, from the writes of the last week."""
+    since = epoch_millis(now - _WEEK)
+    fresh = (files.target == 0) & (files.modified >= since)
+    lately = files.replaced.at >= since
+    gone = files.replaced.size[lately & ~files.replaced.made].sum()
+    again = files.replaced.size[lately & files.replaced.made].sum()
+    return float(max(0, AMPLIFICATION * (files.size[fresh].sum() + gone) - again))
+
+
+def _adoptable(
+    snapshot: Snapshot,
+    files: LiveColumns,
+    contract: Contract,
+    found: Iterable[tuple[str, list[JournalledBin]]],
+    partitions: Mask,
+    since: int,
+) -> tuple[list[tuple[np.ndarray[Any, Any], JournalledBin]], Mask]:
+    """The journalled bins whose sources are all live and unchanged, and the rows of these."""
+    taken = np.zeros(files.count, np.bool_)
+    adopted = []
+    for journalled in (each for _, bins in found for each in bins):
+        rows = _rows_of(files, journalled)
+        if rows is None or taken[rows].any() or not partitions[files.partition[rows]].all():
+            continue
+        if len(set(files.partition[rows].tolist())) > 1:
+            continue
+        values = files.values(int(files.partition[rows[0]]))
+        if journals.is_sound(snapshot.store, journalled, contract, partition=values, since=since):
+            taken[rows] = True
+            adopted.append((rows, journalled))
+    return adopted, taken
+
+
+def _rows_of(files: LiveColumns, journalled: JournalledBin) -> np.ndarray[Any, Any] | None:
+    """The rows of a bin's sources among the live files; None if a source is not live."""
+    paths = pa.array([path for path, _ in journalled.sources], pa.string())
+    at = pc.index_in(paths, value_set=files.path)
+    if not len(at) or at.null_count:
+        return None
+    vectors = files.vector.take(at).to_pylist()
+    if vectors != [vector for _, vector in journalled.sources]:
+        return None
+    rows: np.ndarray[Any, Any] = at.to_numpy(zero_copy_only=False).astype(np.int64)
+    return rows if len(np.unique(rows)) == len(rows) else None
+
+
+def _with_adopted(choice: Choice, adopted: list[np.ndarray[Any, Any]]) -> Choice:
+    if not adopted:
+        return choice
+    numbers = np.repeat(np.arange(len(adopted)), [len(rows) for rows in adopted])
+    return replace(
+        choice,
+        rows=np.concatenate([*adopted, choice.rows]).astype(np.int64),
+        bins=np.concatenate([numbers, choice.bins + len(adopted)]).astype(np.int64),
+    )
+
+
+def _new_files(
+    choice: Choice, after: np.ndarray[Any, Any], empty: Mask, target: int
+) -> np.ndarray[Any, Any]:
+    """The estimated number of new files of each bin."""
+    count = choice.bin_count
+    sizes = np.bincount(choice.bins, after, count)
+    alive = np.bincount(choice.bins, ~empty, count) > 0
+    return np.where(alive, np.maximum(1, np.floor(sizes / target)), 0).astype(np.int64)
+
+
+def _commits(size: int) -> int:
+    return min(MOST_COMMITS, max(1, math.ceil(size / COMMIT_BYTES)))
+
+
+def _counts(files: LiveColumns, masks: Mapping[str, Mask]) -> tuple[ReasonCount, ...]:
+    found = (
+        ReasonCount(reason=name, files=int(mask.sum()), bytes=int(files.size[mask].sum()))
+        for name, mask in masks.items()
+    )
+    return tuple(each for each in found if each.files)
+
+
+def _partitions(
+    files: LiveColumns, choice: Choice, new_files: np.ndarray[Any, Any]
+) -> dict[str, Any]:
+    if not choice.bin_count:
+        return {"partitions": (), "num_partitions": 0}
+    rows = choice.rows
+    numbers, own = np.unique(files.partition[rows], return_inverse=True)
+    count = len(numbers)
+    first = np.searchsorted(choice.bins, np.arange(choice.bin_count))
+    after = np.bincount(own[first], new_files, count).astype(np.int64)
+    before = np.bincount(own, minlength=count)
+    sizes = np.bincount(own, files.size[rows], count).astype(np.int64)
+    deleted = np.bincount(own, files.deleted[rows], count).astype(np.int64)
+    largest = np.argsort(-before, kind="stable")[:_SHOWN_PARTITIONS]
+    shown = tuple(
+        PartitionPlan(
+            values=files.values(int(numbers[at])),
+            files=int(before[at]),
+            files_after=int(after[at]),
+            bytes=int(sizes[at]),
+            deleted_rows=int(deleted[at]),
+        )
+        for at in largest.tolist()
+    )
+    return {"partitions": shown, "num_partitions": count}

@@ -1,0 +1,73 @@
+"""The rule of a policy for an operation that rewrites data files, and when it is due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.evaluation import EvaluationContext, given, not_due, since
+from delta_maintenance.operations.core.policy_values import Bytes, Duration
+from delta_maintenance.operations.core.rules import Rule
+from delta_maintenance.operations.rewriting.models import RewritePlan
+
+
+class RewriteRule(Rule):
+    """The settings that the rules for all rewrites of data files share."""
+
+    every: Duration
+    """The shortest time between two runs."""
+    where: str | None = None
+    """A condition on partition columns; other partitions are left alone."""
+    quiet_for: Duration | None = None
+    """Partitions that were written to within this time are left alone."""
+    max_bytes: Bytes | None = None
+    """The most bytes of data files that one run reads."""
+    max_duration: Duration | None = None
+    """After this time a run begins no further work."""
+
+    def shared_options(self, context: EvaluationContext) -> dict[str, Any]:
+        """The fields of `RewriteOptions` that the policy sets."""
+        return given(
+            where=self.where,
+            quiet_for=self.quiet_for,
+            max_bytes=self.max_bytes,
+            max_duration=self.max_duration,
+            other_writers=context.rules.other_writers,
+        )
+
+
+AnyRule = TypeVar("AnyRule", bound=RewriteRule)
+Plan = TypeVar("Plan", bound=RewritePlan)
+
+
+def due_rewrite(
+    name: str,
+    context: EvaluationContext,
+    rule_type: type[AnyRule],
+    planned: Callable[[AnyRule, EvaluationContext], Plan],
+    why_not: Callable[[AnyRule, Plan], str | None],
+) -> AssessedOperation | None:
+    """Whether the operation `name` is due; None if the policy does not request it.
+
+    `planned` makes a plan for the latest version. `why_not` says why a run is not worth it.
+    """
+    rule = context.rule(name, rule_type)
+    if rule is None:
+        return None
+    last = context.last_run(name)
+    why, due_at = since(name, None if last is None else last.at, rule.every, context.now)
+    if due_at is not None:
+        return not_due(name, why, due_at)
+    plan = planned(rule, context)
+    reason = why_not(rule, plan)
+    if reason is not None:
+        return not_due(name, reason)
+    return AssessedOperation(
+        operation=name,
+        status="due",
+        reason=plan.reason,
+        options=plan.options,
+        bytes_to_read=plan.bytes,
+        requests=2 * plan.files + 3 * plan.files_after,
+    )

@@ -1,0 +1,278 @@
+"""One run over the bins of a choice: adopt, rewrite, prove, commit, report.
+
+Commits are few. Rewritten bins are committed together once they hold a gigabyte or a tenth of the
+bytes of the run, whichever is more, or 100,000 files, or once the first of them has waited for ten
+minutes. Bins that wait for more than a few seconds are in the journal.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
+from delta_maintenance.operations.rewriting import journal as journals
+from delta_maintenance.operations.rewriting.commits import (
+    CommitSettings,
+    Fate,
+    Pending,
+    RewriteCommits,
+)
+from delta_maintenance.operations.rewriting.contract import Contract
+from delta_maintenance.operations.rewriting.engine import BinEngine, BinOutcome
+from delta_maintenance.operations.rewriting.models import BinReport, RefusedFile
+from delta_maintenance.operations.rewriting.sources import bin_of
+from delta_maintenance.table.data.rewrite import Bin, Refusal
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+
+_logger = logging.getLogger(__name__)
+
+COMMIT_BYTES = 1 << 30
+"""Bytes of new files from which a commit is made."""
+MOST_COMMITS = 10
+"""The approximate number of commits of a large run."""
+_ACTIONS = 100_000
+_NAMED_SOURCES = 10_000
+"""The most sources of a run whose result names them; otherwise only the commits do."""
+JOURNAL_EVERY = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """The settings of a run."""
+
+    commit: CommitSettings
+    run_id: str
+    commit_bytes: int | None = None
+    """Bytes of new files from which a commit is made; by default a gigabyte or a tenth of the run,
+    whichever is more."""
+    commit_interval: timedelta = timedelta(minutes=10)
+    until: datetime | None = None
+    """No bin is begun after this instant."""
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The bins of a run with the adds of their sources."""
+
+    adds: pa.Table
+    """By bin, in the order of reading."""
+    bins: np.ndarray[Any, np.dtype[np.int64]]
+    """The bin of each add, ascending from 0."""
+    reasons: tuple[tuple[str, ...], ...]
+    """For each add."""
+    adopted: Mapping[int, journals.JournalledBin] = field(default_factory=dict)
+    """Bins that an earlier run rewrote."""
+
+    @property
+    def count(self) -> int:
+        """How many bins there are."""
+        return int(self.bins[-1]) + 1 if len(self.bins) else 0
+
+    def adds_of(self, number: int) -> pa.Table:
+        """The adds of one bin."""
+        start, end = self._range(number)
+        return self.adds.slice(start, end - start)
+
+    def bin(self, number: int) -> Bin:
+        """One bin as engines take it."""
+        start, end = self._range(number)
+        return bin_of(number, self.adds_of(number), self.reasons[start:end])
+
+    def reasons_of(self, number: int) -> tuple[str, ...]:
+        """The reasons of all sources of a bin."""
+        start, end = self._range(number)
+        return tuple(dict.fromkeys(name for each in self.reasons[start:end] for name in each))
+
+    def _range(self, number: int) -> tuple[int, int]:
+        start, end = np.searchsorted(self.bins, [number, number + 1])
+        return int(start), int(end)
+
+
+class RewriteRun:
+    """One run. Its reports are complete even if the run ends with an error."""
+
+    def __init__(
+        self,
+        table: Table,
+        snapshot: Snapshot,
+        contract: Contract,
+        work: Work,
+        engine: BinEngine,
+        settings: RunSettings,
+    ) -> None:
+        self._store = table.store
+        self._contract = contract
+        self._work = work
+        self._engine = engine
+        self._settings = settings
+        self.commits = RewriteCommits(table, snapshot, contract, settings.commit)
+        self.commits.plan_for(work.adds)
+        self._journal = journals.Journal(table.store, settings.run_id, contract)
+        self._journalled_at: datetime | None = None
+        self._ready: list[Pending] = []
+        self._ready_since: datetime | None = None
+        self._pending: dict[int, Pending] = {}
+        self._adopted: set[int] = set()
+        self._fates: dict[int, tuple[Fate, str | None]] = {}
+        self.refused: list[RefusedFile] = []
+        self._bytes_done = 0
+        self._total_bytes: int = pc.sum(work.adds["size"]).as_py() or 0
+        self._named = len(work.bins) <= _NAMED_SOURCES
+
+    def through(self) -> None:
+        """Rewrites and commits all bins. The report of a bin contains its failure.
+
+        Errors of commits end the run and are raised, above all `CommitUnknownError`.
+        """
+        try:
+            for number in sorted(self._work.adopted):
+                self._adopt(number)
+            self._commit_if_due()
+            for outcome in self._engine.rewrite(self._upcoming(), self._contract.spec):
+                self._take(outcome)
+                self._commit_if_due()
+            self._commit()
+            self._journal.clear()
+        except CommitUnknownError:
+            # The journal stays, if there is one. If the commit did not land, the next run adopts
+            # these bins; if it did, their sources are not live, and the next run deletes it.
+            for pending in self._ready:
+                if pending.fate is None:
+                    pending.fate = "unknown"
+            raise
+        except DeltaMaintenanceError as error:
+            for pending in self._ready:
+                if pending.fate is None:
+                    pending.fate, pending.problem = "failed", str(error)
+            raise
+
+    def reports(self) -> tuple[BinReport, ...]:
+        """The report of each bin."""
+        return tuple(self._report(number) for number in range(self._work.count))
+
+    def _upcoming(self) -> Iterator[Bin]:
+        until = self._settings.until
+        for number in range(self._work.count):
+            if number in self._adopted:
+                continue
+            if self.commits.void is not None:
+                return
+            if until is not None and self._now() >= until:
+                return
+            yield self._work.bin(number)
+
+    def _adopt(self, number: int) -> None:
+        """Takes over what an earlier run wrote, if it proves right; otherwise the bin is rewritten
+        like the others."""
+        found, work = self._work.adopted[number], self._work.bin(number)
+        done = journals.proved(self._store, found, work, self._contract)
+        if done is None:
+            _logger.warning("bin %d: the files of an earlier run are not used", number)
+            return
+        self._adopted.add(number)
+        self._hold(Pending(done=done, adds=self._work.adds_of(number)))
+
+    def _take(self, outcome: BinOutcome) -> None:
+        number, done = outcome.number, outcome.done
+        adds = self._work.adds_of(number)
+        if done is None:
+            assert outcome.failure is not None
+            self._fates[number] = outcome.failure, outcome.problem
+            _logger.error("bin %d is not committed: %s", number, outcome.problem)
+            return
+        self.refused += [_refused(refusal) for refusal in done.refused]
+        if not done.bin.sources:
+            problem = done.refused[0].problem if done.refused else None
+            self._fates[number] = "refused", problem
+            return
+        if len(done.bin.sources) < adds.num_rows:
+            kept = {source.key for source in done.bin.sources}
+            every = self._work.bin(number).sources
+            rows = [at for at, source in enumerate(every) if source.key in kept]
+            adds = adds.take(pa.array(rows, pa.int64()))
+        self._hold(Pending(done=done, adds=adds))
+
+    def _hold(self, pending: Pending) -> None:
+        self._pending[pending.done.bin.number] = pending
+        self._ready.append(pending)
+        if self._ready_since is None:
+            self._ready_since = self._now()
+        self._bytes_done += sum(source.size for source in pending.done.bin.sources)
+        if self._settings.progress is not None:
+            self._settings.progress("bytes rewritten", self._bytes_done, self._total_bytes)
+
+    def _commit_if_due(self) -> None:
+        if not self._ready:
+            return
+        now = self._now()
+        size = sum(output.size for pending in self._ready for output in pending.done.outputs)
+        actions = sum(
+            len(pending.done.bin.sources) + len(pending.done.outputs) for pending in self._ready
+        )
+        assert self._ready_since is not None
+        waited = now - self._ready_since
+        limit = self._settings.commit_bytes or max(COMMIT_BYTES, self._total_bytes // MOST_COMMITS)
+        if size >= limit or actions >= _ACTIONS or waited >= self._settings.commit_interval:
+            self._commit()
+        # Work of a few seconds is not worth a journal.
+        elif now - (self._journalled_at or self._ready_since) >= JOURNAL_EVERY:
+            self._journal.save([pending.done for pending in self._ready])
+            self._journalled_at = now
+
+    def _commit(self) -> None:
+        if not self._ready:
+            return
+        self.commits.commit(self._ready)
+        self._ready, self._ready_since = [], None
+        if self._journalled_at is not None:
+            self._journal.clear()
+            self._journalled_at = None
+
+    def _report(self, number: int) -> BinReport:
+        adds = self._work.adds_of(number)
+        pending = self._pending.get(number)
+        fate, problem = self._fates.get(number, ("not-started", None))
+        report = BinReport(
+            number=number,
+            partition=dict(adds["partitionValues"][0].as_py() or ()),
+            reasons=self._work.reasons_of(number),
+            num_sources=adds.num_rows,
+            sources=tuple(adds["path"].to_pylist()) if self._named else (),
+            bytes_before=pc.sum(adds["size"]).as_py() or 0,
+            fate=fate,
+            adopted=number in self._adopted,
+            problem=problem,
+        )
+        if pending is None:
+            return report
+        result, sources = pending.result, pending.adds
+        return replace(
+            report,
+            num_sources=sources.num_rows - len(pending.removed),
+            bytes_before=pc.sum(sources["size"]).as_py() or 0,
+            outputs=result.paths,
+            bytes_after=sum(output.size for output in result.outputs),
+            rows=result.sums.rows,
+            row_sums=str(result.sums) if self._contract.spec.proof == "rows" else None,
+            fate=pending.fate or "unknown",
+            version=pending.version,
+            problem=pending.problem,
+        )
+
+    def _now(self) -> datetime:
+        return self._settings.commit.now()
+
+
+def _refused(refusal: Refusal) -> RefusedFile:
+    return RefusedFile(path=refusal.source.path, problem=refusal.problem, damaged=refusal.damaged)

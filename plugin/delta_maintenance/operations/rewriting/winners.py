@@ -1,0 +1,132 @@
+"""The changes of other writers to the files that a run rewrites, since the version that was read.
+
+Only actions of the winning commits that concern these files are held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.operations.rewriting.sources import source_files
+from delta_maintenance.protocol.actions.file_columns import logical_file_keys
+from delta_maintenance.protocol.commit.conflicts import ConcurrentCommit
+from delta_maintenance.protocol.commit.staged import places, staged_adds
+from delta_maintenance.protocol.delta_log.file_names import commit_name
+from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
+from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
+from delta_maintenance.table.data.data_file_reader import SourceFile
+from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.read.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """The current state of a planned source."""
+
+    fate: Literal["live", "rows-removed", "rewritten"]
+    """`live`: live, possibly with another deletion vector or other fields. `rows-removed`: removed
+    with its rows. `rewritten`: removed by a commit that moved its rows to other files."""
+    add: pa.Table | None = None
+    """Its current add, as one row; None if the file is removed."""
+
+    @property
+    def source(self) -> SourceFile | None:
+        """The source file that the current add describes; None if the file is removed."""
+        return None if self.add is None else source_files(self.add)[0]
+
+
+class FollowedSources:
+    """The planned sources that commits of other writers changed."""
+
+    def __init__(self, snapshot: Snapshot, adds: pa.Table) -> None:
+        """`adds` are those of all planned sources, as of the snapshot."""
+        self._root = snapshot.table
+        self._planned = places(adds, root=self._root)
+        self._keys = logical_file_keys(adds)
+        self._touched: dict[bytes, Followed] = {}
+
+    def of(self, place: bytes) -> Followed | None:
+        """The state of a source; None if no commit changed it."""
+        return self._touched.get(place)
+
+    def touched(self, sources: pa.Table) -> dict[int, Followed]:
+        """The changed sources among these, by their row."""
+        if not self._touched:
+            return {}
+        found = places(sources, root=self._root)
+        named = pc.is_in(found, value_set=pa.array(list(self._touched), pa.binary()))
+        rows = np.flatnonzero(named.to_numpy(zero_copy_only=False)).tolist()
+        return {row: self._touched[found[row].as_py()] for row in rows}
+
+    def take_in(self, snapshot: Snapshot, commits: Iterable[ConcurrentCommit]) -> None:
+        """Applies commits of other writers, in the order of their versions.
+
+        `snapshot` is of a version that includes them. Its store and partition columns are used.
+        """
+        for commit in commits:
+            removes = self._concerned(commit.removes)
+            adds = self._concerned(commit.adds)
+            if not removes.num_rows and not adds.num_rows:
+                continue
+            # `commit` holds only the columns for conflicts; a remove needs more of them.
+            whole = _whole_commit(snapshot, commit.version)
+            self._removed(self._concerned(whole.removes))
+            self._added(self._concerned(whole.adds))
+
+    def reopened(self, snapshot: Snapshot) -> None:
+        """Replaces all that is known by a version of which the commits are not known.
+
+        A source that is not live as it was when it was read counts as rewritten."""
+        self._touched = {}
+        keys = []
+        while True:
+            try:
+                for batch in snapshot.scan(fields={"add": ("path",), "remove": ("path",)}):
+                    keys += logical_file_keys(batch.adds).chunks
+                break
+            except UnusableCheckpointError as error:
+                snapshot, keys = snapshot.avoiding(error), []
+        live = pc.is_in(self._keys, value_set=pa.chunked_array(keys, pa.string()))
+        gone = np.flatnonzero(~live.to_numpy())
+        for place in self._planned.take(pa.array(gone)).to_pylist():
+            self._touched[place] = Followed(fate="rewritten")
+
+    def _concerned(self, batch: pa.Table) -> pa.Table:
+        if not batch.num_rows:
+            return batch
+        return batch.filter(pc.is_in(places(batch, root=self._root), value_set=self._planned))
+
+    def _removed(self, removes: pa.Table) -> None:
+        changed = removes["dataChange"] if "dataChange" in removes.column_names else None
+        for at, place in enumerate(places(removes, root=self._root).to_pylist()):
+            moved = changed is not None and changed[at].as_py() is False
+            self._touched[place] = Followed(fate="rewritten" if moved else "rows-removed")
+
+    def _added(self, adds: pa.Table) -> None:
+        # After the removes: a commit that changes the deletion vector of a file contains both.
+        for at, place in enumerate(places(adds, root=self._root).to_pylist()):
+            self._touched[place] = Followed(fate="live", add=adds.slice(at, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    adds: pa.Table
+    removes: pa.Table
+
+
+def _whole_commit(snapshot: Snapshot, version: int) -> _Files:
+    path = f"{LOG_DIRECTORY}/{commit_name(version)}"
+    text = split(path, snapshot.store.read(path))
+    _, beside = parse_other_lines(text)
+    columns = frozenset(snapshot.physical_partition_columns)
+    parsed = parse_file_actions(
+        [FileLines.of(text, beside)], keys=MapKeys(partition_columns=columns)
+    )
+    return _Files(staged_adds(parsed.adds), parsed.removes)

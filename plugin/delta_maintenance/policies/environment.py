@@ -1,0 +1,54 @@
+"""The environment of a run: its clock, its IDs, its progress, and the way to Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol
+
+from delta_maintenance import clock
+from delta_maintenance.moved_arguments import fields_of, moved_arguments
+from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.table.progress import Progress
+
+
+class SubmitToSpark(Protocol):
+    """Runs an operation as a Spark job; returns its Result as JSON, with `plan_only` its Plan."""
+
+    def __call__(
+        self, table: PolicyTable, due: AssessedOperation, /, *, plan_only: bool = False
+    ) -> Mapping[str, Any]: ...
+
+
+Lease = Callable[[], AbstractContextManager[object]]
+"""Keeps other processes from changing the table. Raises `BusyError` if another one does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnvironment:
+    """The parts of a run that depend on the calling process and not on the table."""
+
+    submit: SubmitToSpark | None = None
+    """Submits operations that are planned for Spark; without it they fail."""
+    lease: Lease | None = None
+    """The lease of the table, which a run takes before its first change."""
+    progress: Progress | None = None
+    # Looked up late: tests replace the clock.
+    now: clock.Clock = field(default_factory=lambda: clock.now)
+    new_id: clock.NewId = field(default_factory=lambda: clock.new_id)
+
+    @contextmanager
+    def claiming(self) -> Iterator[Callable[[], object]]:
+        """A function that takes the lease at its first call. The lease ends with the block."""
+        lease = self.lease
+        with ExitStack() as held:
+            yield cache(lambda: held.enter_context(lease()) if lease is not None else None)
+
+
+separate_arguments = moved_arguments(
+    "environment", ("submit", "progress", "now", "new_id"), fields_of(RunEnvironment)
+)
+"""Decorates a function that took the fields as arguments of its own in version 0.1."""

@@ -1,0 +1,1 @@
+"""Data files: their columns, their names and a digest of their rows."""

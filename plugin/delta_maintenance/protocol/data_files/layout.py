@@ -1,0 +1,272 @@
+"""The columns of a table's data files: which ones readers look for and which ones writers store.
+
+Implements "Writer Requirements for Column Mapping", "Void Type", "Row Tracking" (materialised
+columns), "IcebergCompatV1", "IcebergCompatV2" and "materializePartitionColumns" as far as they say
+what a data file holds. A layout is a value: it travels to executors, and two versions of a table
+whose layouts are equal take each other's data files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from delta_maintenance.errors import CorruptTableError, RefusedError, UnsupportedFeatureError
+from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.features.properties import TableProperties
+from delta_maintenance.protocol.features.registry import supported_features
+from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
+from delta_maintenance.protocol.schema.data_columns import arrow_type
+from delta_maintenance.protocol.schema.type_widening import require_known_changes
+from delta_maintenance.protocol.schema.types import (
+    ArrayType,
+    ColumnMappingMode,
+    DeltaType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+    UnknownType,
+    column_mapping_mode,
+    parse_schema,
+    physical_schema,
+)
+
+COLUMN_ID = "delta.columnMapping.id"
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
+NESTED_IDS = ("delta.columnMapping.nested.ids", "parquet.field.nested.ids")
+"""Where a schema keeps the ids of elements, keys and values: today's key, then the former one."""
+PARQUET_ID = b"PARQUET:field_id"
+"""The metadata of an Arrow field that becomes the id of its column in Parquet."""
+
+_VOID = PrimitiveType(name="void")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFileLayout:
+    """What the data files of one version of a table hold. All names are physical ones."""
+
+    columns: StructType
+    """The columns whose values stand in data files, without `void` at any level."""
+    partition_columns: StructType
+    """The columns whose values stand in the log, in the order of partitioning."""
+    mode: ColumnMappingMode
+    widens: bool = False
+    """Whether files may hold narrower types than the schema ("Type Widening")."""
+    row_id_column: str | None = None
+    """The hidden column of row IDs; None unless rewritten rows have to keep theirs."""
+    row_version_column: str | None = None
+    """The hidden column of row commit versions, likewise."""
+    materializes_partitions: bool = False
+    """Whether data files hold the partition columns too."""
+    nested_ids: bool = False
+    """Whether elements, keys and values have ids in Parquet."""
+
+    @classmethod
+    def of(cls, protocol: Protocol, metadata: Metadata) -> DataFileLayout:
+        """The layout that protocol, schema and properties ask of data files.
+
+        `RefusedError` for a schema that no data file can hold, `UnsupportedFeatureError` for types
+        and changes of types that this release does not know, `CorruptTableError` for a schema that
+        contradicts its own mapping or partitioning.
+        """
+        features = supported_features(protocol)
+        properties = TableProperties.from_configuration(metadata.configuration)
+        mode = column_mapping_mode(protocol, metadata.configuration)
+        schema = parse_schema(_schema_string(metadata))
+        if "typeWidening" in features:
+            require_known_changes(schema)
+        partitioned = {name.lower() for name in metadata.partition_columns}
+        data = tuple(item for item in schema.fields if item.name.lower() not in partitioned)
+        stored = _without_void(StructType(fields=data), "the table")
+        row_id, row_version = _hidden_columns(protocol, metadata, properties)
+        return cls(
+            columns=_plain(physical_schema(stored, mode)),
+            partition_columns=_plain(physical_schema(_partitioning(schema, metadata), mode)),
+            mode=mode,
+            widens="typeWidening" in features,
+            row_id_column=row_id,
+            row_version_column=row_version,
+            materializes_partitions=bool(metadata.partition_columns)
+            and (
+                "materializePartitionColumns" in features
+                or iceberg_compat(protocol, properties) is not None
+            ),
+            nested_ids=iceberg_compat(protocol, properties) == 2,
+        )
+
+    @property
+    def tracks_rows(self) -> bool:
+        """Whether rewritten rows keep their row IDs and commit versions."""
+        return self.row_id_column is not None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a data file as they are written: every one optional, with their ids."""
+        fields = [self._field(item) for item in self.columns.fields]
+        if self.materializes_partitions:
+            fields += [self._field(item) for item in self.partition_columns.fields]
+        for name in (self.row_id_column, self.row_version_column):
+            if name is not None:
+                fields.append(pa.field(name, pa.int64()))
+        return pa.schema(fields)
+
+    def takes_files_of(self, written: DataFileLayout) -> bool:
+        """Whether data files written for another version of the table are right for this one.
+
+        They are if that version's layout is the same, but for columns that were added since: they
+        are null in files that lack them.
+        """
+        ours = {item.name: item for item in self.columns.fields}
+        if any(ours.get(item.name) != item for item in written.columns.fields):
+            return False
+        # The order of columns means nothing to readers, so only presence counts.
+        return replace(written, columns=self.columns) == self
+
+    def _field(self, item: StructField) -> pa.Field:
+        nested = next((item.metadata[key] for key in NESTED_IDS if key in item.metadata), None)
+        ids = nested if self.nested_ids and isinstance(nested, Mapping) else {}
+        kind = self._type(item.type, item.name, ids)
+        return pa.field(item.name, kind, metadata=self._id(item.metadata.get(COLUMN_ID), item.name))
+
+    def _type(self, kind: DeltaType, path: str, ids: Mapping[str, Any]) -> pa.DataType:
+        match kind:
+            case StructType(fields=fields):
+                return pa.struct([self._field(item) for item in fields])
+            case ArrayType(element=element):
+                return pa.list_(self._nested("element", element, path, ids))
+            case MapType(key=key, value=value):
+                keys = self._nested("key", key, path, ids).with_nullable(False)
+                return pa.map_(keys, self._nested("value", value, path, ids))
+        return arrow_type(kind, variants=True)
+
+    def _nested(self, name: str, kind: DeltaType, path: str, ids: Mapping[str, Any]) -> pa.Field:
+        here = f"{path}.{name}"
+        found = ids.get(here)
+        metadata = None if found is None else {PARQUET_ID: str(found).encode()}
+        return pa.field(name, self._type(kind, here, ids), metadata=metadata)
+
+    def _id(self, value: Any, name: str) -> dict[bytes, bytes] | None:
+        if self.mode == "none":
+            return None
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise CorruptTableError(f"the column {name!r} is mapped and has no id")
+        return {PARQUET_ID: str(value).encode()}
+
+
+def iceberg_compat(protocol: Protocol, properties: TableProperties) -> int | None:
+    """The version of IcebergCompat that is active, None for none."""
+    features = supported_features(protocol)
+    if "icebergCompatV2" in features and properties.enable_iceberg_compat_v2:
+        return 2
+    if "icebergCompatV1" in features and properties.enable_iceberg_compat_v1:
+        return 1
+    return None
+
+
+def _schema_string(metadata: Metadata) -> str:
+    if metadata.schema_string is None:
+        raise RefusedError(
+            "the table has no schema", remedy="restore the log's metaData from a backup"
+        )
+    if metadata.format_provider not in (None, "parquet"):
+        raise UnsupportedFeatureError(
+            f"data files of the format {metadata.format_provider!r} cannot be rewritten",
+            remedy="use the engine that wrote them",
+        )
+    return metadata.schema_string
+
+
+def _partitioning(schema: StructType, metadata: Metadata) -> StructType:
+    by_name = {item.name.lower(): item for item in schema.fields}
+    found = []
+    for name in metadata.partition_columns:
+        column = by_name.get(name.lower())
+        if column is None:
+            raise CorruptTableError(f"the partition column {name!r} is not in the schema")
+        found.append(column)
+    return StructType(fields=tuple(found))
+
+
+def _hidden_columns(
+    protocol: Protocol, metadata: Metadata, properties: TableProperties
+) -> tuple[str | None, str | None]:
+    if row_tracking_state(protocol, metadata.configuration) is not RowTrackingState.ENABLED:
+        return None, None
+    names = properties.materialized_row_id_column, properties.materialized_row_commit_version_column
+    if not all(names):
+        raise RefusedError(
+            "row tracking is enabled, and the table does not name the columns that keep the row "
+            "IDs of rewritten rows",
+            remedy="set delta.rowTracking.materializedRowIdColumnName and "
+            "delta.rowTracking.materializedRowCommitVersionColumnName with Delta Spark",
+        )
+    return names
+
+
+def _without_void(struct: StructType, where: str) -> StructType:
+    fields = []
+    for item in struct.fields:
+        if item.type != _VOID:
+            fields.append(replace(item, type=_stored(item.type, item.name)))
+    if not fields:
+        raise RefusedError(
+            f"{where} has no column that a data file can hold",
+            remedy="add a column of a type other than void",
+        )
+    return StructType(fields=tuple(fields))
+
+
+def _stored(kind: DeltaType, column: str) -> DeltaType:
+    match kind:
+        case StructType():
+            return _without_void(kind, f"the struct {column}")
+        case ArrayType(element=element):
+            return replace(kind, element=_inside(element, column))
+        case MapType(key=key, value=value):
+            return replace(kind, key=_inside(key, column), value=_inside(value, column))
+        case UnknownType():
+            raise UnsupportedFeatureError(
+                f"the column {column} has the type {kind}, whose values cannot be rewritten",
+                remedy="use the engine that wrote them",
+            )
+    return kind
+
+
+def _inside(kind: DeltaType, column: str) -> DeltaType:
+    if kind == _VOID:
+        raise RefusedError(
+            f"the column {column} holds void inside an array or a map, which no data file can",
+            remedy="change its type",
+        )
+    return _stored(kind, column)
+
+
+def _plain(struct: StructType) -> StructType:
+    """The struct with nothing but what decides how its values are stored."""
+    kept = (COLUMN_ID, PHYSICAL_NAME, *NESTED_IDS)
+    return StructType(
+        fields=tuple(
+            StructField(
+                name=item.name,
+                type=_plain_type(item.type),
+                nullable=True,
+                metadata={key: item.metadata[key] for key in kept if key in item.metadata},
+            )
+            for item in struct.fields
+        )
+    )
+
+
+def _plain_type(kind: DeltaType) -> DeltaType:
+    match kind:
+        case StructType():
+            return _plain(kind)
+        case ArrayType(element=element):
+            return ArrayType(element=_plain_type(element), contains_null=True)
+        case MapType(key=key, value=value):
+            return MapType(key=_plain_type(key), value=_plain_type(value), value_contains_null=True)
+    return kind

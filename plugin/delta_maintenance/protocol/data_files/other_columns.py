@@ -1,0 +1,96 @@
+"""Whether a data file holds columns that the table no longer has ("Column Mapping").
+
+Dropping a column of a table with column mapping leaves its values in the data files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from delta_maintenance.protocol.actions.model import Metadata
+from delta_maintenance.protocol.data_files.layout import COLUMN_ID, NESTED_IDS, DataFileLayout
+from delta_maintenance.protocol.features.properties import TableProperties
+from delta_maintenance.protocol.schema.data_columns import StoredColumns
+from delta_maintenance.protocol.schema.types import (
+    ArrayType,
+    DeltaType,
+    MapType,
+    StructField,
+    StructType,
+    parse_schema,
+)
+
+
+def may_have_dropped_columns(metadata: Metadata, layout: DataFileLayout) -> bool:
+    """Whether columns may have been dropped, as far as the table's schema tells.
+
+    Column IDs are never used again, so a schema without some of the IDs up to the highest one lost
+    the columns of these. Without column mapping no column can be dropped.
+    """
+    if layout.mode == "none":
+        return False
+    properties = TableProperties.from_configuration(metadata.configuration)
+    highest = properties.column_mapping_max_column_id
+    return highest is None or len(set(_ids(parse_schema(metadata.schema_string or "")))) < highest
+
+
+def holds_other_columns(schema: pa.Schema, layout: DataFileLayout, stored: StoredColumns) -> bool:
+    """Whether a file of this schema holds a column, at any level, that the table does not have.
+
+    Partition columns and the hidden columns of row tracking belong to the table.
+    """
+    known = {item.name.lower() for item in layout.partition_columns.fields}
+    known |= {n.lower() for n in (layout.row_id_column, layout.row_version_column) if n is not None}
+    fields = [field for field in schema if field.name.lower() not in known]
+    return _others(fields, layout.columns.fields, stored)
+
+
+def _others(
+    fields: Sequence[pa.Field], wanted: Sequence[StructField], stored: StoredColumns
+) -> bool:
+    found = {}
+    for item in wanted:
+        at = stored.find(item, fields)
+        if at is not None:
+            found[at] = item
+    if len(found) < len(fields):
+        return True
+    return any(_others_inside(fields[at].type, item.type, stored) for at, item in found.items())
+
+
+def _others_inside(kind: pa.DataType, wanted: DeltaType, stored: StoredColumns) -> bool:
+    match wanted:
+        case StructType(fields=fields) if pa.types.is_struct(kind):
+            return _others(list(kind), fields, stored)
+        case ArrayType(element=element) if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            return _others_inside(kind.value_type, element, stored)
+        case MapType(key=key, value=value) if pa.types.is_map(kind):
+            return _others_inside(kind.key_type, key, stored) or _others_inside(
+                kind.item_type, value, stored
+            )
+    return False
+
+
+def _ids(kind: DeltaType) -> Iterator[int]:
+    match kind:
+        case StructType(fields=fields):
+            for item in fields:
+                yield from _own_ids(item)
+                yield from _ids(item.type)
+        case ArrayType(element=element):
+            yield from _ids(element)
+        case MapType(key=key, value=value):
+            yield from _ids(key)
+            yield from _ids(value)
+
+
+def _own_ids(item: StructField) -> Iterator[int]:
+    found = item.metadata.get(COLUMN_ID)
+    if isinstance(found, int):
+        yield found
+    for key in NESTED_IDS:
+        nested = item.metadata.get(key)
+        if isinstance(nested, dict):
+            yield from (value for value in nested.values() if isinstance(value, int))

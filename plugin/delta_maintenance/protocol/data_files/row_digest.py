@@ -1,0 +1,430 @@
+"""A digest of rows that does not depend on their order, to prove that two sets of rows are equal.
+
+Each row becomes 64 bits, out of every value of every column: its bits as they are, so that the two
+zeros and every NaN are told apart, with nulls, empty values and the levels of nested values kept
+apart too, and names and types mixed in. What is compared is the number of the rows and two sums of
+these hashes, mixed in two ways, modulo 2^64. Sums add up over files and subtract for rows that were
+deleted. The digest depends on values and types alone, not on how Arrow lays them out, so that two
+readers of Parquet can be held against each other.
+
+Sums are kept (in `commitInfo`, in reports) with the `VERSION` of what is here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.columns.key_hash import Hashes
+
+VERSION = 1
+
+_ROWS = 1 << 15
+"""Rows that are worked on at once: their hashes stay in the processor's cache."""
+_JOINED = 1 << 15
+"""Rows from which on joining more of them saves nothing."""
+_JOINED_BYTES = 4 << 20
+_TEXTS = 1 << 12
+"""Texts that are worked on at once."""
+_BLOCK = 64
+"""Bytes of each text that are taken at once."""
+_MODULUS = 1 << 64
+_SHIFT = np.uint64(32)
+_LIST_POSITION = np.uint64(0x9E3779B97F4A7C15)
+_ONE = np.uint64(1)
+_ALL = np.uint64(_MODULUS - 1)
+_LIST_LENGTH = np.uint64(0xC2B2AE3D27D4EB4F)
+_FIRST = (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))
+_SECOND = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_WORDS: Mapping[int, np.dtype[Any]] = {
+    8: np.dtype("<i1"),
+    16: np.dtype("<i2"),
+    32: np.dtype("<i4"),
+    64: np.dtype("<u8"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RowSums:
+    """The digest of any number of rows."""
+
+    rows: int = 0
+    first: int = 0
+    second: int = 0
+
+    def __add__(self, other: RowSums) -> RowSums:
+        return RowSums(
+            self.rows + other.rows,
+            (self.first + other.first) % _MODULUS,
+            (self.second + other.second) % _MODULUS,
+        )
+
+    def __sub__(self, other: RowSums) -> RowSums:
+        return RowSums(
+            self.rows - other.rows,
+            (self.first - other.first) % _MODULUS,
+            (self.second - other.second) % _MODULUS,
+        )
+
+    def __str__(self) -> str:
+        return f"v{VERSION}:{self.rows}:{self.first:016x}:{self.second:016x}"
+
+
+class RowDigest:
+    """Hashes the rows of batches of one schema. For one thread."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        """`schema` has the types that values count as: batches may hold them in other layouts of
+        Arrow, such as dictionaries, views or larger offsets."""
+        self._columns = [_column((field.name,), field.type) for field in schema]
+        self._names = list(schema.names)
+
+    def hashes(
+        self, batch: pa.RecordBatch, partition: Mapping[str, str | None] | None = None
+    ) -> Hashes:
+        """The hash of each row. `partition` are the partition values of the log, which count too.
+
+        `pyarrow.ArrowInvalid` where values are no values of their type.
+        """
+        if batch.num_columns != len(self._columns):
+            raise pa.ArrowInvalid(f"{batch.num_columns} columns instead of {len(self._columns)}")
+        start = _partition_seed(partition or {})
+        found = np.full(batch.num_rows, start, np.uint64)
+        for at in range(0, batch.num_rows, _ROWS):
+            piece = batch.slice(at, _ROWS)
+            part = found[at : at + _ROWS]
+            for column, values in zip(self._columns, piece.columns, strict=True):
+                column.add_to(part, values)
+        return found
+
+
+class LiveRowSums:
+    """The sums of live rows, taken in by small batches and hashed by large ones, which costs less.
+
+    Holds fewer than 32,768 rows and 4 MiB besides the last batch, and copies no large batch.
+    """
+
+    def __init__(self, digest: RowDigest, partition: Mapping[str, str | None]) -> None:
+        self._digest = digest
+        self._partition = partition
+        self._batches: list[pa.RecordBatch] = []
+        self._gone: list[npt.NDArray[np.int64]] = []
+        self._rows = self._bytes = 0
+        self._sums = RowSums()
+
+    def add(self, batch: pa.RecordBatch, gone: npt.NDArray[np.int64]) -> None:
+        """Takes in a batch, of which the rows `gone` are deleted."""
+        size = batch.nbytes
+        if self._batches and (
+            size >= _JOINED_BYTES or not self._batches[0].schema.equals(batch.schema)
+        ):
+            self._hash()
+        self._batches.append(batch)
+        self._gone.append(gone + self._rows)
+        self._rows += batch.num_rows
+        self._bytes += size
+        if self._rows >= _JOINED or self._bytes >= _JOINED_BYTES:
+            self._hash()
+
+    def total(self) -> RowSums:
+        """The sums of all rows so far that are not deleted."""
+        self._hash()
+        return self._sums
+
+    def _hash(self) -> None:
+        if self._rows:
+            batch = self._batches[0]
+            if len(self._batches) > 1:
+                batch = pa.concat_batches(self._batches)
+            hashes, gone = self._digest.hashes(batch, self._partition), np.concatenate(self._gone)
+            self._sums += row_sums(hashes) - row_sums(hashes[gone])
+        self._batches, self._gone = [], []
+        self._rows = self._bytes = 0
+
+
+def row_sums(hashes: Hashes) -> RowSums:
+    """The sums of some rows' hashes."""
+    first = second = 0
+    for at in range(0, len(hashes), _ROWS):
+        part = hashes[at : at + _ROWS]
+        first += int(_finished(part, _FIRST, 33).sum(dtype=np.uint64))
+        second += int(_finished(part, _SECOND, 29).sum(dtype=np.uint64))
+    return RowSums(len(hashes), first % _MODULUS, second % _MODULUS)
+
+
+def _finished(hashes: Hashes, by: tuple[np.uint64, np.uint64], shift: int) -> Hashes:
+    distance = np.uint64(shift)
+    mixed = hashes ^ (hashes >> distance)
+    mixed *= by[0]
+    mixed ^= mixed >> distance
+    mixed *= by[1]
+    mixed ^= mixed >> distance
+    return mixed
+
+
+def _partition_seed(partition: Mapping[str, str | None]) -> np.uint64:
+    text = "\0".join(
+        f"{len(name)}:{name}={'-' if value is None else f'{len(value)}:{value}'}"
+        for name, value in sorted(partition.items())
+    )
+    return _constants(("partition", text), 1)[0]
+
+
+def _constants(parts: tuple[str, ...], count: int) -> list[np.uint64]:
+    text = "\0".join(part.replace("\0", "\0\0") for part in parts)
+    data = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8 * count).digest()
+    return [np.uint64(number) for number in np.frombuffer(data, np.dtype("<u8"))]
+
+
+class _Column:
+    """One column, or one level of a nested one. Subclasses say what the words of its values are."""
+
+    def __init__(self, path: tuple[str, ...], kind: pa.DataType, tag: str) -> None:
+        self._kind = kind
+        first, second, self._null = _constants((tag, *path), 3)
+        # Odd factors lose no bit.
+        self._first, self._second = first | np.uint64(1), second | np.uint64(1)
+        self._dictionary: tuple[pa.Array, Hashes] | None = None
+
+    def add_to(self, hashes: Hashes, values: pa.Array) -> None:
+        """Adds what each value comes to, for as many values as there are hashes."""
+        hashes += self.mixed(values)
+
+    def mixed(self, values: pa.Array) -> Hashes:
+        """What each value comes to, nulls included."""
+        if isinstance(values, pa.ExtensionArray):
+            values = values.storage
+        if pa.types.is_dictionary(values.type):
+            return self._from_dictionary(values)
+        if pa.types.is_null(values.type) or not len(values):
+            return np.full(len(values), self._null, np.uint64)
+        mixed = np.multiply(self.words(values), self._first)
+        mixed ^= mixed >> _SHIFT
+        mixed *= self._second
+        if values.null_count:
+            mixed[_absent(values)] = self._null
+        return mixed
+
+    def words(self, values: pa.Array) -> Hashes:
+        """64 bits for each value, anything for nulls."""
+        raise NotImplementedError  # each kind of column has its own
+
+    def _from_dictionary(self, values: pa.DictionaryArray) -> Hashes:
+        indices = values.indices
+        dictionary = self._mixed_dictionary(values.dictionary)
+        if not len(dictionary):
+            return np.full(len(values), self._null, np.uint64)
+        if indices.null_count:
+            mixed: Hashes = dictionary[_positions(pc.fill_null(indices, 0))]
+            mixed[_absent(indices)] = self._null
+            return mixed
+        found: Hashes = dictionary[_positions(indices)]
+        return found
+
+    def _mixed_dictionary(self, values: pa.Array) -> Hashes:
+        """The mixed values of a dictionary, which parts of a batch share."""
+        last = self._dictionary
+        if last is None or not _is_same(last[0], values):
+            last = self._dictionary = values, self.mixed(values)
+        return last[1]
+
+
+class _Fixed(_Column):
+    """Integers, floating point numbers, dates and timestamps: their bits."""
+
+    def words(self, values: pa.Array) -> Hashes:
+        if values.type != self._kind:
+            values = values.cast(self._kind)
+        width = int(self._kind.bit_width)
+        numbers = _fixed(values, _WORDS[width])
+        return numbers if width == 64 else numbers.astype(np.int64).view(np.uint64)
+
+
+class _Boolean(_Column):
+    def words(self, values: pa.Array) -> Hashes:
+        return _fixed(values.cast(pa.uint8()), np.dtype(np.uint8)).astype(np.uint64)
+
+
+class _Decimal(_Column):
+    """The unscaled value, in one word where the precision leaves it no more."""
+
+    def words(self, values: pa.Array) -> Hashes:
+        if values.type != self._kind:
+            values = values.cast(self._kind)
+        start = values.offset
+        pairs = np.frombuffer(values.buffers()[1], np.dtype("<u8"), 2 * len(values), 16 * start)
+        low: Hashes = pairs[::2]
+        if self._kind.precision <= 18:
+            return low
+        high = pairs[1::2] * self._second
+        high ^= high >> _SHIFT
+        high *= _LIST_POSITION
+        return high + low
+
+
+class _Bytes(_Column):
+    """Texts and binary values: a hash of their bytes and their length."""
+
+    def words(self, values: pa.Array) -> Hashes:
+        kind = values.type
+        if not (_is_large(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind)):
+            values = values.cast(pa.large_binary())
+        width = np.dtype(np.int64 if _is_large(values.type) else np.int32)
+        _, offsets, data = values.buffers()
+        ends = np.frombuffer(offsets, width, len(values) + 1, values.offset * width.itemsize)
+        found = np.empty(len(values), np.uint64)
+        for at in range(0, len(values), _TEXTS):
+            bounds = ends[at : at + _TEXTS + 1].astype(np.int64)
+            first, last = int(bounds[0]), int(bounds[-1])
+            # Whole blocks are read at every start, beyond the last value too.
+            padded = np.zeros(last - first + _BLOCK, np.uint8)
+            if last > first:
+                padded[:-_BLOCK] = np.frombuffer(data, np.uint8, last - first, first)
+            bounds -= first
+            found[at : at + _TEXTS] = _text_hashes(padded, bounds[:-1], np.diff(bounds))
+        return found
+
+
+class _Struct(_Column):
+    def __init__(self, path: tuple[str, ...], kind: pa.DataType) -> None:
+        super().__init__(path, kind, "struct")
+        self._children = {field.name: _column((*path, field.name), field.type) for field in kind}
+
+    def words(self, values: pa.Array) -> Hashes:
+        names = [field.name for field in values.type]
+        if set(names) != set(self._children) or len(names) != len(self._children):
+            raise pa.ArrowInvalid(f"a struct of {names} instead of {list(self._children)}")
+        words = np.full(len(values), self._null, np.uint64)
+        for at, name in enumerate(names):
+            # The child itself, sliced as its parent is.
+            self._children[name].add_to(words, values.field(at))
+        return words
+
+
+class _List(_Column):
+    """Lists, and maps as lists of their entries."""
+
+    def __init__(self, path: tuple[str, ...], kind: pa.DataType, element: pa.DataType) -> None:
+        super().__init__(path, kind, "map" if pa.types.is_map(kind) else "list")
+        self._element = _column((*path, "element"), element)
+
+    def words(self, values: pa.Array) -> Hashes:
+        if pa.types.is_fixed_size_list(values.type):
+            values = values.cast(pa.list_(values.type.value_field))
+        width = np.dtype(np.int64 if pa.types.is_large_list(values.type) else np.int32)
+        ends = np.frombuffer(
+            values.buffers()[1], width, len(values) + 1, values.offset * width.itemsize
+        ).astype(np.int64)
+        first, last = int(ends[0]), int(ends[-1])
+        starts, lengths = ends[:-1] - first, np.diff(ends)
+        elements = np.zeros(last - first, np.uint64)
+        entries = values.values.slice(first, last - first)
+        for at in range(0, last - first, _ROWS):
+            part = entries.slice(at, _ROWS)
+            self._element.add_to(elements[at : at + _ROWS], part)
+        places = np.arange(last - first) - np.repeat(starts, lengths)
+        elements += (places.astype(np.uint64) + np.uint64(1)) * _LIST_POSITION
+        elements *= self._first
+        elements ^= elements >> _SHIFT
+        elements *= self._second
+        totals = np.zeros(last - first + 1, np.uint64)
+        np.cumsum(elements, out=totals[1:])
+        words = totals[ends[1:] - first] - totals[starts]
+        return words + lengths.astype(np.uint64) * _LIST_LENGTH
+
+
+def _text_hashes(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> Hashes:
+    """Each text as words of eight bytes, the last one filled up with zeros: a sum over all words,
+    in which the place of a word is a part of its factors and a word of zeros comes to nothing."""
+    hashes = lengths.astype(np.uint64) * _LIST_LENGTH
+    longest, shortest = int(lengths.max()), int(lengths.min())
+    rows: npt.NDArray[np.int64] | None = None
+    for begin in range(0, longest, _BLOCK):
+        if begin and begin >= shortest:
+            rows = np.flatnonzero(lengths > begin)
+            starts_here, lengths_here = starts[rows] + begin, lengths[rows] - begin
+        else:
+            starts_here, lengths_here = starts + begin, lengths - begin
+        words = -(-min(_BLOCK, longest - begin) // 8)
+        # One copy of a block for each text is much quicker than one for each of its words.
+        block = np.dtype((np.void, 8 * words))
+        blocks: npt.NDArray[Any] = np.ndarray(
+            (len(data) - 8 * words + 1,), block, data, strides=(1,)
+        )
+        taken = blocks[starts_here].view(np.uint64).reshape(len(starts_here), words)
+        whole = min(int(lengths_here.min()) // 8, words)
+        for at in range(whole, words):
+            missing = np.clip(8 * (at + 1) - lengths_here, 0, 8).astype(np.uint64)
+            taken[:, at] &= _ALL >> (missing * np.uint64(8))
+        places = (np.arange(begin // 8, begin // 8 + words, dtype=np.uint64) << _ONE) + _ONE
+        taken *= places * _FIRST[0]
+        taken ^= taken >> _SHIFT
+        taken *= places * _SECOND[0]
+        total = taken[:, 0].copy()
+        for at in range(1, words):
+            total += taken[:, at]
+        if rows is None:
+            hashes += total
+        else:
+            hashes[rows] += total
+    return hashes
+
+
+def _column(path: tuple[str, ...], kind: pa.DataType) -> _Column:
+    if pa.types.is_struct(kind):
+        return _Struct(path, kind)
+    if pa.types.is_map(kind):
+        # As other readers have it: a list of structs.
+        entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+        return _List(path, kind, entry)
+    if pa.types.is_list(kind):
+        return _List(path, kind, kind.value_type)
+    if pa.types.is_boolean(kind):
+        return _Boolean(path, kind, "boolean")
+    if pa.types.is_decimal(kind):
+        return _Decimal(path, kind, str(kind))
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return _Bytes(path, kind, str(kind))
+    if kind.bit_width in _WORDS:
+        return _Fixed(path, kind, str(kind))
+    raise TypeError(f"rows with values of {kind} have no digest")
+
+
+def _is_large(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
+
+
+def _fixed(values: pa.Array, word: np.dtype[Any]) -> npt.NDArray[Any]:
+    return np.frombuffer(values.buffers()[1], word, len(values), values.offset * word.itemsize)
+
+
+def _positions(indices: pa.Array) -> npt.NDArray[Any]:
+    return _fixed(indices, np.dtype(indices.type.to_pandas_dtype()))
+
+
+def _is_same(one: pa.Array, other: pa.Array) -> bool:
+    """Whether two arrays are the same piece of memory, which the first one keeps from being used
+    for anything else."""
+    if one.type != other.type or (len(one), one.offset) != (len(other), other.offset):
+        return False
+    return [_address(part) for part in one.buffers()] == [
+        _address(part) for part in other.buffers()
+    ]
+
+
+def _address(buffer: pa.Buffer | None) -> int | None:
+    return None if buffer is None else buffer.address
+
+
+def _absent(values: pa.Array) -> npt.NDArray[np.bool_]:
+    absent: npt.NDArray[np.bool_] = values.is_null().to_numpy(zero_copy_only=False)
+    return absent

@@ -1,0 +1,102 @@
+"""The tags of data files that a rewrite reads and writes. No reader's rows depend on any of them.
+
+`OPTIMIZE_TARGET_SIZE` says for which size a file was made. `compactedInto` and `compactionInfo`
+stand on removes and say where the rows of a file went, so that a writer who deletes rows of it at
+the same moment can find them; the names and shapes are those of Databricks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.actions.file_columns import STRING_MAP
+
+TARGET_SIZE = "OPTIMIZE_TARGET_SIZE"
+ICEBERG_COMPAT = "ICEBERG_COMPAT_VERSION"
+COMPACTED_INTO = "compactedInto"
+COMPACTION_INFO = "compactionInfo"
+INSERTION_TIMES = ("MIN_INSERTION_TIME", "MAX_INSERTION_TIME")
+
+
+def output_tags(
+    sources: Sequence[Mapping[str, str]], *, target_size: int, iceberg_compat: int | None
+) -> dict[str, str]:
+    """The tags of a new file, by those of the files whose rows it holds.
+
+    Nothing is inherited but the instants between which rows were inserted, and these only where
+    every source has them.
+    """
+    tags = {TARGET_SIZE: str(target_size)}
+    if iceberg_compat is not None:
+        tags[ICEBERG_COMPAT] = str(iceberg_compat)
+    for name, choose in zip(INSERTION_TIMES, (min, max), strict=True):
+        own = [source.get(name) or source.get("INSERTION_TIME") for source in sources]
+        instants = [int(text) for text in own if text is not None and _is_number(text)]
+        if instants and len(instants) == len(sources):
+            tags[name] = str(choose(instants))
+    return tags
+
+
+def with_compaction_tags(
+    removes: pa.Table,
+    outputs: pa.StringArray,
+    offsets: npt.NDArray[np.int64],
+    physical_rows: npt.NDArray[np.int64],
+) -> pa.Table:
+    """The removes with the tags that say where the live rows of each went.
+
+    `outputs` are paths as in the log, null for removes that are to get no such tags: those whose
+    rows do not lie one behind the other from `offsets` on.
+    """
+    into = pc.binary_join_element_wise('["', _escaped(outputs), '"]', "")
+    info = pc.binary_join_element_wise(
+        '[{"rowOffsetInTarget":',
+        pa.array(offsets, pa.int64()).cast(pa.string()),
+        ',"sourceNumPhysicalRecords":',
+        pa.array(physical_rows, pa.int64()).cast(pa.string()),
+        "}]",
+        "",
+    )
+    tags = removes["tags"]
+    rows = [
+        _merged(old, target, where)
+        for old, target, where in zip(
+            tags.to_pylist(), into.to_pylist(), info.to_pylist(), strict=True
+        )
+    ]
+    at = removes.column_names.index("tags")
+    return removes.set_column(at, "tags", pa.chunked_array([pa.array(rows, STRING_MAP)]))
+
+
+def target_sizes(tags: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """The size that each file was made for, 0 where its tags do not tell."""
+    texts = pc.map_lookup(tags, TARGET_SIZE, "first")
+    usable = pc.match_substring_regex(texts, "^[0-9]{1,18}$")
+    numbers = pc.if_else(pc.fill_null(usable, False), texts, "0").cast(pa.int64())
+    found: npt.NDArray[np.int64] = numbers.to_numpy()
+    return found
+
+
+def _merged(
+    old: list[tuple[str, str]] | None, into: str | None, info: str | None
+) -> list[tuple[str, str]] | None:
+    if into is None or info is None:
+        return old
+    kept = [
+        (key, value) for key, value in old or () if key not in (COMPACTED_INTO, COMPACTION_INFO)
+    ]
+    return [*kept, (COMPACTED_INTO, into), (COMPACTION_INFO, info)]
+
+
+def _escaped(paths: pa.StringArray) -> pa.Array:
+    # Encoded paths hold neither quotes nor backslashes; other writers' might.
+    return pc.replace_substring(pc.replace_substring(paths, "\\", "\\\\"), '"', '\\"')
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20

@@ -1,0 +1,212 @@
+"""The statistics of a data file, from the rows that are written into it.
+
+Implements "Per-file Statistics" for writers. Bounds are those of the values themselves, never those
+that a Parquet writer put into a footer: engines differ in NaN, in decimals and in long texts.
+Whatever readers could take for a tighter bound than it is, is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.protocol.statistics.as_json import render_statistics
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
+
+PREFIX = 32
+"""Characters that a bound of a text keeps."""
+_LONGEST_MAXIMUM = 64
+_LAST_ASCII, _LAST = "\x7f", "\U0010ffff"
+_FIRST_DAY = date(1, 1, 1).toordinal() - date(1970, 1, 1).toordinal()
+_LAST_DAY = date(9999, 12, 31).toordinal() - date(1970, 1, 1).toordinal()
+_DAY_MICROS = timedelta(days=1) // timedelta(microseconds=1)
+
+
+class StatisticsCollector:
+    """Collects the statistics of one file while its rows are written."""
+
+    def __init__(self, columns: StatisticsColumns, schema: pa.Schema) -> None:
+        """`schema` is that of the batches to come; dictionaries count as their values."""
+        self._columns = columns
+        self._leaves = [_Leaf(leaf, _positions(schema, leaf.path)) for leaf in columns.leaves]
+        self.rows = 0
+
+    def offer(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Takes in some rows. A few large batches cost much less than many small ones."""
+        self.rows += batch.num_rows
+        for leaf in self._leaves:
+            leaf.offer(batch)
+
+    def render(self) -> str:
+        """The text of `stats`."""
+        parts: list[tuple[str, pa.Array]] = [("numRecords", pa.array([self.rows], pa.int64()))]
+        for name, of in (("minValues", "least"), ("maxValues", "greatest")):
+            bounds = [
+                (leaf.path, value) for leaf in self._leaves if (value := leaf.bound(of)) is not None
+            ]
+            if bounds:
+                parts.append((name, _struct(bounds)))
+        counts = [(leaf.path, pa.array([leaf.nulls], pa.int64())) for leaf in self._leaves]
+        if counts:
+            parts.append(("nullCount", _struct(counts)))
+        if self._columns.tight_bounds:
+            parts.append(("tightBounds", pa.array([True])))
+        row = pa.StructArray.from_arrays(
+            [value for _, value in parts], names=[name for name, _ in parts]
+        )
+        text: str = render_statistics(row).values[0].as_py()
+        return text
+
+
+def text_minimum(text: str) -> str:
+    """A text that is not greater, of at most 32 characters."""
+    return text[:PREFIX]
+
+
+def text_maximum(text: str) -> str | None:
+    """A text that is not smaller by the order of its UTF-8 bytes, or None where none is short.
+
+    As Delta Spark cuts it: 32 units of UTF-16, then a character that is greater than the one that
+    was there.
+    """
+    kept = units = 0
+    while kept < len(text) and units + _units(text[kept]) <= PREFIX:
+        units += _units(text[kept])
+        kept += 1
+    if kept == len(text):
+        return text
+    while kept < len(text) and text[kept] == _LAST:
+        units += 2
+        kept += 1
+        if units > _LONGEST_MAXIMUM:
+            return None
+    if kept == len(text):
+        return text
+    return text[:kept] + (_LAST_ASCII if text[kept] < _LAST_ASCII else _LAST)
+
+
+@dataclass(slots=True)
+class _Leaf:
+    leaf: StatisticsLeaf
+    positions: tuple[int, ...] | None
+    """Where the batches have it, from the outermost struct on; None where they lack it."""
+    nulls: int = 0
+    least: Any = None
+    greatest: Any = None
+    kind: pa.DataType | None = None
+    has_nan: bool = False
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        return self.leaf.path
+
+    def offer(self, batch: pa.RecordBatch | pa.Table) -> None:
+        if self.positions is None:
+            self.nulls += batch.num_rows
+            return
+        values = batch.column(self.positions[0])
+        if len(self.positions) > 1:
+            values = pc.struct_field(values, list(self.positions[1:]))
+        self.nulls += values.null_count
+        if not self.leaf.bounded or values.null_count == len(values):
+            return
+        if pa.types.is_dictionary(values.type):
+            # Some entries may belong to rows that were deleted.
+            values = pc.unique(values).drop_null().dictionary_decode()
+        self.kind = values.type
+        values = _comparable(values)
+        if pa.types.is_floating(values.type):
+            is_nan = pc.is_nan(values)
+            if pc.any(is_nan).as_py():
+                self.has_nan = True
+                values = values.filter(pc.invert(is_nan))
+        found = pc.min_max(values)
+        least, greatest = found["min"].as_py(), found["max"].as_py()
+        if least is not None:
+            self.least = least if self.least is None else min(self.least, least)
+            self.greatest = greatest if self.greatest is None else max(self.greatest, greatest)
+
+    def bound(self, of: str) -> pa.Array | None:
+        """The bound as it may stand in statistics, None where it must not."""
+        value, kind = getattr(self, of), self.kind
+        if value is None or kind is None:
+            return None
+        greatest = of == "greatest"
+        if pa.types.is_floating(kind):
+            # Readers differ in where NaN stands, and in how they read infinity.
+            if math.isinf(value) or (self.has_nan and greatest):
+                return None
+            # The two zeros are equal and yet two values. All digits of a double: some readers
+            # compare floats as such, and fewer digits would not be this number then.
+            bound = value if value else (0.0 if greatest else -0.0)
+            return pa.array([bound], pa.float64())
+        if pa.types.is_string(kind):
+            return _text_bound(value, greatest)
+        if pa.types.is_date(kind):
+            usual = _FIRST_DAY <= value <= _LAST_DAY
+            return pa.array([value], pa.int32()).view(kind) if usual else None
+        if pa.types.is_timestamp(kind):
+            usual = _FIRST_DAY <= value // _DAY_MICROS <= _LAST_DAY
+            # Both are cut: readers know that the greatest value may be later by a millisecond.
+            return pa.array([value // 1000 * 1000], pa.int64()).view(kind) if usual else None
+        return pa.array([value], kind)
+
+
+def _comparable(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The values in a form whose extremes Python can compare and hold, whatever they are."""
+    kind = values.type
+    if pa.types.is_string(kind):
+        return values.cast(pa.binary())
+    if pa.types.is_date(kind):
+        return _viewed(values, pa.int32())
+    return _viewed(values, pa.int64()) if pa.types.is_timestamp(kind) else values
+
+
+def _viewed(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    if isinstance(values, pa.ChunkedArray):
+        return pa.chunked_array([chunk.view(kind) for chunk in values.chunks], kind)
+    return values.view(kind)
+
+
+def _text_bound(value: bytes, greatest: bool) -> pa.Array | None:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    bound = text_maximum(text) if greatest else text_minimum(text)
+    return None if bound is None else pa.array([bound], pa.string())
+
+
+def _units(char: str) -> int:
+    return 2 if char > "\uffff" else 1
+
+
+def _positions(schema: pa.Schema, path: Sequence[str]) -> tuple[int, ...] | None:
+    at = schema.get_field_index(path[0])
+    if at < 0:
+        return None
+    positions, kind = [at], schema.field(at).type
+    for name in path[1:]:
+        inner = kind.get_field_index(name)
+        if inner < 0:
+            return None
+        positions.append(inner)
+        kind = kind.field(inner).type
+    return tuple(positions)
+
+
+def _struct(leaves: Sequence[tuple[tuple[str, ...], pa.Array]]) -> pa.StructArray:
+    """One row of the leaves, nested as their paths say."""
+    groups: dict[str, list[tuple[tuple[str, ...], pa.Array]]] = {}
+    for path, value in leaves:
+        groups.setdefault(path[0], []).append((path[1:], value))
+    children = [
+        members[0][1] if not members[0][0] else _struct(members) for members in groups.values()
+    ]
+    return pa.StructArray.from_arrays(children, names=list(groups))

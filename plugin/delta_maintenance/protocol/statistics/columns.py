@@ -1,0 +1,128 @@
+"""Which columns of a data file its statistics are about ("Per-file Statistics", "Clustered Table").
+
+Not every column is: a table may name some, or gives a number of leaves that count in the order of
+the schema. The columns by which a table is clustered always have statistics.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from delta_maintenance.errors import RefusedError
+from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.features.properties import TableProperties
+from delta_maintenance.protocol.features.registry import supports
+from delta_maintenance.protocol.schema.clustering import clustering_columns
+from delta_maintenance.protocol.schema.types import (
+    PrimitiveType,
+    StructField,
+    StructType,
+    column_mapping_mode,
+    has_bounds,
+    parse_schema,
+    physical_name,
+)
+
+_NAME = re.compile(r"\s*(`(?:[^`]|``)*`|[^.,`]+?)\s*(?=[.,]|$)")
+_VOID = PrimitiveType(name="void")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatisticsLeaf:
+    """One column of the statistics, or a field of a struct at any depth."""
+
+    path: tuple[str, ...]
+    """Physical names."""
+    bounded: bool
+    """Whether it has a minimum and a maximum, and not only a number of nulls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatisticsColumns:
+    """What the statistics of a new data file are to hold."""
+
+    leaves: tuple[StatisticsLeaf, ...]
+    tight_bounds: bool
+    """Whether statistics say of their bounds that they are exact: where the table supports deletion
+    vectors, with which they need not be."""
+
+    @classmethod
+    def of(
+        cls, protocol: Protocol, metadata: Metadata, domains: Mapping[str, str]
+    ) -> StatisticsColumns:
+        """What the table asks for. `domains` are its domains by name.
+
+        `RefusedError` where the columns by which it is clustered cannot be told.
+        """
+        properties = TableProperties.from_configuration(metadata.configuration)
+        mode = column_mapping_mode(protocol, metadata.configuration)
+        partitioned = {name.lower() for name in metadata.partition_columns}
+        schema = parse_schema(metadata.schema_string or "")
+        data = tuple(item for item in schema.fields if item.name.lower() not in partitioned)
+        every = [
+            (
+                tuple(item.name.lower() for item in fields),
+                StatisticsLeaf(
+                    path=tuple(physical_name(item, mode) for item in fields),
+                    bounded=has_bounds(fields[-1].type),
+                ),
+            )
+            for fields in _leaves(StructType(fields=data))
+        ]
+        clustered = clustering_columns(domains)
+        if clustered is None:
+            raise RefusedError(
+                "the columns by which the table is clustered cannot be told",
+                remedy="set them again with the engine that clusters the table",
+            )
+        named = _named(properties.data_skipping_stats_columns)
+        limit = properties.data_skipping_num_indexed_columns
+        if named is not None:
+            chosen = {
+                leaf.path for logical, leaf in every if any(_below(logical, name) for name in named)
+            }
+        else:
+            chosen = {leaf.path for _, leaf in (every if limit < 0 else every[:limit])}
+        chosen |= set(clustered)
+        return cls(
+            leaves=tuple(leaf for _, leaf in every if leaf.path in chosen),
+            tight_bounds=supports(protocol, "deletionVectors"),
+        )
+
+
+def _leaves(
+    struct: StructType, above: tuple[StructField, ...] = ()
+) -> Iterator[tuple[StructField, ...]]:
+    """Every leaf with the structs around it, outermost first."""
+    for item in struct.fields:
+        if isinstance(item.type, StructType):
+            yield from _leaves(item.type, (*above, item))
+        elif item.type != _VOID:
+            yield (*above, item)
+
+
+def _named(text: str | None) -> list[tuple[str, ...]] | None:
+    """The columns of `delta.dataSkippingStatsColumns`, each by its names in lower case."""
+    if text is None or not text.strip():
+        return None
+    columns: list[tuple[str, ...]] = []
+    at, parts = 0, []
+    while at < len(text):
+        found = _NAME.match(text, at)
+        if found is None:
+            # A list that cannot be read chooses nothing, and the number of leaves decides.
+            return None
+        part = found[1]
+        quoted = part.startswith("`")
+        parts.append((part[1:-1].replace("``", "`") if quoted else part).lower())
+        at = found.end() + 1
+        if text[found.end() : at] in (",", ""):
+            columns.append(tuple(parts))
+            parts = []
+    return columns
+
+
+def _below(path: tuple[str, ...], name: tuple[str, ...]) -> bool:
+    return path[: len(name)] == name

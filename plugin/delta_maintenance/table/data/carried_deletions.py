@@ -1,0 +1,216 @@
+"""Deletions that came after rows were read, put upon the new files that hold these rows.
+
+Either as deletion vectors of the new files, or by writing them once more without those rows. Both
+ways end in files that are proved: a vector is read back, and the rows of a file that was written
+again are those of before without the deleted ones, whose digest is taken from the sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import numpy as np
+from pyroaring import BitMap64
+
+from delta_maintenance.clock import NewId
+from delta_maintenance.errors import VerificationError
+from delta_maintenance.protocol.actions.deletion_vectors import (
+    STORED_INLINE,
+    STORED_RELATIVE,
+    DeletionVectorDescriptor,
+    encode_bitmap,
+    write_file,
+    z85_encode,
+)
+from delta_maintenance.protocol.data_files.carry_over import (
+    Positions,
+    all_rows,
+    carried,
+    newly_deleted,
+)
+from delta_maintenance.protocol.data_files.row_digest import RowDigest, RowSums, row_sums
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
+from delta_maintenance.table.data.deleted_rows import DeletedRows, deleted_between
+from delta_maintenance.table.data.rewrite import (
+    Bin,
+    RewriteSpec,
+    RewrittenBin,
+    Run,
+    rewrite_bin,
+)
+
+COMPLETE = "all rows"
+"""What became of a source whose rows were all removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateDeletions:
+    """Rows of a bin that were deleted after it was read."""
+
+    by_source: Mapping[int, Positions]
+    """Physical positions in each source that has any, by its number in the bin."""
+    by_output: Mapping[int, Positions]
+    """The same rows in the new files, by their number in the bin."""
+
+
+def late_deletions(
+    store: Store,
+    done: RewrittenBin,
+    now: Mapping[int, DeletionVectorDescriptor | None | str],
+) -> LateDeletions | None:
+    """What was deleted from a bin's sources meanwhile.
+
+    `now` has, for each source that changed, its deletion vector or `COMPLETE`. None where rows came
+    back, or where the sources are not what they were: the bin is of no use then.
+    """
+    vectors = DeletedRows(store)
+    by_source: dict[int, Positions] = {}
+    by_output: dict[int, list[Positions]] = {}
+    for number, state in now.items():
+        source, run = done.bin.sources[number], done.runs[number]
+        rows = source.num_records
+        physical = run.rows + source.deleted_rows if rows is None else rows
+        read = vectors.of(source.deletion_vector, physical)
+        if isinstance(state, str):
+            gone: Positions | None = np.setdiff1d(
+                np.arange(physical, dtype=np.uint64), read, assume_unique=True
+            )
+            places: Positions | None = all_rows(run.offset, run.rows)
+        else:
+            gone = newly_deleted(read, vectors.of(state, physical))
+            if gone is None:
+                return None
+            places = carried(gone, read=read, offset=run.offset, live=run.rows)
+        if gone is None or places is None or len(gone) != len(places):
+            return None
+        if len(gone):
+            by_source[number] = gone
+            by_output.setdefault(run.output, []).append(places)
+    merged = {output: np.sort(np.concatenate(parts)) for output, parts in by_output.items()}
+    return LateDeletions(by_source=by_source, by_output=merged)
+
+
+def write_vectors(
+    store: Store, positions: Sequence[Positions], *, new_id: NewId
+) -> tuple[DeletionVectorDescriptor, ...]:
+    """A new file with a deletion vector for each of these sets of rows, read back."""
+    identifier = UUID(new_id())
+    bitmaps = [BitMap64(rows.tolist()) for rows in positions]
+    data, offsets = write_file(bitmaps)
+    vectors = tuple(
+        DeletionVectorDescriptor(
+            storage_type=STORED_RELATIVE,
+            path_or_inline_dv=z85_encode(identifier.bytes),
+            offset=offset,
+            size_in_bytes=len(encode_bitmap(bitmap)),
+            cardinality=len(bitmap),
+        )
+        for bitmap, offset in zip(bitmaps, offsets, strict=True)
+    )
+    name = f"deletion_vector_{identifier}.bin"
+    with store.create(name) as file:
+        file.write(data)
+    reading = DeletedRows(store)
+    for vector, rows in zip(vectors, positions, strict=True):
+        if not np.array_equal(reading.of(vector, 1 << 62), rows):
+            raise VerificationError("a new deletion vector does not read back", file=name)
+    return vectors
+
+
+def without_rows(
+    store: Store, done: RewrittenBin, late: LateDeletions, spec: RewriteSpec, *, new_id: NewId
+) -> RewrittenBin:
+    """The bin with its new files written once more, without the rows that were deleted meanwhile.
+
+    `VerificationError` where what is left is not what was there without those rows.
+    """
+    again = Bin(
+        number=done.bin.number,
+        sources=tuple(
+            _as_source(output.name, path, output.rows, late.by_output.get(number), spec, done)
+            for number, (output, path) in enumerate(zip(done.outputs, done.paths, strict=True))
+        ),
+        reasons=(("deleted-rows",),) * len(done.outputs),
+    )
+    written = rewrite_bin(store, again, spec, new_id=new_id)
+    if written.refused:
+        raise VerificationError(
+            f"a new file cannot be written again: {written.refused[0].problem}",
+            file=done.outputs[0].name,
+        )
+    if spec.proof == "rows":
+        expected = done.sums - _sums_of(store, done, late, spec)
+        if written.sums != expected:
+            raise VerificationError(
+                f"the rows that are left are not those of before without the deleted ones: "
+                f"{written.sums} instead of {expected}",
+                file=done.outputs[0].name,
+            )
+    return replace(
+        done, outputs=written.outputs, runs=_shorter(done, late, written), sums=written.sums
+    )
+
+
+def _as_source(
+    name: str,
+    path: str,
+    rows: int,
+    gone: Positions | None,
+    spec: RewriteSpec,
+    done: RewrittenBin,
+) -> SourceFile:
+    vector = None
+    if gone is not None:
+        data = encode_bitmap(BitMap64(gone.tolist()))
+        vector = DeletionVectorDescriptor(
+            storage_type=STORED_INLINE,
+            path_or_inline_dv=z85_encode(data),
+            size_in_bytes=len(data),
+            cardinality=len(gone),
+        )
+    # Every row has its own row ID in the file already; these are never looked at.
+    tracked = 0 if spec.files.layout.tracks_rows else None
+    size = next(output.size for output in done.outputs if output.name == name)
+    return SourceFile(
+        path=path,
+        partition_values=done.bin.partition_values,
+        size=size,
+        deletion_vector=vector,
+        num_records=rows,
+        base_row_id=tracked,
+        default_row_commit_version=tracked,
+    )
+
+
+def _sums_of(store: Store, done: RewrittenBin, late: LateDeletions, spec: RewriteSpec) -> RowSums:
+    """The digest of the rows that were deleted meanwhile, as the sources have them."""
+    layout = spec.files.layout
+    digest, found = RowDigest(layout.schema), RowSums()
+    reader = DataFileReader(store, layout)
+    for number, gone in late.by_source.items():
+        for rows in reader.read(done.bin.sources[number]):
+            hashes = digest.hashes(rows.batch, dict(done.bin.partition_values))
+            found += row_sums(hashes[deleted_between(gone, rows.first, rows.batch.num_rows)])
+    return found
+
+
+def _shorter(done: RewrittenBin, late: LateDeletions, written: RewrittenBin) -> tuple[Run, ...]:
+    """Where the rows of each source lie in the files that were written once more."""
+    starts = {run.source: run for run in written.runs}
+    runs, filled = [], dict.fromkeys(range(len(done.outputs)), 0)
+    for run in done.runs:
+        rows = run.rows - len(late.by_source.get(run.source, ()))
+        again = starts.get(run.output)
+        runs.append(
+            Run(
+                source=run.source,
+                output=again.output if again is not None else 0,
+                offset=(again.offset if again is not None else 0) + filled.get(run.output, 0),
+                rows=rows,
+            )
+        )
+        filled[run.output] = filled.get(run.output, 0) + rows
+    return tuple(runs)

@@ -1,0 +1,303 @@
+"""Every row of a data file with everything that a rewrite must carry on, as the table has it.
+
+The rows come in the layout of new data files: current columns under physical names in their current
+types, missing ones null, then partition columns and row IDs where data files hold them. Deleted
+rows come along with their positions, so that whoever leaves them out and whoever proves it each
+look for themselves. Implements the readers' requirements of "Column Mapping", "Type Widening",
+"Deletion Vectors" and "Row Tracking".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    RefusedError,
+    StorageError,
+)
+from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.schema.data_columns import StoredColumns
+from delta_maintenance.protocol.schema.partition_values import parse_partition_values
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.deleted_rows import (
+    DeletedRows,
+    Positions,
+    deleted_between,
+    kept_rows,
+)
+from delta_maintenance.table.data.parquet_input import WHOLE_FILE, ParquetInput
+from delta_maintenance.table.data.places import place_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A live logical file, as its add has it. Travels to executors."""
+
+    path: str
+    """As in the log."""
+    partition_values: tuple[tuple[str, str | None], ...]
+    """As in the log, by physical name, in the order of names."""
+    size: int
+    deletion_vector: DeletionVectorDescriptor | None = None
+    num_records: int | None = None
+    """Physical rows by the statistics, None where these do not tell."""
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """What identifies it: its path and the unique id of its deletion vector."""
+        vector = self.deletion_vector
+        return self.path, None if vector is None else vector.unique_id
+
+    @property
+    def row_ids(self) -> tuple[int | None, int | None]:
+        """Its base row ID and default row commit version."""
+        return self.base_row_id, self.default_row_commit_version
+
+    @property
+    def deleted_rows(self) -> int:
+        """Rows that its deletion vector marks, by the log."""
+        return 0 if self.deletion_vector is None else self.deletion_vector.cardinality
+
+
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """Some rows of one file, deleted ones included."""
+
+    batch: pa.RecordBatch
+    """Columns as `DataFileLayout.schema` has them; texts may be dictionaries."""
+    first: int
+    """The physical position of the first of them."""
+    deleted: Positions
+    """The positions of all deleted rows of the file."""
+
+    def live(self) -> pa.RecordBatch:
+        """The rows that are not deleted."""
+        kept = kept_rows(self.deleted, self.first, self.batch.num_rows)
+        return self.batch if kept is None else self.batch.filter(kept)
+
+    def gone(self) -> npt.NDArray[np.int64]:
+        """Which of the rows are deleted, counted from the first of them."""
+        return deleted_between(self.deleted, self.first, self.batch.num_rows)
+
+
+class DataFileReader:
+    """Reads data files one after another, for one thread."""
+
+    def __init__(self, store: Store, layout: DataFileLayout) -> None:
+        self._store = store
+        self._layout = layout
+        self._schema = layout.schema
+        self._deleted = DeletedRows(store)
+        self._stored: _StoredLayout | None = None
+        self.dictionaries: Sequence[str] = ()
+        """Columns of texts, by physical name, that are wanted as Arrow dictionaries."""
+
+    def read(self, file: SourceFile, *, data: bytes | None = None) -> Iterator[FileRows]:
+        """All rows of a file in their physical order.
+
+        `data` are its bytes, where they were read before. Errors name the file:
+        `CorruptTableError` where it is gone, damaged or not what the log says, `RefusedError` and
+        `UnsupportedFeatureError` where its values cannot be carried on exactly, `StorageError`.
+        """
+        try:
+            yield from self._rows(file, data)
+        except FileNotFoundError:
+            raise CorruptTableError(
+                "the data file is gone",
+                file=file.path,
+                remedy="see with fsck what else is missing",
+            ) from None
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise CorruptTableError(_problem(error), file=file.path) from None
+        except StorageError as error:
+            raise error.located(file=file.path) from error.__cause__
+        except DeltaMaintenanceError as error:
+            raise error.located(file=file.path) from None
+
+    def fetch(self, file: SourceFile) -> bytes | None:
+        """All bytes of a small file by one request, None for a large one.
+
+        Meant for reading ahead; errors are left to `read`.
+        """
+        if file.size > WHOLE_FILE:
+            return None
+        try:
+            return self._store.read(place_of(self._store, file.path))
+        except (DeltaMaintenanceError, OSError):
+            return None
+
+    def _rows(self, file: SourceFile, data: bytes | None) -> Iterator[FileRows]:
+        data = data if data is not None else self.fetch(file)
+        source = data if data is not None else self._store.open(place_of(self._store, file.path))
+        with ParquetInput(source, dictionaries=self.dictionaries) as parquet:
+            rows = parquet.rows
+            if file.num_records is not None and file.num_records != rows:
+                raise CorruptTableError(
+                    f"the data file has {rows} rows where the log says {file.num_records}",
+                    remedy="restore the file, or see with fsck --deep what else is wrong",
+                )
+            deleted = self._deleted.of(file.deletion_vector, rows)
+            stored = self._stored_layout(parquet)
+            columns = _FileColumns(self._layout, stored, file)
+            first = 0
+            for batch in parquet.batches(stored.names):
+                arrays = columns.convert(batch, first)
+                yield FileRows(self._batch(arrays), first, deleted)
+                first += batch.num_rows
+
+    def _stored_layout(self, parquet: ParquetInput) -> _StoredLayout:
+        stored = parquet.stored_columns(
+            self._layout.mode, widens=self._layout.widens, verbatim=True
+        )
+        # Files that one writer wrote mostly have one schema.
+        if self._stored is None or not self._stored.fits(parquet.schema, stored):
+            self._stored = _StoredLayout(self._layout, parquet.schema, stored)
+        return self._stored
+
+    def _batch(self, arrays: Sequence[pa.Array]) -> pa.RecordBatch:
+        fields = [
+            field if array.type == field.type else field.with_type(array.type)
+            for field, array in zip(self._schema, arrays, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
+
+
+class _StoredLayout:
+    """Which columns of a file become which columns of the table, for all files of one schema."""
+
+    def __init__(self, layout: DataFileLayout, schema: pa.Schema, stored: StoredColumns) -> None:
+        self._layout = layout
+        self._schema = schema
+        self._stored = stored
+        fields = list(schema)
+        self._found: dict[str, pa.Field] = {}
+        for item in layout.columns.fields:
+            at = stored.find(item, fields)
+            if at is not None:
+                self._found[item.name] = fields[at]
+        self.hidden = {
+            name: field
+            for name in (layout.row_id_column, layout.row_version_column)
+            if name is not None and (field := _exactly(fields, name)) is not None
+        }
+        self._types = {field.name: field.type for field in layout.schema}
+        wanted = {field.name for field in (*self._found.values(), *self.hidden.values())}
+        self.names = [field.name for field in fields if field.name in wanted]
+        self._unchanged = {
+            name for name, field in self._found.items() if self._is_unchanged(name, field)
+        }
+
+    def fits(self, schema: pa.Schema, stored: StoredColumns) -> bool:
+        """Whether it is that of a file with this schema."""
+        return stored == self._stored and bool(schema.equals(self._schema, check_metadata=True))
+
+    def convert(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """The columns of the table, without partition columns and row IDs."""
+        rows = batch.num_rows
+        arrays = []
+        for item in self._layout.columns.fields:
+            field = self._found.get(item.name)
+            if field is None:
+                arrays.append(pa.nulls(rows, self._types[item.name]))
+            elif item.name in self._unchanged:
+                arrays.append(batch.column(field.name))
+            else:
+                arrays.append(self._stored.convert(item, batch.column(field.name), field))
+        return arrays
+
+    def _is_unchanged(self, name: str, field: pa.Field) -> bool:
+        """Whether the values are stored as the table has them, and none has to be looked at."""
+        kind = self._types[name]
+        looked_at = pa.types.is_nested(kind) or self._stored.hybrid_calendar
+        return bool(field.type == kind and not looked_at)
+
+
+class _FileColumns:
+    """How the columns of one file become those of the table."""
+
+    def __init__(self, layout: DataFileLayout, stored: _StoredLayout, file: SourceFile) -> None:
+        self._layout = layout
+        self._stored = stored
+        self._file = file
+        self._partition = self._partition_scalars()
+
+    def convert(self, batch: pa.RecordBatch, first: int) -> list[pa.Array]:
+        arrays = self._stored.convert(batch)
+        arrays += [pa.repeat(value, batch.num_rows) for value in self._partition]
+        if self._layout.row_id_column is not None:
+            arrays.append(self._row_ids(batch, first))
+        if self._layout.row_version_column is not None:
+            arrays.append(self._row_versions(batch))
+        return arrays
+
+    def _row_ids(self, batch: pa.RecordBatch, first: int) -> pa.Array:
+        base = self._file.base_row_id
+        if base is None:
+            raise CorruptTableError(
+                "row tracking is enabled, and the file has no base row ID",
+                remedy="give row IDs to all files with backfill-row-ids",
+            )
+        start = base + first
+        fresh = pa.array(np.arange(start, start + batch.num_rows, dtype=np.int64))
+        return self._coalesced(batch, self._layout.row_id_column, fresh)
+
+    def _row_versions(self, batch: pa.RecordBatch) -> pa.Array:
+        version = self._file.default_row_commit_version
+        if version is None:
+            raise CorruptTableError(
+                "row tracking is enabled, and the file has no default row commit version",
+                remedy="give row IDs to all files with backfill-row-ids",
+            )
+        fresh = pa.repeat(pa.scalar(version, pa.int64()), batch.num_rows)
+        return self._coalesced(batch, self._layout.row_version_column, fresh)
+
+    def _coalesced(self, batch: pa.RecordBatch, name: str | None, fresh: pa.Array) -> pa.Array:
+        field = self._stored.hidden.get(name or "")
+        if field is None:
+            return fresh
+        values = batch.column(field.name)
+        if values.type != pa.int64():
+            raise CorruptTableError(f"the hidden column {name} holds {values.type}, not int64")
+        return values if not values.null_count else pc.coalesce(values, fresh)
+
+    def _partition_scalars(self) -> list[pa.Scalar]:
+        if not self._layout.materializes_partitions:
+            return []
+        values = dict(self._file.partition_values)
+        scalars = []
+        for item in self._layout.partition_columns.fields:
+            text = pa.array([values.get(item.name)], pa.string())
+            typed = parse_partition_values(text, item.type, zone=None)
+            if typed.uncertain[0].as_py():
+                raise RefusedError(
+                    f"the partition value {text[0].as_py()!r} has no time zone, and data files of "
+                    "this table hold partition values",
+                    remedy="rewrite this partition with the engine that wrote it",
+                )
+            scalars.append(typed.values[0])
+        return scalars
+
+
+def _exactly(fields: Sequence[pa.Field], name: str) -> pa.Field | None:
+    found = [field for field in fields if field.name == name]
+    if len(found) > 1:
+        raise CorruptTableError(f"the hidden column {name} is there {len(found)} times")
+    return found[0] if found else None
+
+
+def _problem(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    if "encrypt" in text.lower():
+        return "the data file is encrypted"
+    return f"the data file cannot be read ({text[:300]})"

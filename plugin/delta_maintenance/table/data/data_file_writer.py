@@ -1,0 +1,316 @@
+"""New data files: rows in, one Parquet file and what the log is to say of it out.
+
+The file is written under a name of its own and appears whole or not at all. A row group is cut by
+its bytes in memory, so that a writer holds about one. Implements "Data Files", "Per-file
+Statistics" and the writers' side of "Delta Data Type to Parquet Type Mappings".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import date, datetime
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from delta_maintenance.errors import StorageError, VerificationError
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.statistics.collect import StatisticsCollector
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns
+from delta_maintenance.storage.core.base import Store
+
+GROUP_BYTES = 32 << 20
+"""Bytes in memory, before encoding, from which on a row group is written."""
+GROUP_ROWS = 1 << 20
+"""The most rows of a row group."""
+_ENCODED_ROWS = 1 << 14
+"""Values of a column that are encoded at once; far fewer cost more time than they save room."""
+_SAMPLE = 1 << 14
+"""The first rows, by which it is decided which columns repeat their values."""
+_REPEATED = 0.5
+"""A column repeats its values where fewer than this share of the sample are different."""
+_WORDS = 4
+"""And where numbers are repeated at least so often."""
+_GREGORIAN = (datetime(1582, 10, 15).date() - date(1970, 1, 1)).days
+_STANDARD_TIME = (datetime(1900, 1, 1).date() - date(1970, 1, 1)).days
+_DAY_MICROS = 86_400_000_000
+_CALENDAR = {"org.apache.spark.version": "3.1.0"}
+"""What tells Spark 3 that early days are of the calendar of today: the first version for which all
+of them are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFileSpec:
+    """How new data files of a version of a table are written. Travels to executors."""
+
+    layout: DataFileLayout
+    statistics: StatisticsColumns
+    codec: str = "zstd"
+    page_version: str = "1.0"
+    group_bytes: int = GROUP_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFile:
+    """A data file that is in the store and in no version of the table yet."""
+
+    name: str
+    """Literal name in the store."""
+    rows: int
+    size: int
+    """Bytes, as the store says."""
+    modified_ms: int
+    """As the store says, in milliseconds since 1970-01-01 UTC."""
+    stats: str
+    """The text of `stats`."""
+
+
+class DataFileWriter:
+    """Writes one file. A context manager: left with an exception, no file appears."""
+
+    def __init__(self, store: Store, name: str, spec: DataFileSpec) -> None:
+        """`FileExistsError`, when the block ends, where somebody else's file has the name."""
+        self._store = store
+        self._name = name
+        self._spec = spec
+        self._schema = spec.layout.schema
+        self._statistics = StatisticsCollector(spec.statistics, self._schema)
+        self._stack = ExitStack()
+        self._sink = self._stack.enter_context(store.create(name))
+        self._parquet: pq.ParquetWriter | None = None
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = self._waiting_rows = 0
+        self._early = False
+        self._size = 0
+        self.is_closed = False
+        self.dictionaries: tuple[str, ...] = ()
+        """Columns of texts that repeat their values, once that is known."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.is_closed = True
+        if error is None:
+            self._finish()
+        elif self._parquet is not None:
+            # Its own end would write a footer into a file that nobody is to see.
+            self._parquet.is_open = False
+        self._stack.__exit__(kind, error, traceback)
+
+    @property
+    def rows(self) -> int:
+        """Rows taken in so far."""
+        return self._statistics.rows + self._waiting_rows
+
+    @property
+    def written(self) -> int:
+        """Bytes that have gone to the store so far; rows that wait for their row group are none."""
+        return self._sink.tell()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Takes in rows, in the columns of the layout; texts may be dictionaries."""
+        if not batch.num_rows:
+            return
+        for piece in _pieces(batch):
+            self._waiting.append(piece)
+            self._waiting_bytes += _bytes(piece)
+            self._waiting_rows += piece.num_rows
+            if self._parquet is None and self._waiting_rows >= _SAMPLE:
+                self._parquet = self._open()
+            if self._waiting_bytes >= self._spec.group_bytes or self._waiting_rows >= GROUP_ROWS:
+                self._write_group()
+
+    def result(self) -> WrittenFile:
+        """What was written, once the block has ended.
+
+        `VerificationError` where the store has not all of it.
+        """
+        status = self._store.stat(self._name)
+        if status is None or status.size != self._size:
+            raise VerificationError(
+                f"the new data file has {status.size if status else 'no'} bytes "
+                f"instead of {self._size}",
+                file=self._name,
+                remedy="look what else writes to this folder",
+            )
+        return WrittenFile(
+            name=self._name,
+            rows=self.rows,
+            size=status.size,
+            modified_ms=status.modified_ms,
+            stats=self._statistics.render(),
+        )
+
+    def _finish(self) -> None:
+        if self._waiting or self._parquet is None:
+            self._write_group()
+        assert self._parquet is not None
+        if self._early:
+            self._parquet.add_key_value_metadata(_CALENDAR)
+        self._parquet.close()
+        self._size = self._sink.tell()
+
+    def _write_group(self) -> None:
+        if self._parquet is None:
+            self._parquet = self._open()
+        table = _one_group(self._waiting, self._schema, self.dictionaries)
+        self._waiting, self._waiting_bytes, self._waiting_rows = [], 0, 0
+        self._statistics.offer(table)
+        self._early = self._early or _has_early_days(table)
+        if table.num_rows:
+            try:
+                self._parquet.write_table(table, row_group_size=table.num_rows)
+            except StorageError:
+                raise
+            except OSError as error:
+                raise StorageError(
+                    f"cannot write the new data file: {error}", file=self._name
+                ) from error
+
+    def _open(self) -> pq.ParquetWriter:
+        """The writer, with what the first rows tell of its columns."""
+        repeated = _repeated_columns(self._waiting, self._schema)
+        text = {field.name for field in self._schema if _is_text(field.type)}
+        self.dictionaries = tuple(name for name in repeated if name in text)
+        fields = [
+            field.with_type(pa.dictionary(pa.int32(), field.type))
+            if field.name in self.dictionaries
+            else field
+            for field in self._schema
+        ]
+        self._schema = pa.schema(fields)
+        options: dict[str, Any] = {}
+        row_id = self._spec.layout.row_id_column
+        if row_id is not None and row_id not in repeated:
+            # They mostly go up by one.
+            options["column_encoding"] = {row_id: "DELTA_BINARY_PACKED"}
+        return pq.ParquetWriter(
+            self._sink,
+            self._schema,
+            version="2.6",
+            data_page_version=self._spec.page_version,
+            compression=self._spec.codec,
+            use_dictionary=_leaf_paths(self._schema, repeated),
+            store_decimal_as_integer=True,
+            store_schema=False,
+            write_page_index=True,
+            write_batch_size=_ENCODED_ROWS,
+            **options,
+        )
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for at in range(0, batch.num_rows, GROUP_ROWS):
+        yield batch.slice(at, GROUP_ROWS)
+
+
+def _one_group(
+    batches: Sequence[pa.RecordBatch], schema: pa.Schema, dictionaries: Sequence[str]
+) -> pa.Table:
+    """The rows of one row group, each column a dictionary in all batches or in none."""
+    columns = []
+    for at, field in enumerate(schema):
+        chunks = [batch.column(at) for batch in batches]
+        if field.name in dictionaries:
+            encoded = [
+                chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+                for chunk in chunks
+            ]
+            columns.append(pa.chunked_array(encoded, field.type).unify_dictionaries())
+        else:
+            plain = [
+                chunk.cast(field.type) if pa.types.is_dictionary(chunk.type) else chunk
+                for chunk in chunks
+            ]
+            columns.append(pa.chunked_array(plain, field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _repeated_columns(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[str]:
+    """The columns that are worth a dictionary in Parquet. Nested ones always count as such: Arrow
+    gives a dictionary up where it grows."""
+    repeated = []
+    for at, field in enumerate(schema):
+        if pa.types.is_nested(field.type):
+            repeated.append(field.name)
+            continue
+        sample = _sample([batch.column(at) for batch in batches], field.type)
+        if not len(sample) or pa.types.is_boolean(field.type):
+            continue
+        different = pc.count_distinct(sample, mode="only_valid").as_py()
+        limit = _REPEATED if _is_text(field.type) else 1 / _WORDS
+        if different <= len(sample) * limit:
+            repeated.append(field.name)
+    return repeated
+
+
+def _sample(chunks: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+    taken, rows = [], 0
+    for chunk in chunks:
+        part = chunk.slice(0, _SAMPLE - rows)
+        taken.append(part.cast(kind) if pa.types.is_dictionary(part.type) else part)
+        rows += len(part)
+        if rows >= _SAMPLE:
+            break
+    return pa.concat_arrays(taken) if taken else pa.array([], kind)
+
+
+def _leaf_paths(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
+    """The paths that Parquet has the leaves of these columns under."""
+    return [path for name in columns for path in _paths(schema.field(name).type, name)]
+
+
+def _paths(kind: pa.DataType, path: str) -> Iterator[str]:
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _paths(field.type, f"{path}.{field.name}")
+    elif pa.types.is_map(kind):
+        yield from _paths(kind.key_type, f"{path}.key_value.key")
+        yield from _paths(kind.item_type, f"{path}.key_value.value")
+    elif pa.types.is_list(kind):
+        yield from _paths(kind.value_type, f"{path}.list.element")
+    else:
+        yield path
+
+
+def _bytes(batch: pa.RecordBatch) -> int:
+    """What the rows take in memory; dictionaries are shared, so only their indices count."""
+    return sum(
+        column.indices.nbytes if pa.types.is_dictionary(column.type) else column.nbytes
+        for column in batch.columns
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _has_early_days(rows: pa.Table) -> bool:
+    """Whether any value is of a day that calendars or time zones count differently."""
+    return any(_is_early(chunk) for column in rows.columns for chunk in column.chunks)
+
+
+def _is_early(values: pa.Array) -> bool:
+    kind = values.type
+    if pa.types.is_date(kind):
+        earliest = pc.min(values.view(pa.int32())).as_py()
+        return earliest is not None and earliest < _GREGORIAN
+    if pa.types.is_timestamp(kind):
+        earliest = pc.min(values.view(pa.int64())).as_py()
+        return earliest is not None and earliest // _DAY_MICROS < _STANDARD_TIME
+    if pa.types.is_struct(kind):
+        return any(_is_early(values.field(at)) for at in range(kind.num_fields))
+    if pa.types.is_map(kind):
+        return _is_early(values.keys) or _is_early(values.items)
+    return pa.types.is_list(kind) and _is_early(values.values)

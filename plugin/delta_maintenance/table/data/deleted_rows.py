@@ -1,0 +1,70 @@
+"""The rows of a data file that its deletion vector marks, read through the table's store."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.actions.deletion_vectors import (
+    STORED_ABSOLUTE,
+    DeletionVectorDescriptor,
+    load,
+)
+from delta_maintenance.protocol.columns.arrays import booleans
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.places import place_of
+
+Positions = npt.NDArray[np.uint64]
+"""Physical positions of rows in a data file, counted from 0, ascending."""
+_NONE = np.zeros(0, np.int64)
+
+
+class DeletedRows:
+    """Loads deletion vectors; remembers the last file, for neighbours often share one."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._last: tuple[str, bytes] | None = None
+
+    def of(self, vector: DeletionVectorDescriptor | None, rows: int) -> Positions:
+        """The positions that the vector marks in a data file of so many rows.
+
+        `CorruptTableError` where the vector is damaged, is not of the cardinality that the log
+        says, or marks a row beyond the file.
+        """
+        if vector is None:
+            return np.empty(0, np.uint64)
+        absolute = vector.storage_type == STORED_ABSOLUTE
+        place = place_of(self._store, vector.path_or_inline_dv) if absolute else None
+        bitmap = load(vector, lambda path: self._read(place or path))
+        positions = np.asarray(bitmap.to_array(), np.uint64)
+        if len(positions) and positions[-1] >= rows:
+            raise CorruptTableError(
+                f"the deletion vector marks row {positions[-1]} of {rows}, counted from 0"
+            )
+        return positions
+
+    def _read(self, path: str) -> bytes:
+        if self._last is None or self._last[0] != path:
+            self._last = path, self._store.read(path)
+        return self._last[1]
+
+
+def deleted_between(deleted: Positions, first: int, count: int) -> npt.NDArray[np.int64]:
+    """Which of the rows from `first` on are deleted, counted from `first`."""
+    if not len(deleted):
+        return _NONE
+    start, end = np.searchsorted(deleted, np.array([first, first + count], np.uint64))
+    return deleted[start:end].astype(np.int64) - first
+
+
+def kept_rows(deleted: Positions, first: int, count: int) -> pa.BooleanArray | None:
+    """Which of the rows from `first` on are not deleted; None for all of them."""
+    gone = deleted_between(deleted, first, count)
+    if not len(gone):
+        return None
+    kept = np.ones(count, np.bool_)
+    kept[gone] = False
+    return booleans(kept)

@@ -1,0 +1,222 @@
+"""Data files as streams of Arrow batches, one row group after the other, in bounded memory.
+
+A stream holds the compressed bytes of one row group, or of some of it where row groups are large,
+and one batch of decoded rows.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
+from delta_maintenance.protocol.schema.types import ColumnMappingMode
+from delta_maintenance.table.parquet_footer import require_plain_file
+
+ROWS = 1 << 16
+"""The most rows that a batch has."""
+BATCH_BYTES = 8 << 20
+"""About the most bytes of a batch; a single row may be larger."""
+WHOLE_FILE = 8 << 20
+"""Files up to this size are read by one request."""
+_GROUP_BYTES = 32 << 20
+"""Compressed bytes of a row group that are read ahead; of a larger one, parts of each column."""
+_UNKNOWN_TEXT = 1 << 12
+"""What a text may be long in a column without bounds: writers leave out those of long ones."""
+_SPARK = b"org.apache.spark.version"
+
+
+class ParquetInput:
+    """One Parquet file, open for reading. A context manager."""
+
+    def __init__(
+        self,
+        source: BinaryIO | bytes,
+        *,
+        dictionaries: Sequence[str] = (),
+    ) -> None:
+        """`source` is the file, or all of its bytes. `dictionaries` are columns of texts that are
+        wanted as Arrow dictionaries. Errors are those of Arrow."""
+        self._stack = ExitStack()
+        if isinstance(source, bytes):
+            opened = pa.BufferReader(source)
+        else:
+            opened = self._stack.enter_context(source)
+        try:
+            require_plain_file(io.BytesIO(source) if isinstance(source, bytes) else opened)
+            self.metadata = pq.read_metadata(opened)
+            widest = max(
+                (self.metadata.row_group(at).total_byte_size for at in range(self.row_groups)),
+                default=0,
+            )
+            ahead = isinstance(source, bytes) or widest <= _GROUP_BYTES
+            self._options = {
+                "metadata": self.metadata,
+                "pre_buffer": ahead and not isinstance(source, bytes),
+                "buffer_size": 0 if ahead else self._buffer_size(),
+                "arrow_extensions_enabled": False,
+            }
+            self._source = opened
+            self._file = pq.ParquetFile(
+                opened,
+                read_dictionary=list(dictionaries),
+                coerce_int96_timestamp_unit="us",
+                **self._options,
+            )
+            self.schema: pa.Schema = self._file.schema_arrow
+            leaves = self._file.schema
+            self._leaves = [leaves.column(at) for at in range(len(leaves))]
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._stack.close()
+
+    @property
+    def rows(self) -> int:
+        """Physical rows, as the footer says."""
+        return int(self.metadata.num_rows)
+
+    @property
+    def row_groups(self) -> int:
+        """How many there are."""
+        return int(self.metadata.num_row_groups)
+
+    @property
+    def int96(self) -> frozenset[str]:
+        """Top-level columns that hold timestamps of the physical type INT96."""
+        return frozenset(
+            leaf.path.split(".")[0] for leaf in self._leaves if leaf.physical_type == "INT96"
+        )
+
+    def stored_columns(
+        self, mode: ColumnMappingMode, *, widens: bool = True, verbatim: bool = False
+    ) -> StoredColumns:
+        """How the columns of this file are to be taken.
+
+        `CorruptTableError` where they are to be found by ids and the file has none.
+        """
+        if mode == "id" and not any(
+            b"PARQUET:field_id" in (field.metadata or {}) for field in self.schema
+        ):
+            raise CorruptTableError("the data file holds no column ids, by which it is to be read")
+        key_values = self.metadata.metadata
+        hybrid = is_hybrid(key_values, int96=False) or (
+            bool(self.int96) and is_hybrid(key_values, int96=True)
+        )
+        return StoredColumns(mode=mode, hybrid_calendar=hybrid, widens=widens, verbatim=verbatim)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """All rows in their order, with these top-level columns.
+
+        `CorruptTableError` where there are more or fewer rows than the footer says, or where
+        timestamps are finer than microseconds.
+        """
+        seen = 0
+        exact = self._nanoseconds(columns)
+        for group in range(self.row_groups):
+            size = self._batch_rows(group, columns)
+            batches = self._file.iter_batches(
+                size, row_groups=[group], columns=list(columns), use_threads=False
+            )
+            finer = None
+            if exact is not None:
+                file, names = exact
+                finer = file.iter_batches(
+                    size, row_groups=[group], columns=names, use_threads=False
+                )
+            for batch in batches:
+                if finer is not None:
+                    _require_microseconds(batch, next(finer))
+                seen += batch.num_rows
+                yield batch
+        if seen != self.rows:
+            raise CorruptTableError(f"the data file has {seen} rows, its footer says {self.rows}")
+
+    def _nanoseconds(self, columns: Sequence[str]) -> tuple[pq.ParquetFile, list[str]] | None:
+        """The columns of INT96 once more as nanoseconds, where their writer may have had finer
+        ones than microseconds."""
+        names = [name for name in columns if name in self.int96]
+        if not names or _SPARK in (self.metadata.metadata or {}):
+            return None
+        file = pq.ParquetFile(self._source, coerce_int96_timestamp_unit="ns", **self._options)
+        return file, names
+
+    def _batch_rows(self, group: int, columns: Sequence[str]) -> int:
+        found = self.metadata.row_group(group)
+        rows = max(1, int(found.num_rows))
+        wanted = set(columns)
+        per_row: int = 0
+        for at, leaf in enumerate(self._leaves):
+            if leaf.path.split(".")[0] not in wanted and leaf.path not in wanted:
+                continue
+            chunk = found.column(at)
+            width = max(8, int(chunk.total_uncompressed_size) // rows)
+            if leaf.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page:
+                # Texts that repeat take less room in the file than in memory.
+                width = max(width, _text_length(chunk))
+            per_row += width
+        return max(1, min(ROWS, BATCH_BYTES // max(1, per_row)))
+
+    def _buffer_size(self) -> int:
+        columns = max(1, int(self.metadata.num_columns))
+        return max(1 << 16, min(4 << 20, _GROUP_BYTES // columns))
+
+
+def _text_length(chunk: pq.ColumnChunkMetaData) -> int:
+    """About how long the texts of a column are, by its bounds."""
+    statistics = chunk.statistics
+    if statistics is None or not statistics.has_min_max:
+        empty = statistics is not None and statistics.null_count == chunk.num_values
+        return 0 if empty else _UNKNOWN_TEXT
+    raw = (statistics.min_raw, statistics.max_raw)
+    return max(len(value) if isinstance(value, bytes) else 0 for value in raw)
+
+
+def _require_microseconds(batch: pa.RecordBatch, finer: pa.RecordBatch) -> None:
+    for name in finer.schema.names:
+        if not _same_instants(batch.column(name), finer.column(name)):
+            raise CorruptTableError(
+                f"the column {name} holds timestamps finer than microseconds, which tables do not",
+                remedy="rewrite the file with the engine that wrote it",
+            )
+
+
+def _same_instants(micros: pa.Array, nanos: pa.Array) -> bool:
+    kind = micros.type
+    if pa.types.is_timestamp(kind):
+        # Nanoseconds overflow in far years, and do so in the same way on both sides.
+        valid = micros.is_valid().to_numpy(zero_copy_only=False)
+        left = micros.view(pa.int64()).fill_null(0).to_numpy() * np.int64(1000)
+        right = nanos.view(pa.int64()).fill_null(0).to_numpy()
+        return bool(np.array_equal(left[valid], right[valid]))
+    if pa.types.is_struct(kind):
+        return all(
+            _same_instants(micros.field(at), nanos.field(at)) for at in range(kind.num_fields)
+        )
+    if pa.types.is_map(kind):
+        return _same_instants(micros.keys, nanos.keys) and _same_instants(micros.items, nanos.items)
+    if pa.types.is_list(kind):
+        return _same_instants(micros.values, nanos.values)
+    return True

@@ -1,0 +1,94 @@
+"""What a new data file holds, read back from the store before anybody may rely on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from delta_maintenance.errors import CorruptTableError, VerificationError
+from delta_maintenance.protocol.data_files.layout import PARQUET_ID, DataFileLayout
+from delta_maintenance.protocol.data_files.row_digest import RowDigest, RowSums, row_sums
+from delta_maintenance.protocol.statistics.collect import StatisticsCollector
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.data_file_writer import WrittenFile
+from delta_maintenance.table.data.parquet_input import ParquetInput
+
+
+def read_back(
+    store: Store,
+    written: WrittenFile,
+    layout: DataFileLayout,
+    digest: RowDigest | None,
+    *,
+    partition: Mapping[str, str | None],
+    dictionaries: Sequence[str] = (),
+    statistics: StatisticsCollector | None = None,
+) -> RowSums:
+    """The digest of the rows of a new file; without a digest only their number.
+
+    `statistics`, if given, takes in all rows. Without it and without a digest, only the footer is
+    read. Raises `VerificationError` if the file cannot be read or its footer is not what was
+    written.
+    """
+    try:
+        with ParquetInput(store.open(written.name), dictionaries=dictionaries) as parquet:
+            if parquet.rows != written.rows:
+                raise VerificationError(
+                    f"the new data file has {parquet.rows} rows instead of {written.rows}",
+                    file=written.name,
+                )
+            _require_schema(parquet.schema, layout.schema, written.name)
+            if digest is None and statistics is None:
+                return RowSums(rows=parquet.rows)
+            found = RowSums()
+            for batch in parquet.batches(layout.schema.names):
+                if statistics is not None:
+                    statistics.offer(batch)
+                if digest is None:
+                    found += RowSums(rows=batch.num_rows)
+                else:
+                    found += row_sums(digest.hashes(batch, partition))
+            return found
+    except (pa.ArrowException, OSError, CorruptTableError) as error:
+        problem = " ".join(str(error).split())[:300]
+        raise VerificationError(
+            f"the new data file cannot be read back ({problem})", file=written.name
+        ) from None
+
+
+def _require_schema(found: pa.Schema, wanted: pa.Schema, name: str) -> None:
+    """Names, types and ids at every level: engines drop what they do not model."""
+    difference = _difference(list(found), list(wanted), "")
+    if difference is not None:
+        raise VerificationError(f"the new data file has {difference}", file=name)
+
+
+def _difference(found: list[pa.Field], wanted: list[pa.Field], path: str) -> str | None:
+    if [field.name for field in found] != [field.name for field in wanted]:
+        return f"other columns than asked for{' in ' + path if path else ''}"
+    for ours, theirs in zip(found, wanted, strict=True):
+        here = f"{path}.{ours.name}" if path else ours.name
+        kind = ours.type.value_type if pa.types.is_dictionary(ours.type) else ours.type
+        if _id(ours) != _id(theirs):
+            return f"the id {_id(ours)!r} for the column {here} instead of {_id(theirs)!r}"
+        children = _children(kind)
+        if len(children) != len(_children(theirs.type)) or (not children and kind != theirs.type):
+            return f"{kind} for the column {here} instead of {theirs.type}"
+        problem = _difference(children, _children(theirs.type), here)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_map(kind):
+        return [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
+    if pa.types.is_list(kind):
+        return [kind.value_field.with_name("element")]
+    return list(kind) if pa.types.is_struct(kind) else []
+
+
+def _id(field: pa.Field) -> bytes | None:
+    found: bytes | None = (field.metadata or {}).get(PARQUET_ID)
+    return found

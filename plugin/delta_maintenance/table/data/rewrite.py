@@ -1,0 +1,300 @@
+"""The one loop that rewrites data files, whatever the reason: some files in, new files out, proved.
+
+A bin is the unit of work, of proof and of conflict. Its rows are read once and written in their
+order; then what was written is read back from the store, and the digest of its rows has to be that
+of the rows that went in, row IDs and commit versions included. What comes out has not been
+committed: nobody sees it. Runs in threads of this process and on executors alike; all that goes in
+and comes out can be pickled.
+
+In memory there are, for one bin: a row group before it is encoded (`DataFileSpec.group_bytes`), the
+compressed bytes of a row group of the file that is read (32 MB at most, or of the files read
+ahead), and one batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from delta_maintenance.clock import NewId, new_id
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    RefusedError,
+    StorageError,
+    VerificationError,
+)
+from delta_maintenance.protocol.data_files.names import FileNaming, log_path
+from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
+from delta_maintenance.table.data.data_file_writer import (
+    DataFileSpec,
+    DataFileWriter,
+    WrittenFile,
+)
+from delta_maintenance.table.data.read_back import read_back
+
+Proof = Literal["rows", "counts"]
+"""What is compared before a commit: every value of every row, or the number of the rows."""
+
+_READ_AHEAD = 4
+"""Small files that are read while others are worked on, where a request takes its time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteSpec:
+    """What all bins of a run have in common."""
+
+    files: DataFileSpec
+    naming: FileNaming
+    target_bytes: int
+    """A new file is begun, between two sources, once one is half again as large."""
+    proof: Proof = "rows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bin:
+    """Files of one partition that become one file, or a few."""
+
+    number: int
+    sources: tuple[SourceFile, ...]
+    """In the order in which their rows are written."""
+    reasons: tuple[tuple[str, ...], ...]
+    """Why each of them is rewritten."""
+
+    @property
+    def partition_values(self) -> tuple[tuple[str, str | None], ...]:
+        """The partition values of all of them, as in the log."""
+        return self.sources[0].partition_values if self.sources else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Where the live rows of a source lie, one behind the other."""
+
+    source: int
+    """Its number in the bin."""
+    output: int
+    """The number of the new file in the bin."""
+    offset: int
+    """The position of the first row in that file."""
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A source that cannot be rewritten, and why."""
+
+    source: SourceFile
+    problem: str
+    damaged: bool = False
+    """Whether the file is missing or damaged, and not only beyond this release."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrittenBin:
+    """A bin whose new files are in the store and proved. Nothing of it is committed."""
+
+    bin: Bin
+    """With the sources that were rewritten."""
+    outputs: tuple[WrittenFile, ...]
+    runs: tuple[Run, ...]
+    """One for each source."""
+    sums: RowSums
+    """Of the live rows, as they were read and as they were read back."""
+    refused: tuple[Refusal, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the new files, as the log will have them."""
+        return tuple(log_path(output.name) for output in self.outputs)
+
+
+def rewrite_bin(
+    store: Store, work: Bin, spec: RewriteSpec, *, new_id: NewId = new_id
+) -> RewrittenBin:
+    """Rewrites one bin.
+
+    A source that cannot be carried on exactly is left out, and the bin begun anew without it. If
+    none of the others has a reason of its own then, nothing is written: no outputs and no runs.
+    `VerificationError` where the new files do not hold the rows of the sources; `StorageError`.
+    """
+    refused: list[Refusal] = []
+    while True:
+        if not work.sources or (refused and not _still_worth(work)):
+            nothing = replace(work, sources=(), reasons=())
+            return RewrittenBin(
+                bin=nothing, outputs=(), runs=(), sums=RowSums(), refused=tuple(refused)
+            )
+        _require_one_partition(work)
+        attempt = _Attempt(store, work, spec, new_id)
+        try:
+            attempt.run()
+        except _SourceError as error:
+            source = work.sources[error.source]
+            refusal = Refusal(source=source, problem=error.problem, damaged=error.damaged)
+            refused.append(refusal)
+            work = _without(work, error.source)
+            continue
+        return RewrittenBin(
+            bin=work,
+            outputs=tuple(attempt.outputs),
+            runs=tuple(attempt.runs),
+            sums=attempt.proved(),
+            refused=tuple(refused),
+        )
+
+
+class _SourceError(Exception):
+    """A source that is not to be read again."""
+
+    def __init__(self, source: int, problem: str, *, damaged: bool) -> None:
+        self.source = source
+        self.problem = problem
+        self.damaged = damaged
+
+
+class _Attempt:
+    def __init__(self, store: Store, work: Bin, spec: RewriteSpec, new_id: NewId) -> None:
+        self._store = store
+        self._work = work
+        self._spec = spec
+        self._new_id = new_id
+        self._partition: Mapping[str, str | None] = dict(work.partition_values)
+        self._digest = RowDigest(spec.files.layout.schema)
+        self._digested = LiveRowSums(self._digest, self._partition)
+        self._read = RowSums()
+        self._writers: list[DataFileWriter] = []
+        self.outputs: list[WrittenFile] = []
+        self.runs: list[Run] = []
+
+    def run(self) -> None:
+        """Writes the new files."""
+        reader = DataFileReader(self._store, self._spec.files.layout)
+        with ExitStack() as open_file:
+            for number, data in enumerate(_fetched(self._store, reader, self._work.sources)):
+                if self._writers and self._writers[-1].written >= self._spec.target_bytes * 3 // 2:
+                    open_file.close()
+                self._copy(number, data, reader, open_file)
+        self._read += self._digested.total()
+        self.outputs = [writer.result() for writer in self._writers]
+
+    def proved(self) -> RowSums:
+        """The sums of the rows read; `VerificationError` where those written are others."""
+        expected = self._read
+        stated = [source.num_records for source in self._work.sources]
+        deleted = sum(source.deleted_rows for source in self._work.sources)
+        counted = [count for count in stated if count is not None]
+        written = sum(output.rows for output in self.outputs)
+        if len(counted) == len(stated) and written != sum(counted) - deleted:
+            raise VerificationError(
+                f"{written} rows were written where the log has {sum(counted) - deleted}",
+                file=self._work.sources[0].path,
+            )
+        found = RowSums()
+        for output, writer in zip(self.outputs, self._writers, strict=True):
+            found += read_back(
+                self._store,
+                output,
+                self._spec.files.layout,
+                self._digest if self._spec.proof == "rows" else None,
+                partition=self._partition,
+                dictionaries=writer.dictionaries,
+            )
+        if found != expected:
+            raise VerificationError(
+                f"the rows that were written are not those that were read: {found} instead of "
+                f"{expected}",
+                file=self._work.sources[0].path,
+            )
+        return expected
+
+    def _copy(
+        self, number: int, data: bytes | None, reader: DataFileReader, open_file: ExitStack
+    ) -> None:
+        source = self._work.sources[number]
+        offset: int | None = None
+        rows = 0
+        batches = reader.read(source, data=data)
+        while True:
+            try:
+                found = next(batches, None)
+            except StorageError:
+                raise
+            except DeltaMaintenanceError as error:
+                damaged = isinstance(error, CorruptTableError)
+                raise _SourceError(number, str(error), damaged=damaged) from None
+            if found is None:
+                break
+            if self._spec.proof == "rows":
+                self._digested.add(found.batch, found.gone())
+            else:
+                self._read += RowSums(rows=found.batch.num_rows - len(found.gone()))
+            live = found.live()
+            if not live.num_rows:
+                continue
+            writer = self._writer(open_file)
+            offset = writer.rows if offset is None else offset
+            writer.write(live)
+            rows += live.num_rows
+            reader.dictionaries = writer.dictionaries
+        output = max(0, len(self._writers) - 1)
+        self.runs.append(Run(source=number, output=output, offset=offset or 0, rows=rows))
+
+    def _writer(self, open_file: ExitStack) -> DataFileWriter:
+        """The writer of the file under way; begins one where there is none."""
+        if not self._writers or self._writers[-1].is_closed:
+            codec = self._spec.files.codec
+            name = self._spec.naming.name(
+                self._partition, len(self._writers), self._new_id(), codec
+            )
+            writer = DataFileWriter(self._store, name, self._spec.files)
+            self._writers.append(open_file.enter_context(writer))
+        return self._writers[-1]
+
+
+def _fetched(
+    store: Store, reader: DataFileReader, sources: Sequence[SourceFile]
+) -> Iterator[bytes | None]:
+    """The bytes of each small source, some read ahead where the store is far; None for others."""
+    if store.is_near or len(sources) < 2:
+        yield from (None for _ in sources)
+        return
+    with ThreadPoolExecutor(_READ_AHEAD) as pool:
+        waiting: deque[Future[bytes | None]] = deque()
+        upcoming = iter(sources)
+        for source in upcoming:
+            waiting.append(pool.submit(reader.fetch, source))
+            if len(waiting) > _READ_AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _still_worth(work: Bin) -> bool:
+    """Whether fewer sources than planned are worth the work: two, or one with its own reason."""
+    return len(work.sources) > 1 or any(reason != "small" for reason in work.reasons[0])
+
+
+def _without(work: Bin, number: int) -> Bin:
+    kept = [at for at in range(len(work.sources)) if at != number]
+    return replace(
+        work,
+        sources=tuple(work.sources[at] for at in kept),
+        reasons=tuple(work.reasons[at] for at in kept),
+    )
+
+
+def _require_one_partition(work: Bin) -> None:
+    for source in work.sources:
+        if source.partition_values != work.partition_values:
+            raise RefusedError(
+                "files of two partitions are not to be merged",
+                file=source.path,
+                remedy="plan again",
+            )

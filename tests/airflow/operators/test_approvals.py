@@ -1,0 +1,86 @@
+"""The answers to the question about all plans of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from delta_maintenance import clock
+from delta_maintenance.policies.approval import ApprovedPlan
+from delta_maintenance.policies.pending import PendingPlan
+from delta_maintenance_airflow.compat import AirflowException
+from delta_maintenance_airflow.operators import plan_texts
+from delta_maintenance_airflow.operators.approvals import LATER, DeltaApprovalsOperator
+
+pytestmark = pytest.mark.airflow
+CONTEXT: Any = {"dag_run": SimpleNamespace(triggering_user_name="ann", run_type="manual")}
+
+
+def pending(name: str, operation: str = "vacuum", **changes: Any) -> PendingPlan:
+    plan = ApprovedPlan(operation=operation, table="t", planned_at=clock.now(), comes_to="x")
+    fields = {"uri": f"/lake/{name}", "reason": "due", "due_since": clock.now(), **changes}
+    return PendingPlan(name=name, plan=plan, **fields)
+
+
+@pytest.fixture
+def question(
+    airflow_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> DeltaApprovalsOperator:
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS", str(tmp_path))
+    plans = [pending("a"), pending("a", "clean-log"), pending("b")]
+    return DeltaApprovalsOperator(task_id="approve", plans=[plan.to_json() for plan in plans])
+
+
+def answer(operator: DeltaApprovalsOperator, option: str, *labels: str, **given: Any) -> Any:
+    user = {"id": "1", "name": given.pop("by", "bob")}
+    event = {"chosen_options": [option], "params_input": {"plans": list(labels), **given}}
+    return operator.execute_complete(CONTEXT, {**event, "responded_by_user": user})
+
+
+def test_only_the_chosen_plans_are_approved_one_row_for_each_table(
+    question: DeltaApprovalsOperator,
+) -> None:
+    rows = answer(question, "Approve", "vacuum of a", "clean-log of a")
+    assert [row["table"]["name"] for row in rows] == ["a"]
+    assert [plan["operation"] for plan in rows[0]["plans"]] == ["vacuum", "clean-log"]
+    assert len(answer(question, "Approve", "all of them")) == 2
+    assert answer(question, "Approve") == [] == answer(question, LATER, "all of them")
+    assert question.defaults == [LATER], "no answer approves nothing"
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "said"),
+    [
+        ("Approve", {"plans": ["vacuum of other"]}, "were not shown"),
+        ("Snooze", {"snooze_until": "soon"}, "is not a date"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_asked_for_again(
+    question: DeltaApprovalsOperator, option: str, given: dict[str, Any], said: str
+) -> None:
+    event = {"chosen_options": [option], "params_input": given, "responded_by_user": None}
+    with pytest.raises(AirflowException, match=said):
+        question.execute_complete(CONTEXT, event)
+
+
+def test_the_requester_cannot_approve_where_another_person_has_to(
+    question: DeltaApprovalsOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__SEPARATE_APPROVER", "True")
+    with pytest.raises(AirflowException, match="another person"):
+        answer(question, "Approve", "vacuum of a", by="ann")
+    assert answer(question, "Reject", "vacuum of a", by="ann") == []
+    assert len(answer(question, "Approve", "vacuum of a")) == 1
+
+
+def test_the_text_of_the_question_is_bounded_and_nothing_in_it_is_markup() -> None:
+    hostile = "`</td><script>|\n# x" * 50
+    plans = [pending(f"{number}{hostile}", reason=hostile) for number in range(200)]
+    text = plan_texts.plans_text(plans)
+    assert len(text) < 9_000 and "more, in the log" in text
+    rows = text.partition("\n\n")[2].partition("\n\nand ")[0].splitlines()
+    assert all(row.count("|") == 8 for row in rows)
+    assert all("<script>" not in part for row in rows for part in row.split("`")[::2])

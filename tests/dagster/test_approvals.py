@@ -1,0 +1,162 @@
+"""Approvals: a blocked run lists its plans, and the job of approvals runs exactly those."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from delta_maintenance.testing.actions import add, remove
+from delta_maintenance.testing.table_builder import TableBuilder
+
+Load = Callable[..., dg.Definitions]
+MAINTENANCE = dg.AssetKey(["lake", "events", "maintenance"])
+OP = "lake__events__maintenance"
+LONG_AGO = 1_600_000_000_000
+
+
+@pytest.fixture
+def definitions(table: TableBuilder, load: Load) -> dg.Definitions:
+    """A table with one old removed file, whose vacuum needs an approval."""
+    for file in Path(table.store.root).glob("*.parquet"):
+        os.utime(file, (LONG_AGO / 1000, LONG_AGO / 1000))
+    table.commit(
+        [
+            remove(
+                "0.parquet",
+                size=1,
+                deletionTimestamp=LONG_AGO,
+                extendedFileMetadata=True,
+                partitionValues={},
+            )
+        ]
+    )
+    rules = {"checkpoint": {"max_commits": 5}, "vacuum": {"log_commits": False}}
+    uri = table.store.root
+    return load(tables=[{"uri": uri, "key": "lake/events", **rules, "approval": ["vacuum"]}])
+
+
+def blocked_run(
+    definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> dg.ExecuteInProcessResult:
+    return definitions.resolve_job_def("delta_maintenance").execute_in_process(instance=instance)
+
+
+def approve(
+    definitions: dg.Definitions, instance: dg.DagsterInstance, **config: Any
+) -> dg.ExecuteInProcessResult:
+    return definitions.resolve_job_def("delta_maintenance_approve").execute_in_process(
+        instance=instance,
+        run_config={"ops": {"run_approved_plans": {"config": config}}},
+        raise_on_error=False,
+    )
+
+
+def told(instance: dg.DagsterInstance) -> dict[str, Any]:
+    event = instance.get_latest_materialization_event(MAINTENANCE)
+    assert event is not None and event.asset_materialization is not None
+    return {name: each.value for name, each in event.asset_materialization.metadata.items()}
+
+
+def test_a_run_is_blocked_although_it_did_something_and_lists_what_waits(
+    table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    result = blocked_run(definitions, instance)
+    facts = told(instance)
+    assert {each.data["operation"]: each.data["status"] for each in facts["operations"].records}[
+        "checkpoint"
+    ] == "done"
+    assert facts["status"] == "blocked"
+    (plan,) = facts["waiting_plans"].records
+    assert (plan.data["operation"], plan.data["deletes_files"]) == ("vacuum", 1)
+    assert (facts["waiting_files"], facts["waiting_bytes"]) == (1, 1)
+    checks = {each.check_name: each for each in result.get_asset_check_evaluations()}
+    assert not checks["approvals"].passed
+    assert "vacuum" in str(checks["approvals"].description)
+
+
+def test_approving_a_run_carries_out_its_plans_and_nothing_waits_afterwards(
+    table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    first = blocked_run(definitions, instance)
+    result = approve(definitions, instance, run_id=first.run_id)
+    assert result.success
+    facts = told(instance)
+    assert facts["status"] == "done"
+    assert facts["files_deleted"] == 1
+    assert not Path(table.store.root, "0.parquet").exists()
+    assert "waiting_plans" not in facts
+    assert {e.check_name: e.passed for e in result.get_asset_check_evaluations()}["approvals"]
+    assert approve(definitions, instance, run_id=result.run_id).success is False
+
+
+def test_a_plan_that_waits_is_not_made_again_and_can_be_approved_by_a_later_run(
+    table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    blocked_run(definitions, instance)
+    later = blocked_run(definitions, instance)
+    facts = told(instance)
+    assert facts["status"] == "blocked"
+    assert facts["results"] == {}
+    assert approve(definitions, instance, run_id=later.run_id).success
+
+
+def test_a_run_that_only_plans_leaves_what_waits(
+    table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    first = blocked_run(definitions, instance)
+    job = definitions.resolve_job_def("delta_maintenance")
+    config = {"ops": {OP: {"config": {"plan_only": True}}}}
+    assert job.execute_in_process(instance=instance, run_config=config).success
+    assert approve(definitions, instance, run_id=first.run_id).success
+
+
+def test_a_plan_whose_effect_has_changed_does_not_run(
+    table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    first = blocked_run(definitions, instance)
+    table.commit(
+        [
+            remove(
+                "1.parquet",
+                size=1,
+                deletionTimestamp=LONG_AGO,
+                extendedFileMetadata=True,
+                partitionValues={},
+            )
+        ]
+    )
+    result = approve(definitions, instance, run_id=first.run_id)
+    assert not result.success
+    (failure,) = [event for event in result.all_events if event.is_step_failure]
+    assert "the table has changed" in str(failure.step_failure_data)
+
+
+def test_commits_of_others_that_do_not_change_the_plan_are_no_obstacle(
+    table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    first = blocked_run(definitions, instance)
+    Path(table.store.root, "new.parquet").write_bytes(b"x")
+    table.commit([add("new.parquet")])
+    assert approve(definitions, instance, run_id=first.run_id).success
+
+
+@pytest.mark.parametrize(
+    "config", [{"tables": ["lake/others"]}, {"operations": ["checkpoint"]}, {"run_id": "absent"}]
+)
+def test_an_approval_of_nothing_fails_and_says_so(
+    definitions: dg.Definitions, instance: dg.DagsterInstance, config: dict[str, Any]
+) -> None:
+    first = blocked_run(definitions, instance)
+    result = approve(definitions, instance, **{"run_id": first.run_id, **config})
+    (failure,) = [event for event in result.all_events if event.is_step_failure]
+    assert "waits for an approval" in str(failure.step_failure_data)
+
+
+def test_no_job_asks_for_approvals_that_no_policy_requires(table: TableBuilder, load: Load) -> None:
+    definitions = load(tables=[{"uri": table.store.root, "key": "lake/events"}])
+    assert not definitions.get_repository_def().has_job("delta_maintenance_approve")

@@ -1,0 +1,210 @@
+"""Leases of tables in a Dagster instance: one run at a time, and none that outlives its process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import dagster as dg
+import pytest
+
+from delta_maintenance.errors import BusyError
+from delta_maintenance.testing.table_builder import TableBuilder
+from delta_maintenance_dagster import table_run
+from delta_maintenance_dagster.leases import LIFE, InstanceLease, limit_to_one
+
+POOL = "delta_lake/events"
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+
+
+@dg.job
+def other() -> None:
+    """Stands for a run that holds a lease."""
+
+
+@pytest.fixture
+def running(instance_with_pools: dg.DagsterInstance) -> Callable[[], str]:
+    """The ID of a run that has started and not ended."""
+
+    def started() -> str:
+        run = instance_with_pools.create_run_for_job(other, status=dg.DagsterRunStatus.STARTED)
+        return run.run_id
+
+    return started
+
+
+def lease(instance: dg.DagsterInstance, run_id: str, *, at: datetime = NOW) -> InstanceLease:
+    return InstanceLease(instance=instance, pool=POOL, run_id=run_id, now=lambda: at)
+
+
+def test_another_run_has_the_table(
+    instance_with_pools: dg.DagsterInstance, running: Callable[[], str]
+) -> None:
+    first, second = running(), running()
+    with (
+        lease(instance_with_pools, first)(),
+        pytest.raises(BusyError, match=first),
+        lease(instance_with_pools, second)(),
+    ):
+        raise AssertionError("entered together")
+    with lease(instance_with_pools, second)():
+        pass
+    assert not instance_with_pools.event_log_storage.get_concurrency_info(POOL).claimed_slots
+
+
+def test_a_retry_of_the_same_run_takes_its_lease_over(
+    instance_with_pools: dg.DagsterInstance, running: Callable[[], str]
+) -> None:
+    run_id = running()
+    with ExitStack() as never_left:
+        never_left.enter_context(lease(instance_with_pools, run_id)())
+        with lease(instance_with_pools, run_id)():
+            pass
+
+
+def test_the_lease_of_a_run_that_has_ended_is_free(
+    instance_with_pools: dg.DagsterInstance, running: Callable[[], str]
+) -> None:
+    dead, next_run = running(), running()
+    storage = instance_with_pools.event_log_storage
+    limit_to_one(instance_with_pools, POOL)
+    # Claimed as the executor of Dagster claims the pool of a step, and never freed.
+    assert storage.claim_concurrency_slot(POOL, dead, "step").is_claimed
+    waiting = running()
+    storage.claim_concurrency_slot(POOL, waiting, "step")
+    with pytest.raises(BusyError), lease(instance_with_pools, next_run)():
+        pass
+    for run_id in (dead, waiting):
+        run = instance_with_pools.get_run_by_id(run_id)
+        assert run is not None
+        instance_with_pools.report_run_failed(run)
+    with lease(instance_with_pools, next_run)():
+        pass
+
+
+def test_a_lease_that_is_not_renewed_expires(
+    instance_with_pools: dg.DagsterInstance, running: Callable[[], str]
+) -> None:
+    lost, next_run = running(), running()
+    with ExitStack() as never_left:
+        never_left.enter_context(lease(instance_with_pools, lost)())
+        almost = NOW + LIFE - timedelta(seconds=1)
+        with pytest.raises(BusyError), lease(instance_with_pools, next_run, at=almost)():
+            pass
+        with lease(instance_with_pools, next_run, at=NOW + LIFE + timedelta(seconds=1))():
+            pass
+
+
+def test_the_holder_renews_its_lease(
+    instance_with_pools: dg.DagsterInstance, running: Callable[[], str]
+) -> None:
+    first, second = running(), running()
+    renewed = threading.Event()
+    now = NOW
+
+    def clock() -> datetime:
+        if threading.current_thread().name == "lease":
+            renewed.set()
+        return now
+
+    mine = InstanceLease(
+        instance=instance_with_pools,
+        pool=POOL,
+        run_id=first,
+        now=clock,
+        life=timedelta(seconds=0.3),
+    )
+    with mine():
+        now = NOW + timedelta(seconds=1)
+        renewed.clear()
+        assert renewed.wait(30)
+        # The renewal that the clock was read for may not be stored yet.
+        renewed.clear()
+        assert renewed.wait(30)
+        with pytest.raises(BusyError), lease(instance_with_pools, second, at=now)():
+            pass
+
+
+def _contend(home: str, run_id: str, start: object, entered: object) -> None:
+    with dg.DagsterInstance.local_temp(home) as instance:
+        start.wait()
+        try:
+            with InstanceLease(instance=instance, pool=POOL, run_id=run_id)():
+                entered.put(run_id)
+                threading.Event().wait(1)
+        except BusyError:
+            entered.put(None)
+
+
+def test_two_launches_of_a_fresh_instance_do_not_enter_together(tmp_path: Path) -> None:
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        runs = [
+            instance.create_run_for_job(other, status=dg.DagsterRunStatus.STARTED).run_id
+            for _ in range(2)
+        ]
+    context = multiprocessing.get_context("spawn")
+    start, entered = context.Barrier(2), context.Queue()
+    processes = [
+        context.Process(target=_contend, args=(str(tmp_path), run_id, start, entered))
+        for run_id in runs
+    ]
+    for process in processes:
+        process.start()
+    found = [entered.get(timeout=120) for _ in processes]
+    for process in processes:
+        process.join()
+    assert found.count(None) == 1
+
+
+def test_a_limit_that_somebody_set_is_kept(instance_with_pools: dg.DagsterInstance) -> None:
+    storage = instance_with_pools.event_log_storage
+    storage.set_concurrency_slots(POOL, 3)
+    limit_to_one(instance_with_pools, POOL)
+    limit_to_one(instance_with_pools, "delta_other")
+    limits = {each.name: each.limit for each in storage.get_pool_limits()}
+    assert limits == {POOL: 3, "delta_other": 1}
+
+
+def test_a_run_waits_for_another_one_on_its_table_and_then_does_its_work(
+    table: TableBuilder,
+    load: Callable[..., dg.Definitions],
+    instance_with_pools: dg.DagsterInstance,
+    running: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    holder, waits = running(), []
+    rules = {"checkpoint": {"max_commits": 5}}
+    definitions = load(tables=[{"uri": table.store.root, "key": "lake/events", **rules}])
+    pool = f"delta_{table.store.root}"
+    held = ExitStack()
+    held.enter_context(InstanceLease(instance=instance_with_pools, pool=pool, run_id=holder)())
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        held.close()
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+    monkeypatch.setattr(table_run, "time", clock)
+    job = definitions.resolve_job_def("delta_maintenance")
+    assert job.execute_in_process(instance=instance_with_pools).success
+    assert waits == [table_run.PAUSE_SECONDS]
+    assert any("checkpoint.parquet" in name for name in table.names())
+
+
+def test_a_run_with_nothing_to_do_does_not_wait(
+    table: TableBuilder,
+    load: Callable[..., dg.Definitions],
+    instance_with_pools: dg.DagsterInstance,
+    running: Callable[[], str],
+) -> None:
+    definitions = load(tables=[{"uri": table.store.root, "key": "lake/events"}])
+    pool = f"delta_{table.store.root}"
+    with InstanceLease(instance=instance_with_pools, pool=pool, run_id=running())():
+        job = definitions.resolve_job_def("delta_maintenance")
+        assert job.execute_in_process(instance=instance_with_pools).success

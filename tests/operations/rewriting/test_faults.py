@@ -1,0 +1,89 @@
+"""Whatever happens to a process or its store during a rewrite, no row changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import cache
+
+import pytest
+from rewrites.data_files import ROW_ID, ROW_VERSION
+from rewrites.rewritten_tables import NOW, Rewritten, ids
+from rewrites.table_rows import Row, live_rows
+
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations import optimize
+from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
+from delta_maintenance.operations.rewriting import run
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash, faults
+
+
+@cache
+def contents() -> dict[str, bytes]:
+    """A table with deleted rows, as files."""
+    made = Rewritten(partitions="xy", files=2)
+    made.table.delete(made.paths["y"][1], [1, 3])
+    found = {}
+    for batch in made.store.list_tree():
+        for path in batch["path"].to_pylist():
+            found[path] = made.store.read(path)
+    return found
+
+
+def store_of(files: dict[str, bytes]) -> MemoryStore:
+    store = MemoryStore(now_ms=lambda: epoch_millis(NOW))
+    for path, data in files.items():
+        store.put(path, data)
+    return store
+
+
+def rows(store: Store) -> list[Row]:
+    return live_rows(store, row_id=ROW_ID, row_version=ROW_VERSION)
+
+
+def rewrite(store: Store, seed: int, **options: int) -> OptimizeResult:
+    table = Table(store)
+    settings = OptimizeOptions(workers=1, **options)
+    planned = optimize.plan(table.snapshot(), settings, now=NOW)
+    return optimize.apply(table, planned, now=lambda: NOW, new_id=ids(seed), sleep=lambda _: None)
+
+
+@pytest.mark.conformance("RW-19", "RW-36", "RW-37", "RW-44", "RW-45")
+def test_every_step_may_be_the_last(
+    monkeypatch: pytest.MonkeyPatch, count_cases: Callable[[str, int], None]
+) -> None:
+    # Every bin is journalled, and each partition committed by itself.
+    monkeypatch.setattr(run, "JOURNAL_EVERY", timedelta(0))
+    trial = FaultStore(store_of(contents()))
+    assert rewrite(trial, 1).status == "rewritten"
+    before = rows(store_of(contents()))
+    # A process that dies before it reads leaves what it left before the step before.
+    cases = [
+        (at, fault)
+        for at, fault in faults(trial.trace)
+        if fault is not Fault.CRASH_BEFORE or Fault.LOST_ANSWER.hits(trial.trace[at])
+    ]
+    assert len(cases) > 40
+    seen: set[frozenset[str]] = set()
+    finished = 0
+    for at, fault in cases:
+        inner = store_of(contents())
+        with suppress(SimulatedCrash, DeltaMaintenanceError):
+            rewrite(FaultStore(inner, at=at, fault=fault), 1)
+        left = frozenset(path for batch in inner.list_tree() for path in batch["path"].to_pylist())
+        if left in seen:
+            continue
+        seen.add(left)
+        assert rows(inner) == before, f"{fault} at {at}"
+        again = rewrite(inner, 2)
+        finished += again.status == "rewritten"
+        assert again.status in ("rewritten", "nothing-to-do")
+        assert rows(inner) == before, f"after {fault} at {at}"
+        assert rewrite(inner, 3).status == "nothing-to-do"
+    assert finished
+    count_cases("steps of a rewrite", len(seen))

@@ -1,0 +1,62 @@
+"""`optimize` and `purge` beside real writers: no row is lost, comes back, or is there twice.
+
+Eight processes append with `deltalake`, one deletes with `deltalake` by copying files, one deletes
+and one updates rows by deletion vectors. Every row has its own ID, and every writer a ledger of its
+acts. `DELTA_MAINTENANCE_REWRITE_RACE_SECONDS` is the length of the race in seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rewrites.data_files import DataTable, field
+from rewrites.races import LANDED, appenders, figures, landed_share, racing
+from rewrites.rewritten_tables import VECTORS
+
+from delta_maintenance.storage.local.store import LocalStore
+
+SECONDS = float(os.environ.get("DELTA_MAINTENANCE_REWRITE_RACE_SECONDS", "12"))
+WRITERS = [
+    *appenders(),
+    ("copying-deleter", 1),
+    ("marking-deleter", 1),
+    ("merger", 1),
+    ("optimizer", 1),
+]
+
+
+@pytest.mark.process
+@pytest.mark.conformance("RW-29", "RW-30", "RW-31")
+def test_no_row_is_lost_or_comes_back(
+    tmp_path: Path, count_cases: Callable[[str, int], None]
+) -> None:
+    table, ledgers = tmp_path / "table", tmp_path / "ledgers"
+    table.mkdir()
+    columns = [field(name, kind) for name, kind in COLUMNS.items()]
+    DataTable(
+        *columns,
+        store=LocalStore(str(table)),
+        features=["deletionVectors"],
+        configuration=VECTORS,
+        partitioned_by=["p"],
+    )
+    with racing(table, ledgers, WRITERS, SECONDS):
+        pass
+    found = figures(table, ledgers)
+    print(json.dumps(found, indent=1))
+    assert not found["wrong"], found
+    bins = Counter(found["bins"])
+    assert not bins["failed"] and not bins["not-proved"] and not bins["refused"], found
+    landed = sum(bins[fate] for fate in LANDED)
+    assert landed, found
+    # A few bins of a short race say little.
+    assert landed_share(found) >= 0.95 or bins.total() < 100, found
+    count_cases("bins rewritten beside other writers", landed)
+
+
+COLUMNS = {"id": "long", "v": "long", "text": "string", "p": "string"}

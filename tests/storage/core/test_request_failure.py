@@ -1,0 +1,49 @@
+"""Repeated requests: what is repeated, and when the attempts end."""
+
+from __future__ import annotations
+
+import pytest
+
+from delta_maintenance.storage.core.request_failure import PATIENCE, PAUSES, patiently
+from delta_maintenance.storage.s3.client import S3Failure
+
+NO_ANSWER = S3Failure(status=None, code="ReadTimeoutError", said="")
+
+
+class Store:
+    """Fails each request after a number of seconds, on a clock of its own."""
+
+    def __init__(self, failure: S3Failure, *, seconds: float) -> None:
+        self.failure = failure
+        self.seconds = seconds
+        self.now = 0.0
+        self.attempts = 0
+
+    def attempt(self) -> None:
+        self.attempts += 1
+        self.now += self.seconds
+        raise self.failure
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def attempts_of(store: Store) -> int:
+    with pytest.raises(S3Failure):
+        patiently(store.attempt, store.sleep, elapsed=lambda: store.now)
+    return store.attempts
+
+
+def test_a_request_that_fails_quickly_is_repeated() -> None:
+    assert attempts_of(Store(NO_ANSWER, seconds=0.1)) == len(PAUSES) + 1
+
+
+@pytest.mark.parametrize("seconds", [20, 60])
+def test_a_server_that_never_answers_ends_a_request_within_two_minutes(seconds: float) -> None:
+    store = Store(NO_ANSWER, seconds=seconds)
+    assert attempts_of(store) <= 3
+    assert store.now <= PATIENCE + seconds + sum(PAUSES) < 120
+
+
+def test_a_final_failure_is_not_repeated() -> None:
+    assert attempts_of(Store(S3Failure(status=403, code="AccessDenied", said=""), seconds=0)) == 1

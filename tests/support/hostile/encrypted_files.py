@@ -1,0 +1,36 @@
+"""Parquet files of which the footer or a column is encrypted."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as pe
+
+
+class Keys(pe.KmsClient):
+    """Keys that are wrapped into nothing."""
+
+    def __init__(self) -> None:
+        pe.KmsClient.__init__(self)
+
+    def wrap_key(self, key: bytes, name: str) -> bytes:
+        return base64.b64encode(key)
+
+    def unwrap_key(self, key: bytes, name: str) -> bytes:
+        return base64.b64decode(key)
+
+
+def encrypted(table: pa.Table, column: str, *, footer: bool) -> bytes:
+    """A Parquet file whose footer, or only a column, cannot be read without keys."""
+    factory = pe.CryptoFactory(lambda _: Keys())
+    options = pe.EncryptionConfiguration(
+        footer_key="f", column_keys={"c": [column]}, plaintext_footer=not footer
+    )
+    properties = factory.file_encryption_properties(pe.KmsConnectionConfig(), options)
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, table.schema, encryption_properties=properties) as writer:
+        writer.write_table(table)
+    return sink.getvalue()

@@ -1,0 +1,147 @@
+"""Processes that `kill -9` ends in the middle of their work, at a chosen call or a chosen instant.
+
+Simulated crashes let a process go on to the end of its `with` blocks; `kill -9` does not. A nursery
+is a process that has imported everything already. It forks a child for each piece of work, which
+makes hundreds of kills affordable. In the child every call that changes the disk has two moments,
+before and after it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+_CALLS = ("link", "replace", "unlink", "rmdir", "mkdir", "fsync")
+"""The functions of `os` that change the disk, apart from `open`."""
+SUPPORT = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a piece of work."""
+
+    killed: bool
+    moments: int = 0
+    """The moments of work that was not killed."""
+    seconds: float = 0.0
+    """Its duration."""
+
+
+Nursery = Callable[..., Ended]
+"""Called with the root of a table, and with `at` for a moment, counted from 1, or `after` for
+seconds. Without either, or if the work has ended by then, it is not killed."""
+
+
+@contextmanager
+def nursery(work: str, folder: Path) -> Iterator[Nursery]:
+    """A nursery for `work`, which is `module:function` and gets the root of a table."""
+    told = folder / "told.json"
+    with subprocess.Popen(
+        [sys.executable, "-m", "kills.kill_points", work, str(told)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])},
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        lines, answers = process.stdin, process.stdout
+
+        def run(root: Path, *, at: int = 0, after: float = 0.0) -> Ended:
+            print(json.dumps({"root": str(root), "at": at, "after": after}), file=lines, flush=True)
+            status = int(answers.readline())
+            assert status in (0, -signal.SIGKILL), f"the work ended with status {status}"
+            if status:
+                return Ended(True)
+            found = json.loads(told.read_text())
+            return Ended(False, found["moments"], found["seconds"])
+
+        yield run
+        lines.close()
+
+
+def _nurse(work: str, told: Path) -> None:
+    module, _, name = work.partition(":")
+    function = getattr(import_module(module), name)
+    for line in sys.stdin:
+        order = json.loads(line)
+        child = os.fork()
+        if not child:
+            _work(function, order, told)
+        timer = None
+        if order["after"]:
+            timer = threading.Timer(order["after"], os.kill, [child, signal.SIGKILL])
+            timer.start()
+        # The child is not reaped before the timer is stopped, so that its number stays its own.
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        if timer is not None:
+            timer.cancel()
+            timer.join()
+        status = os.waitpid(child, 0)[1]
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _work(function: Callable[[str], object], order: Mapping[str, Any], told: Path) -> None:
+    moments = _Moments(order["at"])
+    moments.watch()
+    began = time.perf_counter()
+    try:
+        function(order["root"])
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+    seconds = time.perf_counter() - began
+    told.write_text(json.dumps({"moments": moments.count, "seconds": seconds}))
+    os._exit(0)
+
+
+class _Moments:
+    """Counts moments, and ends the process at one of them."""
+
+    def __init__(self, at: int) -> None:
+        self.count = 0
+        self._at = at
+        self._lock = threading.Lock()
+
+    def watch(self) -> None:
+        for name in _CALLS:
+            setattr(os, name, self._watched(getattr(os, name)))
+        create, watched = os.open, self._watched(os.open)
+
+        def opened(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+            call = watched if flags & os.O_CREAT else create
+            found: int = call(path, flags, *arguments, **options)
+            return found
+
+        os.open = opened
+
+    def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **options: Any) -> Any:
+            self._pass()
+            try:
+                return call(*arguments, **options)
+            finally:
+                # Also after a call that fails, such as one that removes a file that is gone.
+                self._pass()
+
+        return run
+
+    def _pass(self) -> None:
+        with self._lock:
+            self.count += 1
+            if self.count == self._at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    _nurse(sys.argv[1], Path(sys.argv[2]))

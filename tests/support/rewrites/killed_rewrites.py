@@ -1,0 +1,49 @@
+"""What a process does that is killed in the middle of a rewrite."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from delta_maintenance import clock
+from delta_maintenance.operations import optimize, purge
+from delta_maintenance.operations.rewriting import run
+from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.table.read.table import Table
+
+
+def _journalled() -> None:
+    """Each bin is in the journal at once, and one commit has them all."""
+    run.JOURNAL_EVERY = timedelta(0)
+
+
+def _many_commits() -> None:
+    """Each bin has a commit of its own."""
+    run.COMMIT_BYTES, run.MOST_COMMITS = 1, 1 << 60
+
+
+def optimized(root: str, workers: int = 1) -> str:
+    table = Table(LocalStore(root))
+    options = optimize.OptimizeOptions(workers=workers)
+    planned = optimize.plan(table.snapshot(), options, now=clock.now())
+    return optimize.apply(table, planned).status
+
+
+def purged(root: str) -> str:
+    table = Table(LocalStore(root))
+    planned = purge.plan(table.snapshot(), purge.PurgeOptions(workers=1), now=clock.now())
+    return purge.apply(table, planned).status
+
+
+def optimize_with_journal(root: str) -> str:
+    _journalled()
+    return optimized(root)
+
+
+def optimize_in_many_commits(root: str) -> str:
+    _many_commits()
+    return optimized(root, workers=2)
+
+
+def purge_with_journal(root: str) -> str:
+    _journalled()
+    return purged(root)

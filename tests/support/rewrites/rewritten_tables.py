@@ -1,0 +1,103 @@
+"""Tables for rewriting, and short ways to rewrite them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+from rewrites.data_files import ROW_ID, ROW_TRACKING, ROW_VERSION, DataTable, field
+from rewrites.table_rows import Row, actions_of, latest, live_adds, live_rows
+from row_ids import RacedStore
+
+from delta_maintenance.clock import NewId, epoch_millis
+from delta_maintenance.operations import optimize
+from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
+from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.testing.table_builder import EPOCH_MS
+
+NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=30)
+VECTORS = {"delta.enableDeletionVectors": "true"}
+
+
+def ids(prefix: int = 0) -> NewId:
+    numbers = itertools.count()
+    return lambda: f"{prefix:08d}-0000-4000-8000-{next(numbers):012d}"
+
+
+def numbers(first: int, count: int = 4) -> pa.Table:
+    """Rows with the numbers from `first` on."""
+    values = range(first, first + count)
+    return pa.table({"a": pa.array(values, pa.int64()), "b": [f"text {n}" for n in values]})
+
+
+class RacedRewrites(RacedStore):
+    """Lets others act right before a file of ours with this prefix appears."""
+
+    prefix = "_delta_log/"
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        if path.startswith(self.prefix):
+            return super().put_if_absent(path, data)
+        return MemoryStore.put_if_absent(self, path, data)
+
+
+class Rewritten:
+    """A table with a bin of four small files in each of three partitions."""
+
+    def __init__(
+        self,
+        *,
+        vectors: bool = True,
+        tracked: bool = True,
+        store: Store | None = None,
+        partitions: str = "xyz",
+        files: int = 4,
+    ) -> None:
+        features = ["deletionVectors"] + (["rowTracking", "domainMetadata"] if tracked else [])
+        self.store = RacedRewrites() if store is None else store
+        self.tracked = tracked
+        self.table = DataTable(
+            field("a", "long"),
+            field("b", "string"),
+            field("p", "string"),
+            store=self.store,
+            features=features,
+            configuration=(VECTORS if vectors else {}) | (ROW_TRACKING if tracked else {}),
+            partitioned_by=["p"],
+        )
+        self.paths: dict[str, list[str]] = {}
+        for at, part in enumerate(partitions):
+            made = [numbers(100 * at + 10 * n) for n in range(files)]
+            self.paths[part] = self.table.append(*made, partitionValues={"p": part})
+
+    def rows(self) -> list[Row]:
+        hidden = {"row_id": ROW_ID, "row_version": ROW_VERSION} if self.tracked else {}
+        return live_rows(self.store, **hidden)
+
+    def optimize(self, *, seed: int = 0, **options: Any) -> OptimizeResult:
+        self.store.now_ms = lambda: epoch_millis(NOW)
+        table = Table(self.store)
+        settings = OptimizeOptions(workers=1, **options)
+        planned = optimize.plan(table.snapshot(), settings, now=NOW)
+        result = optimize.apply(
+            table, planned, now=lambda: NOW, new_id=ids(seed), sleep=lambda _: None
+        )
+        self.catch_up()
+        return result
+
+    def catch_up(self) -> None:
+        """Takes in commits of others, so that the table can be changed further."""
+        commits = self.table.builder.commits
+        for version in range(len(commits), latest(self.store) + 1):
+            commits[version] = actions_of(self.store, version)
+        self.table.live = live_adds(self.store)
+
+
+def without(rows: Sequence[Row], *values: int) -> list[Row]:
+    """The rows but those with these values of `a`."""
+    return [row for row in rows if dict(row[0])["a"] not in values]

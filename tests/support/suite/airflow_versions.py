@@ -1,0 +1,44 @@
+"""Names of Airflow that moved between the supported versions."""
+
+from __future__ import annotations
+
+try:
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+except ImportError:
+    # Until 3.1.
+    from airflow.models.dagbag import DagBag, sync_bag_to_db
+
+try:
+    from airflow.serialization.serialized_objects import DagSerialization
+except ImportError:
+    # Until 3.1.
+    from airflow.serialization.serialized_objects import SerializedDAG as DagSerialization
+
+try:
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowSensorTimeout,
+        AirflowSkipException,
+        TaskDeferred,
+    )
+except ImportError:
+    # Until 3.1.
+    from airflow.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowSensorTimeout,
+        AirflowSkipException,
+        TaskDeferred,
+    )
+
+__all__ = [
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowSensorTimeout",
+    "AirflowSkipException",
+    "DagBag",
+    "DagSerialization",
+    "TaskDeferred",
+    "sync_bag_to_db",
+]

@@ -1,0 +1,54 @@
+"""How many adds and removes a checkpoint holds, for dividing the work of a Spark job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from delta_maintenance.protocol.delta_log.checkpoint_tags import stated_counts
+from delta_maintenance.testing.actions import OMIT, add, features, metadata, remove
+from delta_maintenance.testing.table_builder import TableBuilder
+
+
+def built(path: Path) -> TableBuilder:
+    table = TableBuilder(path)
+    table.commit([features("v2Checkpoint"), metadata()])
+    table.commit([add(f"f{n}") for n in range(9)])
+    table.commit([remove(f"f{n}", deletionTimestamp=OMIT) for n in range(4)])
+    return table
+
+
+def counts(table: TableBuilder) -> tuple[int, int]:
+    checkpoint = table.open().snapshot().checkpoint
+    assert checkpoint is not None
+    return checkpoint.action_counts
+
+
+def test_the_footers_of_other_writers_tell_both_numbers(tmp_path: Path) -> None:
+    table = built(tmp_path)
+    table.checkpoint(rows_per_group=3)
+    assert counts(table) == (5, 4)
+
+
+def test_inline_actions_of_a_json_file_count_as_adds(tmp_path: Path) -> None:
+    table = built(tmp_path)
+    table.v2_checkpoint()
+    assert sum(counts(table)) == 9
+
+
+@pytest.mark.parametrize(
+    ("tags", "found"),
+    [
+        ({"sidecarNumActions": "9", "numOfAddFiles": "5"}, (5, 4)),
+        ({"sidecarNumActions": "9"}, (9, 0)),
+        ({"sidecarNumActions": "9", "numOfAddFiles": "10"}, (9, 0)),
+        ({"numOfAddFiles": "5"}, None),
+        ({"sidecarNumActions": "-9"}, None),
+        (None, None),
+    ],
+)
+def test_tags_tell_them_as_far_as_they_can_be_believed(
+    tags: dict[str, str] | None, found: tuple[int, int] | None
+) -> None:
+    assert stated_counts(tags) == found
