@@ -33,6 +33,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "history": (),
     "health": (),
     "checkpoint": (),
+    "checksum": (),
     "compact-log": ("--commits-per-file", "2", "--partial"),
     "clean-log": (),
     "vacuum": ("--ignore-missing-files",),

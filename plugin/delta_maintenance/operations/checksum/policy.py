@@ -5,15 +5,15 @@ from __future__ import annotations
 from delta_maintenance.operations import checksum
 from delta_maintenance.operations.checksum.options import ChecksumOptions
 from delta_maintenance.operations.core.assessed import AssessedOperation
-from delta_maintenance.operations.core.evaluation import Look, not_due
+from delta_maintenance.operations.core.evaluation import EvaluationContext, not_due
 
 
-def due(look: Look) -> AssessedOperation | None:
+def due(context: EvaluationContext) -> AssessedOperation | None:
     """Due while the latest version, or one with a checkpoint, has no checksum."""
-    if not look.rule("checksum", bool):
+    if not context.rule("checksum", bool):
         return None
     options = ChecksumOptions()
-    plan = checksum.plan(look.snapshot, options, now=look.now)
+    plan = checksum.plan(context.snapshot, options, now=context.now)
     if plan.is_noop:
         return not_due("checksum", plan.reason)
     return AssessedOperation(
@@ -23,5 +23,5 @@ def due(look: Look) -> AssessedOperation | None:
         engine="local",
         options=options,
         bytes_to_read=plan.log_bytes * len(plan.versions),
-        requests=look.health.files_to_open + len(plan.versions),
+        requests=context.health.files_to_open + len(plan.versions),
     )

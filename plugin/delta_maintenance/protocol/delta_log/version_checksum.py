@@ -38,6 +38,13 @@ USUAL_BOUNDARIES: tuple[int, ...] = (
 )
 """Lower bounds of the bins in Delta Spark's file size histograms, in bytes."""
 
+MOST_TXNS = 100
+MOST_DOMAINS = 10
+MOST_FILES = 50
+"""Delta Spark omits longer lists, to keep the file small."""
+MOST_INDEXED_COLUMNS = 32
+"""Delta Spark omits the list of files of a table with statistics of more columns."""
+
 _DELETED_BOUNDARIES = (0, 1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000, 2**31 - 1)
 
 
