@@ -25,6 +25,7 @@ from delta_maintenance.limits import MOST_PARTITION_COLUMNS
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     REMOVE_TYPES,
+    ROW_COUNT,
     deletion_vector_ids,
     empty,
 )
@@ -39,6 +40,7 @@ from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema, physical_name
+from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
@@ -71,7 +73,7 @@ _LIVE_FIELDS = (
     "deletionVector",
     "size",
     "partitionValues",
-    "stats",
+    ROW_COUNT,
     "baseRowId",
     "defaultRowCommitVersion",
 )
@@ -88,7 +90,7 @@ _TOMBSTONE_FIELDS = (
 )
 _COUNTED_FIELDS = ("path", "deletionVector", "size")
 _LIVE_VIEW: Mapping[str, Collection[str]] = {
-    "add": (*_LIVE_FIELDS, "stats_parsed"),
+    "add": _LIVE_FIELDS,
     "remove": ("path", "deletionVector"),
 }
 
@@ -423,7 +425,7 @@ def _file_view(batch: pa.Table) -> pa.Table:
             "dv": deletion_vector_ids(batch),
             "size": _column(batch, "size", ADD_TYPES),
             "partition_values": _column(batch, "partitionValues", ADD_TYPES),
-            "num_records": record_counts(batch),
+            "num_records": record_counts(batch, stated=stated_row_counts),
             "base_row_id": _column(batch, "baseRowId", ADD_TYPES),
             "default_row_commit_version": _column(batch, "defaultRowCommitVersion", ADD_TYPES),
         }
@@ -454,9 +456,16 @@ def _where(condition: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.ChunkedArr
     return column.take(rows)
 
 
-def record_counts(batch: pa.Table) -> pa.ChunkedArray:
-    """The physical rows of each add of a scan, from either form of its statistics, or null."""
-    told = num_records(_column(batch, "stats", ADD_TYPES))
+def record_counts(
+    batch: pa.Table,
+    *,
+    stated: Callable[[pa.ChunkedArray], pa.Array | pa.ChunkedArray] = num_records,
+) -> pa.ChunkedArray:
+    """The physical rows of each add of a scan, from either form of its statistics, or null.
+
+    `stated` reads them from JSON: `num_records` for decisions, `stated_row_counts` for totals.
+    """
+    told = stated(_column(batch, "stats", ADD_TYPES))
     told = pa.chunked_array([told]) if isinstance(told, pa.Array) else told
     if "stats_parsed" not in batch.column_names or not told.null_count:
         return told
