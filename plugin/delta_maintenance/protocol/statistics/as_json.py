@@ -93,9 +93,9 @@ _TRAILING_TEXT = r"\}\s*[^\s,}\]]"
 _QUOTED_NON_FINITE = r':"(NaN|-?Infinity)"'
 
 
-def slices(stats: pa.Array) -> list[pa.Array]:
-    """Short adjacent slices of a column of texts, as strings."""
-    rows = max(1, len(stats) * _SLICE_BYTES // max(stats.nbytes, _SLICE_BYTES))
+def slices(stats: pa.Array, *, most_bytes: int = _SLICE_BYTES) -> list[pa.Array]:
+    """Adjacent slices of a column of texts, as strings, of about that many bytes."""
+    rows = max(1, len(stats) * most_bytes // max(stats.nbytes, most_bytes))
     return [stats.slice(at, rows).cast(pa.string()) for at in range(0, len(stats), rows)]
 
 

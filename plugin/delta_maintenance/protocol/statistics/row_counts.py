@@ -18,6 +18,9 @@ _NAME = b'"numRecords"'
 _PREFIX = np.frombuffer(b"{" + _NAME + b":", np.uint8)
 _MOST_DIGITS = 18
 """More could exceed 64 bits."""
+_SLICE_BYTES = 2 << 20
+_MOST_BYTES = 2 * _SLICE_BYTES
+"""A slice is longer only if single texts are, which are no usual statistics."""
 _HEAD = len(_PREFIX) + _MOST_DIGITS + 2
 _ZERO, _NINE, _COMMA, _QUOTE, _OPEN, _CLOSE = (ord(each) for each in '09,"{}')
 
@@ -28,7 +31,9 @@ def stated_row_counts(stats: pa.ChunkedArray) -> pa.ChunkedArray:
     Equals `num_records` for JSON. A text that is damaged behind its count can give the count here,
     where `num_records` gives null, so this is for listings and totals, not for decisions.
     """
-    counts = [_counts(part) for chunk in stats.chunks for part in slices(chunk)]
+    counts = [
+        _counts(part) for chunk in stats.chunks for part in slices(chunk, most_bytes=_SLICE_BYTES)
+    ]
     return pa.chunked_array(counts, pa.int64())
 
 
@@ -65,12 +70,14 @@ def _leading_counts(
         return nothing
     ends = np.frombuffer(places, np.int32, rows + 1, texts.offset * np.dtype(np.int32).itemsize)
     text = np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
+    if not 0 < len(text) <= _MOST_BYTES:
+        return nothing
     if np.count_nonzero(text == _OPEN) != np.count_nonzero(text == _CLOSE):
         return nothing
     starts, ends = ends[:-1] - ends[0], ends[1:] - ends[0]
-    padded = np.concatenate([text, np.zeros(_HEAD, np.uint8)])
-    head = padded[starts[:, None] + np.arange(_HEAD)]
+    head = text[np.minimum(starts[:, None] + np.arange(_HEAD), len(text) - 1)]
     begins = (head[:, : len(_PREFIX)] == _PREFIX).all(axis=1)
+    begins &= ends - starts > len(_PREFIX)
     if text.tobytes().count(_NAME) != np.count_nonzero(begins):
         return nothing
     digits = head[:, len(_PREFIX) :]
@@ -85,7 +92,7 @@ def _leading_counts(
         & (width <= _MOST_DIGITS)
         & ~((width > 1) & (digits[:, 0] == _ZERO))
         & np.where(last, following == _CLOSE, (following == _COMMA) & (after == _QUOTE))
-        & (padded[np.maximum(ends - 1, 0)] == _CLOSE)
+        & (text[np.maximum(ends - 1, 0)] == _CLOSE)
     )
     values = np.zeros(rows, np.int64)
     for at in range(int(width[certain].max(initial=0))):

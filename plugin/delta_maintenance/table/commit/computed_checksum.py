@@ -26,6 +26,7 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
     FileSizeHistogram,
     VersionChecksum,
     deleted_record_counts,
+    with_tombstones,
 )
 from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.table.commit.checksum_writer import state_of
@@ -63,7 +64,7 @@ def computed_checksum(snapshot: Snapshot) -> VersionChecksum:
         )
     state = state_of(snapshot)
     active = in_commit_timestamps.is_active(snapshot.protocol, snapshot.metadata.configuration)
-    return replace(
+    checksum = replace(
         state,
         table_size=totals.size,
         num_files=totals.files,
@@ -76,20 +77,22 @@ def computed_checksum(snapshot: Snapshot) -> VersionChecksum:
         deleted_record_counts=tuple(totals.bins.tolist()),
         all_files=_all_files(snapshot) if totals.files <= MOST_FILES else None,
     )
+    return with_tombstones(checksum, totals.tombstones)
 
 
 class _Totals:
-    """Totals of the live files, batch by batch."""
+    """Totals of the live files and the tombstones, batch by batch."""
 
     def __init__(self) -> None:
         none = np.zeros(0, np.int64)
-        self.files = self.size = self.vectors = self.deleted_rows = 0
+        self.files = self.size = self.vectors = self.deleted_rows = self.tombstones = 0
         self.histogram = FileSizeHistogram.of(none)
         self.bins: Counts = np.array(deleted_record_counts(none), np.int64)
         self.problem: str | None = None
 
     def include(self, batch: ActiveFiles) -> None:
-        """Adds the live files of a batch."""
+        """Adds the files of a batch."""
+        self.tombstones += batch.tombstones.num_rows
         adds = batch.adds
         if not adds.num_rows:
             return
