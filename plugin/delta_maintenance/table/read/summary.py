@@ -72,7 +72,10 @@ _NEW_FILES = frozenset(
 )
 """Operations that add files which were not live or removed before, and remove live ones. Commits of
 other operations may repeat files, for which the state before them is needed."""
-_FIELDS = {"add": ("size", "path", "deletionVector"), "remove": ("size", "path", "deletionVector")}
+_FIELDS = {
+    "add": ("path", "deletionVector", "size"),
+    "remove": ("path", "deletionVector", "size", "extendedFileMetadata"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +259,8 @@ class _Rolled:
             sizes = batch["size"] if "size" in batch.column_names else None
             if batch.num_rows and (sizes is None or sizes.null_count):
                 return False
+            if sign < 0 and not _states_sizes(batch):
+                return False
             vectors, deleted = _vectors(batch)
             self.files += sign * batch.num_rows
             self.size += sign * (pc.sum(sizes).as_py() or 0 if sizes is not None else 0)
@@ -263,6 +268,14 @@ class _Rolled:
             self.deleted_rows += sign * deleted
         self.tombstones = parsed.removes.num_rows
         return True
+
+
+def _states_sizes(removes: pa.Table) -> bool:
+    """Whether the sizes of all removes are reliable ("Add File and Remove File")."""
+    if "extendedFileMetadata" not in removes.column_names:
+        return removes.num_rows == 0
+    stated = pc.fill_null(removes["extendedFileMetadata"], False)
+    return bool(pc.all(stated, min_count=0).as_py())
 
 
 def _vectors(batch: pa.Table) -> tuple[int, int]:
