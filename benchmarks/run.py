@@ -21,6 +21,7 @@ from benchmarks import (
     figures,
     fsspec_figures,
     rewrite_figures,
+    upkeep_figures,
 )
 from benchmarks.measure import ProcessFailed, Spread
 from benchmarks.outcome import Outcome, Settings
@@ -29,6 +30,7 @@ FIGURES = {
     **figures.FIGURES,
     **fsspec_figures.FIGURES,
     **rewrite_figures.FIGURES,
+    **upkeep_figures.FIGURES,
     **dag_parsing.FIGURES,
     **dagster_figures.FIGURES,
 }

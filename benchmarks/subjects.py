@@ -67,6 +67,36 @@ def files_ours(table: str) -> dict[str, object]:
     return {"version": snapshot.version, "files": files.num_rows, "bytes": total}
 
 
+def start_ours() -> dict[str, object]:
+    """The imports of a process that writes a checkpoint."""
+    import pyarrow.parquet  # noqa: F401  measured
+
+    import delta_maintenance.cli.main
+    import delta_maintenance.operations.checkpoint.operation
+    import delta_maintenance.table.write.checkpoint_writer  # noqa: F401  measured
+
+    return {}
+
+
+def inspect_ours(table: str) -> dict[str, object]:
+    import pyarrow.compute  # noqa: F401  part of the start
+
+    from delta_maintenance import open_table
+    from delta_maintenance.cli.snapshot_document import describe
+    from delta_maintenance.table.read.summary import TableSummary, summarize
+
+    started, cpu = time.perf_counter(), time.process_time()
+    store = open_table(table).store
+    found = summarize(store) or open_table(table).snapshot()
+    files = describe(found)["num_files"]
+    return {
+        "files": files,
+        "seconds": time.perf_counter() - started,
+        "cpu": time.process_time() - cpu,
+        "by_checksum": isinstance(found, TableSummary),
+    }
+
+
 def files_deltalake(table: str) -> dict[str, object]:
     from deltalake import DeltaTable
 
@@ -134,6 +164,8 @@ _SUBJECTS: dict[str, Callable[..., dict[str, object]]] = {
     "open-ours": open_ours,
     "open-deltalake": open_deltalake,
     "files-ours": files_ours,
+    "start-ours": start_ours,
+    "inspect-ours": inspect_ours,
     "files-deltalake": files_deltalake,
     "files-by-store": files_by_store,
     "vacuum-deltalake": vacuum_deltalake,

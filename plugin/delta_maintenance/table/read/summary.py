@@ -273,7 +273,7 @@ class _Rolled:
 def _states_sizes(removes: pa.Table) -> bool:
     """Whether the sizes of all removes are reliable ("Add File and Remove File")."""
     if "extendedFileMetadata" not in removes.column_names:
-        return removes.num_rows == 0
+        return not len(removes)
     stated = pc.fill_null(removes["extendedFileMetadata"], False)
     return bool(pc.all(stated, min_count=0).as_py())
 
