@@ -110,7 +110,7 @@ def sidecars_of(table: TableBuilder) -> tuple[Any, ...]:
 def paths_in(table: TableBuilder, name: str) -> list[str]:
     opened = table.open().snapshot().checkpoint
     assert opened is not None
-    keys: Any = table.open().snapshot()._map_keys()
+    keys: Any = table.open().snapshot().map_keys()
     batches = opened.file_actions(keys=keys, only={f"{SIDECARS}/{name}"})
     return [p for batch in batches for p in (*batch.adds["path"], *batch.removes["path"])]
 

@@ -30,9 +30,10 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
     render_checksum,
 )
 from delta_maintenance.storage.core.base import Put
+from delta_maintenance.table.read.active_files import FileCounts
 from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
-from delta_maintenance.table.read.snapshot import FileCounts, Snapshot
+from delta_maintenance.table.read.snapshot import Snapshot
 
 
 def write_checksum(snapshot: Snapshot, commit: BuiltCommit, *, reads: ReadSet) -> bool:

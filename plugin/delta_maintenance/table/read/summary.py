@@ -39,6 +39,7 @@ from delta_maintenance.protocol.features.registry import (
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import parse_other_lines
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.active_files import FileCounts
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.log_reader import LogTail
@@ -52,7 +53,6 @@ from delta_maintenance.table.read.segment import (
     hinted_version,
     list_entries,
 )
-from delta_maintenance.table.read.snapshot import FileCounts
 
 FEWEST_FILES = 10_000
 """A table of fewer live files is replayed, which takes no longer than 100 ms."""
