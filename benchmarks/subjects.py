@@ -97,6 +97,34 @@ def inspect_ours(table: str) -> dict[str, object]:
     }
 
 
+def second_look_ours(table: str, commits: str) -> dict[str, object]:
+    """Opens and counts, then follows some commits of one file each, which it writes itself."""
+    from pathlib import Path
+
+    from delta_maintenance import open_table
+
+    opened = open_table(table)
+    times = [time.process_time()]
+    snapshot = opened.snapshot()
+    snapshot.remember_files()
+    before = snapshot.counts.num_files
+    times.append(time.process_time())
+    for number in range(1, int(commits) + 1):
+        add = {"path": f"later-{number}", "partitionValues": {}, "size": 1}
+        add |= {"modificationTime": 1, "dataChange": True}
+        path = Path(table) / "_delta_log" / f"{snapshot.version + number:020}.json"
+        path.write_text(json.dumps({"add": add}) + "\n")
+    times.append(time.process_time())
+    after = opened.forward(snapshot).counts.num_files
+    times.append(time.process_time())
+    return {
+        "files": before,
+        "added": after - before,
+        "first_cpu": times[1] - times[0],
+        "second_cpu": times[3] - times[2],
+    }
+
+
 def files_deltalake(table: str) -> dict[str, object]:
     from deltalake import DeltaTable
 
@@ -166,6 +194,7 @@ _SUBJECTS: dict[str, Callable[..., dict[str, object]]] = {
     "files-ours": files_ours,
     "start-ours": start_ours,
     "inspect-ours": inspect_ours,
+    "second-look-ours": second_look_ours,
     "files-deltalake": files_deltalake,
     "files-by-store": files_by_store,
     "vacuum-deltalake": vacuum_deltalake,

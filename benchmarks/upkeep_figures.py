@@ -16,6 +16,7 @@ from benchmarks.outcome import Figure, Outcome, Row, Settings, agreement
 _COMMITS = 1000
 _REMOVES = 100
 _TENFOLD = 10
+_LATER_COMMITS = 10
 _CHECKSUM = [CHECKPOINT[0], "checksum"]
 
 
@@ -77,6 +78,25 @@ def inspecting(settings: Settings) -> Outcome:
         ),
     ]
     return Outcome(rows=rows, notes=notes)
+
+
+def second_look(settings: Settings) -> Outcome:
+    """A snapshot brought forward by ten commits, against opening the table and counting."""
+    runs: list[Run] = []
+    for _ in range(settings.runs):
+        with tables.linked_whole(_state(settings, settings.adds)) as copy:
+            run_process([*CHECKPOINT, str(copy)])
+            subject = [sys.executable, "-m", "benchmarks.subjects", "second-look-ours"]
+            runs.append(run_process([*subject, str(copy), str(_LATER_COMMITS)]))
+    row = Row(
+        name="CPU time of the second look over the first",
+        unit="s",
+        ours=[run.report["second_cpu"] for run in runs],
+        peer=[run.report["first_cpu"] for run in runs],
+        target="0.05",
+    )
+    notes = [f"{runs[0].report['files']} files, then {runs[0].report['added']} more"]
+    return Outcome(rows=[row], notes=notes)
 
 
 def _state(settings: Settings, files: int) -> Path:
@@ -162,6 +182,11 @@ FIGURES: Mapping[str, Figure] = {
         title="An incremental checkpoint of ten times the files, after the same commits",
         needs="import delta_maintenance.cli.main",
         measure=tenfold,
+    ),
+    "second-look": Figure(
+        title=f"A snapshot brought forward by {_LATER_COMMITS} commits, against opening the table",
+        needs="import delta_maintenance.cli.main",
+        measure=second_look,
     ),
     "inspect": Figure(
         title="Totals from a version checksum, against counting the files",
