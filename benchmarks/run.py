@@ -22,6 +22,7 @@ from benchmarks import (
     fsspec_figures,
     guard_figures,
     rewrite_figures,
+    upkeep_figures,
 )
 from benchmarks.measure import ProcessFailed, Spread
 from benchmarks.outcome import Outcome, Settings
@@ -31,6 +32,7 @@ FIGURES = {
     **fsspec_figures.FIGURES,
     **guard_figures.FIGURES,
     **rewrite_figures.FIGURES,
+    **upkeep_figures.FIGURES,
     **dag_parsing.FIGURES,
     **dagster_figures.FIGURES,
 }

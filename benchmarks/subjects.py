@@ -68,6 +68,64 @@ def files_ours(table: str) -> dict[str, object]:
     return {"version": snapshot.version, "files": files.num_rows, "bytes": total}
 
 
+def start_ours() -> dict[str, object]:
+    """The imports of a process that writes a checkpoint."""
+    import pyarrow.parquet  # noqa: F401  measured
+
+    import delta_maintenance.cli.main
+    import delta_maintenance.operations.checkpoint.operation
+    import delta_maintenance.table.write.checkpoint_writer  # noqa: F401  measured
+
+    return {}
+
+
+def inspect_ours(table: str) -> dict[str, object]:
+    import pyarrow.compute  # noqa: F401  part of the start
+
+    from delta_maintenance import open_table
+    from delta_maintenance.cli.snapshot_document import describe
+    from delta_maintenance.table.read.summary import TableSummary, summarize
+
+    started, cpu = time.perf_counter(), time.process_time()
+    store = open_table(table).store
+    found = summarize(store) or open_table(table).snapshot()
+    files = describe(found)["num_files"]
+    return {
+        "files": files,
+        "seconds": time.perf_counter() - started,
+        "cpu": time.process_time() - cpu,
+        "by_checksum": isinstance(found, TableSummary),
+    }
+
+
+def second_look_ours(table: str, commits: str) -> dict[str, object]:
+    """Opens and counts, then follows some commits of one file each, which it writes itself."""
+    from pathlib import Path
+
+    from delta_maintenance import open_table
+
+    opened = open_table(table)
+    times = [time.process_time()]
+    snapshot = opened.snapshot()
+    snapshot.remember_files()
+    before = snapshot.counts.num_files
+    times.append(time.process_time())
+    for number in range(1, int(commits) + 1):
+        add = {"path": f"later-{number}", "partitionValues": {}, "size": 1}
+        add |= {"modificationTime": 1, "dataChange": True}
+        path = Path(table) / "_delta_log" / f"{snapshot.version + number:020}.json"
+        path.write_text(json.dumps({"add": add}) + "\n")
+    times.append(time.process_time())
+    after = opened.forward(snapshot).counts.num_files
+    times.append(time.process_time())
+    return {
+        "files": before,
+        "added": after - before,
+        "first_cpu": times[1] - times[0],
+        "second_cpu": times[3] - times[2],
+    }
+
+
 def files_deltalake(table: str) -> dict[str, object]:
     from deltalake import DeltaTable
 
@@ -162,6 +220,9 @@ _SUBJECTS: dict[str, Callable[..., dict[str, object]]] = {
     "open-ours": open_ours,
     "open-deltalake": open_deltalake,
     "files-ours": files_ours,
+    "start-ours": start_ours,
+    "inspect-ours": inspect_ours,
+    "second-look-ours": second_look_ours,
     "files-deltalake": files_deltalake,
     "files-by-store": files_by_store,
     "files-by-limits": files_by_limits,

@@ -69,6 +69,21 @@ def linked(table: Path, *, v2: bool = False, versions: int | None = None) -> Ite
         shutil.rmtree(copy)
 
 
+@contextmanager
+def linked_whole(table: Path) -> Iterator[Path]:
+    """A copy of the whole log, checkpoints and sidecars included, by hard links.
+
+    Every file of a log is written under a temporary name, so that no link is written through.
+    """
+    copy = table.with_name(f"{table.name}.copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(table, copy, copy_function=os.link)
+    try:
+        yield copy
+    finally:
+        shutil.rmtree(copy)
+
+
 def link_commits(table: Path, copy: Path, *, versions: int | None = None) -> None:
     """Link the table's commits, or the first ``versions`` of them, into ``copy``."""
     log = copy / "_delta_log"

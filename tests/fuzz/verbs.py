@@ -36,6 +36,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "checkpoint": (),
     "checkpoint --incremental always": (),
     "checkpoint --kind v2-parquet": ("--actions-per-sidecar", "2"),
+    "checksum": (),
     "compact-log": ("--commits-per-file", "2", "--partial"),
     "clean-log": (),
     "vacuum": ("--ignore-missing-files",),

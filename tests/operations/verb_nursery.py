@@ -23,6 +23,7 @@ from typing import Any
 VERBS = {
     "checkpoint": ("checkpoint", "TABLE", "--kind", "v2-parquet", "--actions-per-sidecar", "4"),
     "checkpoint classic": ("checkpoint", "TABLE", "--kind", "classic"),
+    "checksum": ("checksum", "TABLE"),
     "compact-log": ("compact-log", "TABLE", "--commits-per-file", "3"),
     "clean-log": ("clean-log", "TABLE"),
     "vacuum": ("vacuum", "TABLE", "--allow-large-delete"),

@@ -309,6 +309,7 @@ def test_operations_come_in_the_order_in_which_they_run() -> None:
         clean_log=True,
         compact_log=True,
         checkpoint=True,
+        checksum=True,
         fsck=True,
         optimize=True,
         purge=True,

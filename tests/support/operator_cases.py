@@ -47,6 +47,12 @@ CASES = (
         refused={"options": {"kind": "v2-json"}},
     ),
     _case(
+        operators.DeltaChecksumOperator,
+        "checksum",
+        "written",
+        refused={"options": {"checkpoints": "some"}},
+    ),
+    _case(
         operators.DeltaLogCompactionOperator,
         "compact_log",
         "written",

@@ -11,9 +11,10 @@ from delta_maintenance.protocol.delta_log.file_names import (
 )
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.summary import CheckpointSummary, TableSummary
 
 
-def describe(snapshot: Snapshot) -> dict[str, Any]:
+def describe(snapshot: Snapshot | TableSummary) -> dict[str, Any]:
     """The document that docs/reference/cli/inspect.md describes; every key is always present."""
     protocol, metadata, counts = snapshot.protocol, snapshot.metadata, snapshot.counts
     return {
@@ -42,7 +43,7 @@ def describe(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _log(snapshot: Snapshot) -> dict[str, Any]:
+def _log(snapshot: Snapshot | TableSummary) -> dict[str, Any]:
     segment, checkpoint = snapshot.segment, _checkpoint(snapshot)
     tail_bytes = sum(entry.status.size for entry in segment.tail)
     return {
@@ -56,22 +57,23 @@ def _log(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _checkpoint(snapshot: Snapshot) -> dict[str, Any] | None:
-    chosen, opened = snapshot.segment.checkpoint, snapshot.checkpoint
-    if chosen is None or opened is None:
+def _checkpoint(snapshot: Snapshot | TableSummary) -> dict[str, Any] | None:
+    files, found = snapshot.segment.checkpoint, snapshot.checkpoint
+    if files is None or found is None:
         return None
-    sidecars = opened.sidecars
+    summary = found if isinstance(found, CheckpointSummary) else CheckpointSummary.of(found)
     return {
-        "version": chosen.version,
-        "kind": opened.kind,
-        "files": len(chosen.entries) + len(sidecars),
-        "sidecars": len(sidecars),
-        "bytes": sum(entry.status.size for entry in chosen.entries)
-        + sum(sidecar.size_in_bytes for sidecar in sidecars),
+        "version": summary.version,
+        "kind": summary.kind,
+        "files": len(files.entries) + summary.sidecars,
+        "sidecars": summary.sidecars,
+        "bytes": sum(entry.status.size for entry in files.entries) + summary.sidecar_bytes,
     }
 
 
-def _oldest_commit(snapshot: Snapshot) -> int | None:
+def _oldest_commit(snapshot: Snapshot | TableSummary) -> int | None:
+    if isinstance(snapshot, TableSummary):
+        return snapshot.oldest_commit
     # The listing comes in the order of versions, so the first page of it is enough.
     for status in snapshot.store.list_from(LOG_DIRECTORY, version_prefix(0)):
         file = parse_log_file_name(status.path.removeprefix(f"{LOG_DIRECTORY}/"))

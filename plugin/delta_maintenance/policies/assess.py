@@ -7,7 +7,7 @@ the caller stores a `LastRun`. Without a record, the operation counts as never r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from delta_maintenance.errors import DeltaMaintenanceError
@@ -37,12 +37,15 @@ def assess_table(
     now: datetime,
     last_runs: Sequence[LastRun] = (),
     previous: TableHealth | None = None,
+    newest: Callable[[], Snapshot] | None = None,
 ) -> Assessment:
-    """Like `assess`, on the latest version; errors are part of the assessment."""
+    """Like `assess`, on the latest version; errors are part of the assessment.
+
+    `newest` opens that version; by default `table.snapshot`.
+    """
     try:
-        return assess(
-            table.snapshot(), policy_table, now=now, last_runs=last_runs, previous=previous
-        )
+        snapshot = (newest or table.snapshot)()
+        return assess(snapshot, policy_table, now=now, last_runs=last_runs, previous=previous)
     except DeltaMaintenanceError as error:
         return failed_assessment(policy_table, error, now=now)
 

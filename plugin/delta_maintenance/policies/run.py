@@ -30,6 +30,7 @@ from delta_maintenance.policies.models import (
     OperationOutcome,
     RunResult,
 )
+from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
 __all__ = [
@@ -121,6 +122,8 @@ class _Run:
     outcomes: list[OperationOutcome] = field(default_factory=list)
     at_version: dict[str, list[int]] = field(default_factory=dict)
     """The versions on which each operation has run."""
+    looked_at: Snapshot | None = None
+    """The snapshot of the last assessment, which the next one brings forward."""
 
     def run(self) -> RunResult:
         started = self.context.environment.now()
@@ -142,7 +145,13 @@ class _Run:
             now=self.context.environment.now(),
             last_runs=tuple(self.last_runs.values()),
             previous=previous.health if previous is not None else None,
+            newest=self._newest,
         )
+
+    def _newest(self) -> Snapshot:
+        table, before = self.context.table, self.looked_at
+        self.looked_at = table.snapshot() if before is None else table.forward(before)
+        return self.looked_at
 
     def _ended_early(self, latest: Assessment) -> bool:
         return bool(self.outcomes) and self.outcomes[-1].status in ("incomplete", "failed")

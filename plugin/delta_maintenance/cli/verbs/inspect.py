@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from delta_maintenance.cli.arguments import Verbs, add_time_travel, add_verb, open_snapshot
+from delta_maintenance.cli.arguments import (
+    Verbs,
+    add_time_travel,
+    add_verb,
+    open_snapshot,
+    open_table,
+)
 from delta_maintenance.cli.output import (
     count_text,
     instant_text,
@@ -15,6 +21,9 @@ from delta_maintenance.cli.output import (
     size_text,
     warn,
 )
+
+if TYPE_CHECKING:
+    from delta_maintenance.table.read.summary import TableSummary
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -30,6 +39,11 @@ def add_parser(verbs: Verbs) -> None:
         json_help="print one JSON document instead of text",
     )
     add_time_travel(parser)
+    parser.add_argument(
+        "--replay",
+        action="store_true",
+        help="count the files in the log, even if a version checksum states their number",
+    )
     parser.set_defaults(run=run)
 
 
@@ -38,13 +52,22 @@ def run(arguments: argparse.Namespace) -> None:
     # Loads pyarrow, which `--help` must not wait for.
     from delta_maintenance.cli.snapshot_document import describe
 
-    snapshot = open_snapshot(arguments)
+    snapshot = _summary(arguments) or open_snapshot(arguments)
     warn(snapshot.warnings)
     document = describe(snapshot)
     if arguments.json:
         print_json(document)
     else:
         print_fields(snapshot.table, _for_people(document))
+
+
+def _summary(arguments: argparse.Namespace) -> TableSummary | None:
+    """The newest version, if a version checksum states it."""
+    from delta_maintenance.table.read.summary import summarize
+
+    if arguments.version is not None or arguments.timestamp is not None or arguments.replay:
+        return None
+    return summarize(open_table(arguments).store)
 
 
 def _for_people(document: Mapping[str, Any]) -> dict[str, object]:

@@ -32,6 +32,7 @@ BUILT_IN = (
     "optimize",
     "purge",
     "checkpoint",
+    "checksum",
     "compact-log",
     "clean-log",
     "vacuum",

@@ -79,6 +79,10 @@ FILE_ACTION_TYPES: Mapping[str, Mapping[str, pa.DataType]] = {
 PARSED_COLUMNS = ("stats_parsed", "partitionValues_parsed")
 """Columns of `add` that only checkpoints have, typed by the table's schema."""
 
+ROW_COUNT = "stats.numRecords"
+"""Asks a reader, among the names of fields, for the columns that state the number of rows: `stats`,
+`stats_parsed` with `numRecords` alone, or both."""
+
 COMMIT_VERSION = "_commit_version"
 """A column of our own: the version of the commit that an action of the log's tail comes from."""
 

@@ -90,6 +90,14 @@ def stated_counts(tags: Mapping[str, str] | None) -> tuple[int, int] | None:
     return adds, actions - adds
 
 
+def exact_counts(tags: Mapping[str, str] | None) -> tuple[int, int] | None:
+    """Like `stated_counts`, but None if the number of adds is missing or too large."""
+    actions, adds = _stated_number(tags, ACTIONS_TAG), _stated_number(tags, FILES_TAG)
+    if actions is None or adds is None or adds > actions:
+        return None
+    return adds, actions - adds
+
+
 def _stated_number(tags: Mapping[str, str] | None, name: str) -> int | None:
     text = (tags or {}).get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None

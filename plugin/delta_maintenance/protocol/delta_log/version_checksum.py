@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -38,6 +38,14 @@ USUAL_BOUNDARIES: tuple[int, ...] = (
 )
 """Lower bounds of the bins in Delta Spark's file size histograms, in bytes."""
 
+MOST_TXNS = 100
+MOST_DOMAINS = 10
+MOST_FILES = 50
+"""Delta Spark omits longer lists, to keep the file small."""
+MOST_INDEXED_COLUMNS = 32
+"""Delta Spark omits the list of files of a table with statistics of more columns."""
+
+_TOMBSTONES = "delta-maintenance.numTombstones"
 _DELETED_BOUNDARIES = (0, 1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000, 2**31 - 1)
 
 
@@ -187,6 +195,73 @@ def render_checksum(checksum: VersionChecksum) -> bytes:
     present |= checksum.extra
     text = json.dumps(present, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode() + b"\n"
+
+
+def with_tombstones(checksum: VersionChecksum, number: int) -> VersionChecksum:
+    """The checksum with the number of tombstones, in a field of this library that others ignore."""
+    return replace(checksum, extra={**checksum.extra, _TOMBSTONES: number})
+
+
+def stated_tombstones(checksum: VersionChecksum) -> int | None:
+    """The number that `with_tombstones` added; None if there is none."""
+    number: Any = checksum.extra.get(_TOMBSTONES, -1)
+    return number if _is_long(number) and number >= 0 else None
+
+
+def is_consistent(checksum: VersionChecksum) -> bool:
+    """Whether the numbers that a checksum states about its files do not contradict each other.
+
+    A consistent checksum may still be wrong; only the log can tell.
+    """
+    numbers = (
+        checksum.num_files,
+        checksum.table_size,
+        checksum.num_deletion_vectors,
+        checksum.num_deleted_records,
+    )
+    if any(number < 0 for number in numbers if number is not None):
+        return False
+    if (checksum.num_metadata, checksum.num_protocol) != (1, 1):
+        return False
+    if checksum.num_files is None or checksum.table_size is None:
+        return False
+    if checksum.protocol is None or checksum.metadata is None:
+        return False
+    sizes, bins = checksum.file_sizes, checksum.deleted_record_counts
+    if sizes is not None and (sum(sizes.file_counts), sum(sizes.total_bytes)) != (
+        checksum.num_files,
+        checksum.table_size,
+    ):
+        return False
+    if sizes is not None and not _within_bins(sizes):
+        return False
+    if bins is not None and (min(bins) < 0 or sum(bins) != checksum.num_files):
+        return False
+    if bins is not None and not _within_deleted_bins(bins, checksum):
+        return False
+    files = checksum.all_files
+    return files is None or len(files) == checksum.num_files
+
+
+def _within_deleted_bins(bins: tuple[int, ...], checksum: VersionChecksum) -> bool:
+    """Whether the deletion vectors and their rows are those that the bins can have."""
+    rows, vectors = checksum.num_deleted_records, checksum.num_deletion_vectors
+    if vectors is not None and vectors < sum(bins[1:]):
+        return False
+    ends = (*_DELETED_BOUNDARIES[1:], 2**63)
+    least = sum(first * count for first, count in zip(_DELETED_BOUNDARIES, bins, strict=True))
+    most = sum((end - 1) * count for end, count in zip(ends, bins, strict=True))
+    return rows is None or least <= rows <= most
+
+
+def _within_bins(sizes: FileSizeHistogram) -> bool:
+    """Whether the bytes of each bin are those that its number of files can have."""
+    ends = (*sizes.boundaries[1:], 2**63)
+    bins = zip(sizes.boundaries, ends, sizes.file_counts, sizes.total_bytes, strict=True)
+    return all(
+        count >= 0 and first * count <= size <= max(end - 1, 0) * count
+        for first, end, count, size in bins
+    )
 
 
 def differences(stated: VersionChecksum, computed: VersionChecksum) -> Iterator[str]:

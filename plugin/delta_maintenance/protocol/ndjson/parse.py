@@ -23,6 +23,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     FILE_ACTION_TYPES,
     PAIRS,
     PARSED_COLUMNS,
+    ROW_COUNT,
     STRING_MAP,
     empty,
     keyless_rows,
@@ -116,6 +117,8 @@ def parse_file_actions(
     without, every field, unknown ones included. `CorruptTableError` names the file and what is
     wrong with it; `RefusedError` is for unknown fields that no column can hold.
     """
+    if fields is not None:
+        fields = {action: _written(names) for action, names in fields.items()}
     runs = [run for source in sources for run in source.runs]
     actions = {run.action for run in runs}
     counts = [source.count for source in sources]
@@ -397,6 +400,11 @@ def _read(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
             if "straddling" not in str(error) or block > len(data):
                 raise
     raise AssertionError("the second block holds all the data")
+
+
+def _written(names: Collection[str]) -> Collection[str]:
+    """The names with that of the field that states a row count in JSON."""
+    return {"stats" if name == ROW_COUNT else name for name in names}
 
 
 def _of_action(

@@ -40,7 +40,7 @@ def num_records(stats: pa.Array | pa.ChunkedArray) -> pa.Array:
     """
     reader = _Reader(pa.struct([("numRecords", pa.int64())]), record_lost=False)
     chunks = stats.chunks if isinstance(stats, pa.ChunkedArray) else [stats]
-    counts = [pc.struct_field(reader.read(part), 0) for chunk in chunks for part in _slices(chunk)]
+    counts = [pc.struct_field(reader.read(part), 0) for chunk in chunks for part in slices(chunk)]
     found = pa.concat_arrays([pa.array([], pa.int64()), *counts])
     return pc.if_else(pc.greater_equal(found, 0), found, pa.scalar(None, pa.int64()))
 
@@ -53,7 +53,7 @@ def parse_statistics(stats: pa.Array, statistics_type: pa.StructType) -> Convert
     `lost`.
     """
     reader = _Reader(statistics_type, record_lost=True)
-    parts = [reader.read(part) for part in _slices(stats)]
+    parts = [reader.read(part) for part in slices(stats)]
     values = pa.concat_arrays([pa.array([], statistics_type), *parts])
     return ConvertedStatistics(
         values=values,
@@ -93,8 +93,9 @@ _TRAILING_TEXT = r"\}\s*[^\s,}\]]"
 _QUOTED_NON_FINITE = r':"(NaN|-?Infinity)"'
 
 
-def _slices(stats: pa.Array) -> list[pa.Array]:
-    rows = max(1, len(stats) * _SLICE_BYTES // max(stats.nbytes, _SLICE_BYTES))
+def slices(stats: pa.Array, *, most_bytes: int = _SLICE_BYTES) -> list[pa.Array]:
+    """Adjacent slices of a column of texts, as strings, of about that many bytes."""
+    rows = max(1, len(stats) * most_bytes // max(stats.nbytes, most_bytes))
     return [stats.slice(at, rows).cast(pa.string()) for at in range(0, len(stats), rows)]
 
 

@@ -20,6 +20,8 @@ from delta_maintenance.protocol.commit.build import BuiltCommit
 from delta_maintenance.protocol.commit.staged import ReadSet, StagedActions, logical_places, places
 from delta_maintenance.protocol.delta_log.file_names import checksum_name
 from delta_maintenance.protocol.delta_log.version_checksum import (
+    MOST_DOMAINS,
+    MOST_TXNS,
     Counts,
     VersionChecksum,
     deleted_record_counts,
@@ -28,13 +30,10 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
     render_checksum,
 )
 from delta_maintenance.storage.core.base import Put
+from delta_maintenance.table.read.active_files import FileCounts
 from delta_maintenance.table.read.log_file import read_hint
 from delta_maintenance.table.read.segment import LOG_DIRECTORY
-from delta_maintenance.table.read.snapshot import FileCounts, Snapshot
-
-_MAX_TXNS = 100
-_MAX_DOMAINS = 10
-"""Longer lists are omitted to keep the file small."""
+from delta_maintenance.table.read.snapshot import Snapshot
 
 
 def write_checksum(snapshot: Snapshot, commit: BuiltCommit, *, reads: ReadSet) -> bool:
@@ -164,9 +163,9 @@ def _state_after(snapshot: Snapshot, actions: StagedActions) -> VersionChecksum:
         protocol=actions.protocol or snapshot.protocol,
         metadata=metadata,
         txns=None
-        if expiring or len(txns) > _MAX_TXNS
+        if expiring or len(txns) > MOST_TXNS
         else tuple(txn for _, txn in sorted(txns.items())),
-        domains=present if len(present) <= _MAX_DOMAINS else None,
+        domains=present if len(present) <= MOST_DOMAINS else None,
     )
 
 

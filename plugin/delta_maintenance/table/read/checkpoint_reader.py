@@ -11,10 +11,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from delta_maintenance.errors import (
     CorruptTableError,
@@ -22,31 +20,32 @@ from delta_maintenance.errors import (
     InvalidRequestError,
     OversizedFileError,
 )
-from delta_maintenance.limits import ReadLimits
-from delta_maintenance.protocol.actions.file_columns import (
-    ADD_TYPES,
-    REMOVE_TYPES,
-    empty,
-    keyless_rows,
-    normalise,
-)
 from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import locations
 from delta_maintenance.protocol.delta_log.checkpoint_tags import stated_actions, stated_counts
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, LogFileKind
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import SingleActions, parse_other_lines, split
-from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
-from delta_maintenance.table.read.guarded_parquet import guarded_batches, open_footer
+from delta_maintenance.table.read.actions_file import (
+    FILE_COLUMNS,
+    ActionsFile,
+    FileActionBatch,
+    UnusableCheckpointError,
+    problem_of,
+)
 from delta_maintenance.table.read.log_file import read_text
 from delta_maintenance.table.read.segment import LOG_DIRECTORY, CheckpointFiles
 
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
-
-FILE_COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = {"add": ADD_TYPES, "remove": REMOVE_TYPES}
+__all__ = [
+    "FILE_COLUMNS",
+    "Checkpoint",
+    "CheckpointPart",
+    "FileActionBatch",
+    "UnusableCheckpointError",
+    "read_part",
+]
 
 _SINGLES = (
     "protocol",
@@ -60,18 +59,6 @@ _SINGLES = (
 _PLAIN_NAME = "[0-9A-Za-z_-][0-9A-Za-z._-]*"
 """Bare names that are spelled the same with and without URI encoding."""
 _PARALLEL_FOOTERS = 8
-
-
-class UnusableCheckpointError(CorruptTableError):
-    """This checkpoint cannot serve as a base. An older checkpoint or the commits may."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileActionBatch:
-    """Some file actions of a checkpoint, in columns."""
-
-    adds: pa.Table
-    removes: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +96,7 @@ class Checkpoint:
         self.files = files
         self.singles = SingleActions()
         self._inline: FileLines | None = None
-        self._parquet: list[_ParquetFile] = []
+        self._parquet: list[ActionsFile] = []
         try:
             self._open_top_level()
             self.sidecars: tuple[Sidecar, ...] = tuple(self.singles.sidecars)
@@ -223,7 +210,7 @@ class Checkpoint:
             if entry.file.encoding == "json":
                 self.singles, self._inline = _read_json(self._store, entry.path)
             else:
-                parquet = _ParquetFile(self._store, entry.path)
+                parquet = ActionsFile(self._store, entry.path)
                 for name in _SINGLES:
                     for value in parquet.values(name):
                         self.singles.take(name, value)
@@ -256,13 +243,12 @@ class Checkpoint:
             return
         if not at_once:
             self._parquet = [
-                _ParquetFile(self._sidecar_store, path, at_once=False)
-                for path in self.sidecar_paths
+                ActionsFile(self._sidecar_store, path, at_once=False) for path in self.sidecar_paths
             ]
             return
         with ThreadPoolExecutor(_PARALLEL_FOOTERS) as pool:
             opened = pool.map(
-                lambda path: _ParquetFile(self._sidecar_store, path), self.sidecar_paths
+                lambda path: ActionsFile(self._sidecar_store, path), self.sidecar_paths
             )
             self._parquet = list(opened)
 
@@ -280,7 +266,7 @@ class Checkpoint:
             # A failure of the store, or an invalid request of the caller.
             return error
         remedy = error.remedy if isinstance(error, OversizedFileError) else None
-        return self._unusable(_problem(error), remedy)
+        return self._unusable(problem_of(error), remedy)
 
 
 def read_part(
@@ -296,7 +282,7 @@ def read_part(
     """
     try:
         if part.row_groups is not None:
-            parquet = _ParquetFile(store, part.path)
+            parquet = ActionsFile(store, part.path)
             yield from parquet.file_actions(keys, fields, part.row_groups)
             return
         _, lines = _read_json(store, part.path)
@@ -306,17 +292,8 @@ def read_part(
     except Exception as error:
         if isinstance(error, DeltaMaintenanceError) and not isinstance(error, CorruptTableError):
             raise
-        problem = f"the checkpoint cannot be used: {_problem(error)}"
+        problem = f"the checkpoint cannot be used: {problem_of(error)}"
         raise UnusableCheckpointError(problem, file=part.path) from error
-
-
-def _problem(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return f"{error.filename or error} is gone"
-    if isinstance(error, CorruptTableError):
-        return error.problem
-    # Decoders raise errors of any class for damaged data, some of them without a text.
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _read_json(store: Store, path: str) -> tuple[SingleActions, FileLines | None]:
@@ -324,161 +301,6 @@ def _read_json(store: Store, path: str) -> tuple[SingleActions, FileLines | None
     singles, beside = parse_other_lines(text)
     lines = FileLines.of(text, beside)
     return singles, lines if lines.runs else None
-
-
-class _ParquetFile:
-    """A Parquet file of actions, of which only the required columns and row groups are read.
-
-    Keeps the footer and not the file: a snapshot may live long, and open files are scarce.
-    """
-
-    def __init__(self, store: Store, path: str, *, at_once: bool = True) -> None:
-        self._store = store
-        self._limits = ReadLimits.of(store)
-        self.path = path
-        if at_once:
-            self._footer  # noqa: B018  reads the footer
-
-    @property
-    def metadata(self) -> pq.FileMetaData:
-        return self._footer[0]
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._footer[1]
-
-    @read_once
-    def _footer(self) -> tuple[pq.FileMetaData, pa.Schema]:
-        path = self.path
-        try:
-            with self._store.open(path) as source:
-                return open_footer(source, self._limits)
-        except FileNotFoundError:
-            raise UnusableCheckpointError(f"{path} is gone") from None
-        except DeltaMaintenanceError as error:
-            raise error.located(file=path) from None
-        except Exception as error:
-            problem = f"{path} is not a readable Parquet file ({_problem(error)})"
-            raise UnusableCheckpointError(problem) from None
-
-    def has_file_actions(self) -> bool:
-        return any(
-            batch.num_rows - batch.column(0).null_count
-            for action in FILE_COLUMNS
-            for batch in self._batches(action, [f"{action}.path"])
-        )
-
-    def most_of(self, action: str) -> int:
-        """How many rows hold the action at most, by the null counts of its paths."""
-        if action not in self.schema.names:
-            return 0
-        names = [self.metadata.schema.column(n).path for n in range(self.metadata.num_columns)]
-        if f"{action}.path" not in names:
-            return 0
-        leaf = names.index(f"{action}.path")
-        groups = map(self.metadata.row_group, range(self.metadata.num_row_groups))
-        return sum(group.num_rows - _null_count(group.column(leaf)) for group in groups)
-
-    def values(self, name: str) -> list[Any]:
-        """The non-null values of a column of single actions."""
-        found: list[Any] = []
-        for batch in self._batches(name, [name]):
-            column = batch.column(0)
-            found.extend(column.filter(pc.is_valid(column)).to_pylist())
-        return found
-
-    def file_actions(
-        self,
-        keys: MapKeys,
-        fields: Mapping[str, Collection[str]] | None,
-        row_groups: Collection[int] | None = None,
-    ) -> Iterator[FileActionBatch]:
-        for action, types in FILE_COLUMNS.items():
-            present = self._children(action)
-            wanted = [n for n in present if fields is None or n in fields[action]]
-            columns = [f"{action}.{name}" for name in wanted]
-            for batch in self._batches(action, columns, row_groups):
-                column = batch.column(0)
-                if column.null_count:
-                    column = column.filter(pc.is_valid(column))
-                if not len(column):
-                    continue
-                flat = pa.Table.from_batches([pa.RecordBatch.from_struct_array(column)])
-                table = normalise(flat, types, partition_keys=keys.partition_columns)
-                table.validate(full=True)
-                if len(keyless_rows(table)):
-                    raise CorruptTableError(f"{self.path} has an {action} without its path")
-                if action == "add":
-                    yield FileActionBatch(table, empty(REMOVE_TYPES))
-                else:
-                    yield FileActionBatch(empty(ADD_TYPES), table)
-
-    def _children(self, action: str) -> list[str]:
-        if action not in self.schema.names:
-            return []
-        kind = self.schema.field(action).type
-        names = [child.name for child in kind] if pa.types.is_struct(kind) else []
-        if "path" not in names:
-            raise CorruptTableError(f"{self.path} has a column {action} without paths")
-        return names
-
-    def row_groups_by_size(self, max_bytes: int) -> Iterator[tuple[int, ...]]:
-        """The row groups with file actions; adjacent ones are grouped up to a number of bytes."""
-        together: list[int] = []
-        size = 0
-        for group in sorted({g for action in FILE_COLUMNS for g in self._row_groups_with(action)}):
-            more = self.metadata.row_group(group).total_byte_size
-            if together and size + more > max_bytes:
-                yield tuple(together)
-                together, size = [], 0
-            together.append(group)
-            size += more
-        if together:
-            yield tuple(together)
-
-    def _batches(
-        self, top: str, columns: list[str], within: Collection[int] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        groups = [g for g in self._row_groups_with(top) if within is None or g in within]
-        if not groups or not columns:
-            return
-        with self._store.open(self.path) as source:
-            yield from guarded_batches(
-                source, self.metadata, row_groups=groups, columns=columns, limits=self._limits
-            )
-
-    def _row_groups_with(self, top: str) -> list[int]:
-        """The row groups that may contain the action, by their null counts."""
-        if top not in self.schema.names:
-            return []
-        leaves = [
-            index
-            for index in range(self.metadata.num_columns)
-            if self.metadata.schema.column(index).path.split(".", 1)[0] == top
-        ]
-        return [
-            group
-            for group in range(self.metadata.num_row_groups)
-            if not _all_null(self.metadata.row_group(group), leaves)
-        ]
-
-
-def _null_count(chunk: pq.ColumnChunkMetaData) -> int:
-    """As the statistics tell; 0 where there are none."""
-    statistics = chunk.statistics
-    known = statistics is not None and statistics.has_null_count
-    return int(statistics.null_count) if known else 0
-
-
-def _all_null(group: pq.RowGroupMetaData, leaves: list[int]) -> bool:
-    for leaf in leaves:
-        chunk = group.column(leaf)
-        statistics = chunk.statistics
-        if statistics is None or not statistics.has_null_count:
-            return False
-        if statistics.null_count < chunk.num_values:
-            return False
-    return True
 
 
 def _sidecar_path(sidecar: Sidecar, root: str) -> str:

@@ -14,8 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.protocol.actions.file_columns import ROW_COUNT
 from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
 from delta_maintenance.protocol.features.registry import supports
+from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot, record_counts
@@ -79,7 +81,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "remove": _REMOVE_FIELDS,
 }
 _FIELDS_WITH_ROWS: Mapping[str, tuple[str, ...]] = {
-    "add": ("path", "deletionVector", "size", "stats", "stats_parsed"),
+    "add": ("path", "deletionVector", "size", ROW_COUNT),
     "remove": _REMOVE_FIELDS,
 }
 
@@ -136,7 +138,7 @@ class _Sums:
                 self.deleted_rows += pc.sum(pc.struct_field(chunk, "cardinality")).as_py() or 0
         if self.with_vectors:
             self.live.extend(hash_texts(chunk) for chunk in adds["path"].chunks)
-            told = record_counts(adds)
+            told = record_counts(adds, stated=stated_row_counts)
             rows = None if told.null_count else pc.sum(told).as_py() or 0
             self.rows = None if self.rows is None or rows is None else self.rows + rows
 

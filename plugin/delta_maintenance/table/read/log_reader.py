@@ -59,6 +59,14 @@ class LogTail:
         self._kept: dict[str, CommitText] = {}
         self._blocks: dict[str, FileBlock] = {}
 
+    def followed_by(self, newer: LogTail) -> LogTail:
+        """A tail of the commits of both, with everything that either has kept."""
+        joined = LogTail(self._store, (*self.entries, *newer.entries))
+        if joined._keeps:
+            joined._kept = {**self._kept, **newer._kept}
+        joined._blocks = {**self._blocks, **newer._blocks}
+        return joined
+
     def texts(self) -> Iterator[tuple[LogEntry, CommitText]]:
         """Every file, split into lines; the next files are read in advance.
 

@@ -179,6 +179,34 @@ def choose_segment(
     )
 
 
+def segment_after(segment: LogSegment, listing: LogListing) -> LogSegment | None:
+    """The segment of the newest version, from that of an earlier one and a listing from there on.
+
+    None if the earlier segment may no longer be a part of the log: its last commit is another file,
+    a commit is missing, or a checkpoint or log compaction is listed that it does not use.
+    """
+    last = segment.last_commit
+    if last is None or listing.commits.get(segment.version) != last:
+        return None
+    known = () if segment.base_version < segment.version else (segment.checkpoint,)
+    if any(checkpoint not in known for checkpoint in listing.checkpoints):
+        return None
+    if listing.compactions or listing.incomplete:
+        return None
+    newest = max(listing.commits)
+    versions = range(segment.version + 1, newest + 1)
+    if any(version not in listing.commits for version in versions):
+        return None
+    newer = tuple(listing.commits[version] for version in versions)
+    return replace(
+        segment,
+        version=newest,
+        tail=(*segment.tail, *newer),
+        commits=(*segment.commits, *newer),
+        last_commit=newer[-1] if newer else last,
+    )
+
+
 def without_compaction(segment: LogSegment, name: str) -> LogSegment:
     """The same segment with the commits of one compaction instead of that compaction."""
     tail: list[LogEntry] = []

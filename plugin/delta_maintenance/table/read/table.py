@@ -19,7 +19,7 @@ from delta_maintenance.errors import (
     VersionNotFoundError,
 )
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
-from delta_maintenance.protocol.delta_log.replay import StateReplay
+from delta_maintenance.protocol.delta_log.replay import FileReplay, StateReplay
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.features.registry import (
     Operation,
@@ -31,6 +31,7 @@ from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_fi
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.active_files import FileIndex, active_in_tail
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.read.history import (
     CommitEntry,
@@ -48,9 +49,15 @@ from delta_maintenance.table.read.segment import (
     choose_segment,
     hinted_version,
     list_log,
+    segment_after,
     without_compaction,
 )
-from delta_maintenance.table.read.snapshot import Snapshot, SnapshotState, VanishedFileError
+from delta_maintenance.table.read.snapshot import (
+    COUNTED_FIELDS,
+    Snapshot,
+    SnapshotState,
+    VanishedFileError,
+)
 
 T = TypeVar("T")
 
@@ -98,6 +105,41 @@ class Table:
             return self._snapshot(version)
         except DeltaMaintenanceError as error:
             raise error.located(table=self.uri) from error.__cause__
+
+    def forward(self, snapshot: Snapshot) -> Snapshot:
+        """The latest version, from an earlier snapshot of this table and the commits since.
+
+        One request lists the log from that version on, and each newer commit is read once. The
+        table is opened anew if a checkpoint or log compaction appeared, or if the log of the
+        snapshot is no longer there. If the snapshot remembers its files, so does the new one.
+        """
+        try:
+            listing = list_log(self.store, first_version=snapshot.version)
+            segment = segment_after(snapshot.segment, listing) if listing.commits else None
+            if segment is not None:
+                return self._followed(snapshot, segment)
+        except FileNotFoundError:
+            # A commit is gone since the listing.
+            pass
+        except DeltaMaintenanceError as error:
+            raise error.located(table=self.uri) from error.__cause__
+        opened = self.snapshot()
+        if snapshot.index is not None:
+            opened.remember_files()
+        return opened
+
+    def _followed(self, before: Snapshot, segment: LogSegment) -> Snapshot:
+        if segment.version == before.version:
+            return before
+        newer = LogTail(self.store, segment.tail[len(before.segment.tail) :])
+        followed = self._replay(
+            segment, before.checkpoint, [*before.warnings], frozenset(), since=(before, newer)
+        )
+        if before.index is not None:
+            batches = newer.batches(keys=followed.map_keys(), fields=COUNTED_FIELDS)
+            named = FileIndex.of(active_in_tail(batches, FileReplay()))
+            followed.index = before.index.followed_by(named)
+        return followed
 
     def history(self, limit: int | None = None) -> list[CommitEntry]:
         """The retained commits, newest first, each with the version in the name of its file.
@@ -209,12 +251,15 @@ class Table:
         checkpoint: Checkpoint | None,
         warnings: list[str],
         avoid: frozenset[str],
+        *,
+        since: tuple[Snapshot, LogTail] | None = None,
     ) -> Snapshot:
+        """`since` are an earlier snapshot and the part of the tail that it does not have."""
         replay = StateReplay()
         unknown: set[str] = set()
         commit_info = None
-        tail = LogTail(self.store, segment.tail)
-        for entry, text in tail.without_files():
+        before, newer = since or (None, LogTail(self.store, segment.tail))
+        for entry, text in newer.without_files():
             is_last = entry is segment.last_commit
             try:
                 actions, _ = parse_other_lines(text, commit_info=is_last)
@@ -230,7 +275,11 @@ class Table:
             unknown |= actions.unknown
             if is_last:
                 commit_info = actions.commit_info
-        if checkpoint is not None:
+        tail = newer if before is None else before.tail.followed_by(newer)
+        if before is not None:
+            _offer_state(replay, before.state)
+            unknown |= before.state.unknown_actions
+        elif checkpoint is not None:
             _offer_checkpoint(replay, checkpoint)
         if segment.last_commit is not None and segment.last_commit not in segment.tail:
             # Without the commit of this version, there is no commitInfo.
@@ -307,6 +356,18 @@ class Table:
             first_version=properties.in_commit_timestamp_enablement_version or 0,
             first_ms=properties.in_commit_timestamp_enablement_timestamp,
         )
+
+
+def _offer_state(replay: StateReplay, state: SnapshotState) -> None:
+    replay.add(
+        protocol=state.protocol,
+        metadata=state.metadata,
+        txns=state.txns.values(),
+        domains=state.domains.values(),
+        draft_high_water_mark=None
+        if state.draft_high_water_mark is None
+        else dict(state.draft_high_water_mark),
+    )
 
 
 def _offer_checkpoint(replay: StateReplay, checkpoint: Checkpoint) -> None:

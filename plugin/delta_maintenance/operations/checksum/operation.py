@@ -1,0 +1,158 @@
+"""The `checksum` operation: write the version checksums that are missing.
+
+Readers take protocol, metadata and counts from them without replaying the log, and many writers
+leave none. A checksum adds no version, and one that is there is never touched.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from delta_maintenance import clock
+from delta_maintenance.clock import Clock, NewId
+from delta_maintenance.errors import DeltaMaintenanceError, VersionNotFoundError
+from delta_maintenance.operations.checksum.options import (
+    ChecksumOptions,
+    ChecksumPlan,
+    ChecksumResult,
+    VersionOutcome,
+)
+from delta_maintenance.protocol.delta_log.file_names import LogFileKind, checksum_name
+from delta_maintenance.protocol.delta_log.version_checksum import VersionChecksum, render_checksum
+from delta_maintenance.protocol.features.registry import Operation, require_supported
+from delta_maintenance.storage.core.base import Put
+from delta_maintenance.table.commit.computed_checksum import computed_checksum
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.log_inventory import take_inventory
+from delta_maintenance.table.read.segment import LOG_DIRECTORY
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+
+__all__ = [
+    "ChecksumOptions",
+    "ChecksumPlan",
+    "ChecksumResult",
+    "VersionOutcome",
+    "apply",
+    "plan",
+]
+
+
+def plan(
+    snapshot: Snapshot,
+    options: ChecksumOptions | None = None,
+    *,
+    now: datetime,
+    new_id: NewId = clock.new_id,
+    engine: None = None,
+    progress: Progress | None = None,
+) -> ChecksumPlan:
+    """Which checksums are missing. Lists the log and reads nothing.
+
+    `UnsupportedFeatureError` where the table must not be written to.
+    """
+    options = (options or ChecksumOptions()).validated()
+    require_supported(snapshot.protocol, Operation.CHECKPOINT, table=snapshot.table)
+    inventory = take_inventory(snapshot.store)
+    there = {
+        entry.file.version for entry in inventory.entries if entry.file.kind is LogFileKind.CHECKSUM
+    }
+    commits = inventory.listing.commits
+    wanted = {snapshot.version}
+    if options.checkpoints:
+        wanted |= {files.version for files in inventory.listing.checkpoints}
+    # A checksum names the transaction of its commit, so a version without its commit has none.
+    missing = tuple(
+        version
+        for version in sorted(wanted - there)
+        if version in commits and version <= snapshot.version
+    )
+    which = "the latest version" + (" and every checkpoint" if options.checkpoints else "")
+    return ChecksumPlan(
+        table=snapshot.table,
+        version=snapshot.version,
+        planned_at=now,
+        versions=missing,
+        reason=f"{len(missing)} versions have no checksum"
+        if missing
+        else f"{which} has a checksum already",
+        log_bytes=_log_bytes(snapshot),
+        notes=snapshot.warnings,
+    )
+
+
+def apply(
+    table: Table,
+    plan: ChecksumPlan,
+    *,
+    now: datetime | Clock = clock.now,
+    new_id: NewId = clock.new_id,
+    engine: None = None,
+    progress: Progress | None = None,
+    snapshot: Snapshot | None = None,
+) -> ChecksumResult:
+    """Writes the planned checksums, each only if absent. Running it twice does no harm.
+
+    `snapshot` is the one that the plan was made from, where it is still at hand. `RefusedError`
+    where a number would not be certain.
+    """
+    if plan.is_noop:
+        return ChecksumResult(
+            table=plan.table,
+            version=plan.version,
+            status="nothing-to-do",
+            notes=(plan.reason, *plan.notes),
+        )
+    done: list[VersionOutcome] = []
+    for version in plan.versions:
+        known = snapshot if snapshot is not None and snapshot.version == version else None
+        try:
+            done.append(_write(table, version, known))
+        except VersionNotFoundError:
+            done.append(VersionOutcome(version=version, status="gone"))
+        except DeltaMaintenanceError as error:
+            raise error.located(table=table.uri, version=version) from error.__cause__
+        if progress is not None:
+            progress("checksums", len(done), len(plan.versions))
+    return ChecksumResult(
+        table=plan.table,
+        version=plan.version,
+        status="written" if any(one.status == "written" for one in done) else "already-there",
+        versions=tuple(done),
+        bytes_written=sum(one.bytes_written for one in done),
+        notes=plan.notes,
+    )
+
+
+def _write(table: Table, version: int, snapshot: Snapshot | None) -> VersionOutcome:
+    snapshot = snapshot or table.snapshot(version=version)
+    require_supported(snapshot.protocol, Operation.CHECKPOINT, table=table.uri)
+    checksum = _computed(snapshot)
+    data = render_checksum(checksum)
+    path = f"{LOG_DIRECTORY}/{checksum_name(version)}"
+    written = table.store.put_if_absent(path, data) is Put.DONE
+    return VersionOutcome(
+        version=version,
+        status="written" if written else "already-there",
+        path=path,
+        bytes_written=len(data) if written else 0,
+        num_files=checksum.num_files or 0,
+        total_size=checksum.table_size or 0,
+    )
+
+
+def _computed(snapshot: Snapshot) -> VersionChecksum:
+    while True:
+        try:
+            return computed_checksum(snapshot)
+        except UnusableCheckpointError as error:
+            snapshot = snapshot.avoiding(error)
+
+
+def _log_bytes(snapshot: Snapshot) -> int:
+    size = sum(entry.status.size for entry in snapshot.segment.tail)
+    if snapshot.checkpoint is not None:
+        size += sum(entry.status.size for entry in snapshot.checkpoint.files.entries)
+        size += sum(sidecar.size_in_bytes for sidecar in snapshot.checkpoint.sidecars)
+    return size

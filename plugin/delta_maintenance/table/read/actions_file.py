@@ -1,0 +1,248 @@
+"""A Parquet file of actions: a classic checkpoint, one of its parts, or a sidecar.
+
+Only the columns and row groups that are asked for are read and decoded. The statistics of the
+footer tell which row groups hold an action, and whether a column states what another one would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
+from delta_maintenance.limits import ReadLimits
+from delta_maintenance.protocol.actions.file_columns import (
+    ADD_TYPES,
+    REMOVE_TYPES,
+    ROW_COUNT,
+    empty,
+    keyless_rows,
+    normalise,
+)
+from delta_maintenance.protocol.ndjson.parse import MapKeys
+from delta_maintenance.read_once import read_once
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.read.guarded_parquet import guarded_batches, open_footer
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+FILE_COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = {"add": ADD_TYPES, "remove": REMOVE_TYPES}
+
+_PARSED_ROW_COUNT = "stats_parsed.numRecords"
+
+
+class UnusableCheckpointError(CorruptTableError):
+    """This checkpoint cannot serve as a base. An older checkpoint or the commits may."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileActionBatch:
+    """Some file actions of a checkpoint, in columns."""
+
+    adds: pa.Table
+    removes: pa.Table
+
+
+class ActionsFile:
+    """A Parquet file of actions, of which only the required columns and row groups are read.
+
+    Keeps the footer and not the file: a snapshot may live long, and open files are scarce.
+    """
+
+    def __init__(self, store: Store, path: str, *, at_once: bool = True) -> None:
+        self._store = store
+        self._limits = ReadLimits.of(store)
+        self.path = path
+        if at_once:
+            self._footer  # noqa: B018  reads the footer
+
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        return self._footer[0]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._footer[1]
+
+    @read_once
+    def _footer(self) -> tuple[pq.FileMetaData, pa.Schema]:
+        path = self.path
+        try:
+            with self._store.open(path) as source:
+                return open_footer(source, self._limits)
+        except FileNotFoundError:
+            raise UnusableCheckpointError(f"{path} is gone") from None
+        except DeltaMaintenanceError as error:
+            raise error.located(file=path) from None
+        except Exception as error:
+            problem = f"{path} is not a readable Parquet file ({problem_of(error)})"
+            raise UnusableCheckpointError(problem) from None
+
+    def has_file_actions(self) -> bool:
+        return any(
+            batch.num_rows - batch.column(0).null_count
+            for action in FILE_COLUMNS
+            for batch in self._batches(action, [f"{action}.path"])
+        )
+
+    def most_of(self, action: str) -> int:
+        """How many rows hold the action at most, by the null counts of its paths."""
+        if action not in self.schema.names:
+            return 0
+        names = [self.metadata.schema.column(n).path for n in range(self.metadata.num_columns)]
+        if f"{action}.path" not in names:
+            return 0
+        leaf = names.index(f"{action}.path")
+        groups = map(self.metadata.row_group, range(self.metadata.num_row_groups))
+        return sum(group.num_rows - _null_count(group.column(leaf)) for group in groups)
+
+    def values(self, name: str) -> list[Any]:
+        """The non-null values of a column of single actions."""
+        found: list[Any] = []
+        for batch in self._batches(name, [name]):
+            column = batch.column(0)
+            found.extend(column.filter(pc.is_valid(column)).to_pylist())
+        return found
+
+    def file_actions(
+        self,
+        keys: MapKeys,
+        fields: Mapping[str, Collection[str]] | None,
+        row_groups: Collection[int] | None = None,
+    ) -> Iterator[FileActionBatch]:
+        for action, types in FILE_COLUMNS.items():
+            wanted = self._wanted(action, None if fields is None else fields[action])
+            columns = [f"{action}.{name}" for name in wanted]
+            for batch in self._batches(action, columns, row_groups):
+                column = batch.column(0)
+                if column.null_count:
+                    column = column.filter(pc.is_valid(column))
+                if not len(column):
+                    continue
+                flat = pa.Table.from_batches([pa.RecordBatch.from_struct_array(column)])
+                table = normalise(flat, types, partition_keys=keys.partition_columns)
+                table.validate(full=True)
+                if len(keyless_rows(table)):
+                    raise CorruptTableError(f"{self.path} has an {action} without its path")
+                if action == "add":
+                    yield FileActionBatch(table, empty(REMOVE_TYPES))
+                else:
+                    yield FileActionBatch(empty(ADD_TYPES), table)
+
+    def _wanted(self, action: str, fields: Collection[str] | None) -> list[str]:
+        """The columns of an action to read, below the column of the action."""
+        present = self._children(action)
+        if fields is None:
+            return present
+        wanted = [name for name in present if name in fields]
+        if ROW_COUNT not in fields:
+            return wanted
+        parsed, text = (name in wanted for name in ("stats_parsed", "stats"))
+        complete = self._states_each(f"{action}.{_PARSED_ROW_COUNT}", action)
+        if not parsed and complete is not None:
+            wanted.append(_PARSED_ROW_COUNT)
+        # The texts are most of a checkpoint.
+        if not text and not complete and "stats" in present:
+            wanted.append("stats")
+        return wanted
+
+    def _states_each(self, leaf: str, action: str) -> bool | None:
+        """Whether a leaf has a value for each row of an action, by the statistics of the columns;
+        None if the file does not have the leaf."""
+        names = [self.metadata.schema.column(n).path for n in range(self.metadata.num_columns)]
+        if leaf not in names:
+            return None
+        at, path = names.index(leaf), names.index(f"{action}.path")
+        groups = [self.metadata.row_group(n) for n in range(self.metadata.num_row_groups)]
+        return all(
+            _has_null_count(group.column(at))
+            and _has_null_count(group.column(path))
+            and _null_count(group.column(at)) == _null_count(group.column(path))
+            for group in groups
+        )
+
+    def _children(self, action: str) -> list[str]:
+        if action not in self.schema.names:
+            return []
+        kind = self.schema.field(action).type
+        names = [child.name for child in kind] if pa.types.is_struct(kind) else []
+        if "path" not in names:
+            raise CorruptTableError(f"{self.path} has a column {action} without paths")
+        return names
+
+    def row_groups_by_size(self, max_bytes: int) -> Iterator[tuple[int, ...]]:
+        """The row groups with file actions; adjacent ones are grouped up to a number of bytes."""
+        together: list[int] = []
+        size = 0
+        for group in sorted({g for action in FILE_COLUMNS for g in self._row_groups_with(action)}):
+            more = self.metadata.row_group(group).total_byte_size
+            if together and size + more > max_bytes:
+                yield tuple(together)
+                together, size = [], 0
+            together.append(group)
+            size += more
+        if together:
+            yield tuple(together)
+
+    def _batches(
+        self, top: str, columns: list[str], within: Collection[int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        groups = [g for g in self._row_groups_with(top) if within is None or g in within]
+        if not groups or not columns:
+            return
+        with self._store.open(self.path) as source:
+            yield from guarded_batches(
+                source, self.metadata, row_groups=groups, columns=columns, limits=self._limits
+            )
+
+    def _row_groups_with(self, top: str) -> list[int]:
+        """The row groups that may contain the action, by their null counts."""
+        if top not in self.schema.names:
+            return []
+        leaves = [
+            index
+            for index in range(self.metadata.num_columns)
+            if self.metadata.schema.column(index).path.split(".", 1)[0] == top
+        ]
+        return [
+            group
+            for group in range(self.metadata.num_row_groups)
+            if not _all_null(self.metadata.row_group(group), leaves)
+        ]
+
+
+def _has_null_count(chunk: pq.ColumnChunkMetaData) -> bool:
+    return chunk.statistics is not None and chunk.statistics.has_null_count
+
+
+def _null_count(chunk: pq.ColumnChunkMetaData) -> int:
+    """As the statistics tell; 0 where there are none."""
+    statistics = chunk.statistics
+    known = statistics is not None and statistics.has_null_count
+    return int(statistics.null_count) if known else 0
+
+
+def _all_null(group: pq.RowGroupMetaData, leaves: list[int]) -> bool:
+    for leaf in leaves:
+        chunk = group.column(leaf)
+        statistics = chunk.statistics
+        if statistics is None or not statistics.has_null_count:
+            return False
+        if statistics.null_count < chunk.num_values:
+            return False
+    return True
+
+
+def problem_of(error: Exception) -> str:
+    """One clause for an error of decoding."""
+    if isinstance(error, FileNotFoundError):
+        return f"{error.filename or error} is gone"
+    if isinstance(error, CorruptTableError):
+        return error.problem
+    # Decoders raise errors of any class for damaged data, some of them without a text.
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,277 @@
+"""A summary from a version checksum: equal to a replay, few requests, and nothing decided by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from delta_maintenance.cli.snapshot_document import describe
+from delta_maintenance.operations import checkpoint, checksum, clean_log, fsck, vacuum
+from delta_maintenance.protocol.delta_log.file_names import checksum_name
+from delta_maintenance.protocol.delta_log.version_checksum import (
+    FileSizeHistogram,
+    VersionChecksum,
+    is_consistent,
+    parse_checksum,
+    render_checksum,
+)
+from delta_maintenance.table.read import summary
+from delta_maintenance.table.read.summary import summarize
+from delta_maintenance.testing.actions import (
+    Action,
+    add,
+    commit_info,
+    deletion_vector,
+    domain,
+    features,
+    metadata,
+    protocol,
+    remove,
+    txn,
+)
+from delta_maintenance.testing.counting_store import CountingStore
+from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, TableBuilder
+
+NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+
+
+@pytest.fixture(autouse=True)
+def small_tables_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summary, "FEWEST_FILES", 1)
+
+
+def gone(path: str, size: int, **fields: Any) -> Action:
+    return remove(path, size=size, extendedFileMetadata=True, partitionValues={}, **fields)
+
+
+def begun(store: CountingStore | None = None) -> TableBuilder:
+    """Files, a tombstone, a vector, a transaction and a domain; with a checkpoint."""
+    table = TableBuilder(store)
+    supported = features("deletionVectors", "v2Checkpoint", writer_only=["domainMetadata"])
+    table.commit([commit_info(), supported, metadata(), add("a", size=7), add("b", size=9000)])
+    vector = deletion_vector(cardinality=12)
+    changed = add("b", size=9000, dv=vector)
+    table.commit([commit_info(), gone("a", 7), gone("b", 9000), changed, txn("app", 3)])
+    table.commit([commit_info(), add("c", size=1), domain("d", "{}")])
+    opened, options = table.open(), checkpoint.CheckpointOptions(kind="v2-json")
+    checkpoint.apply(opened, checkpoint.plan(opened.snapshot(), options, now=NOW))
+    return table
+
+
+def checksummed(table: TableBuilder) -> TableBuilder:
+    opened = table.open()
+    plan = checksum.plan(opened.snapshot(), checksum.ChecksumOptions(checkpoints=False), now=NOW)
+    assert checksum.apply(opened, plan).status == "written"
+    return table
+
+
+def agrees(table: TableBuilder) -> bool:
+    """Whether there is a summary; fails if it differs from the replay."""
+    found = summarize(table.store)
+    if found is None:
+        return False
+    assert describe(found) == describe(table.open().snapshot())
+    return True
+
+
+LATER: list[list[Action]] = [
+    [commit_info(), add("e", size=5), txn("app", 4), txn("other", 1)],
+    [commit_info("DELETE"), gone("c", 1)],
+    [commit_info("MERGE"), add("f", size=9), domain("d", removed=True)],
+    [commit_info("SET TBLPROPERTIES"), metadata(configuration={"x": "y"})],
+    [commit_info("OPTIMIZE"), gone("e", 5), gone("f", 9), add("g", size=14, dataChange=False)],
+]
+
+
+@pytest.mark.parametrize("commits", range(len(LATER) + 1))
+@pytest.mark.conformance("CRC-09")
+def test_a_summary_is_the_same_as_a_replay(commits: int) -> None:
+    table = checksummed(begun())
+    for actions in LATER[:commits]:
+        table.commit(actions)
+    assert agrees(table)
+
+
+@given(st.lists(st.sampled_from(["add", "remove", "vector", "checksum"]), max_size=8), st.data())
+@settings(max_examples=25)
+def test_a_summary_is_the_same_after_any_usual_commits(
+    steps: list[str], data: st.DataObject
+) -> None:
+    table = checksummed(begun())
+    live: dict[str, tuple[int, Action | None]] = {"c": (1, None)}
+    for made, step in enumerate(steps, 1):
+        if step == "checksum":
+            if not table.store.stat(f"{LOG}/{checksum_name(table.version)}"):
+                checksummed(table)
+        elif step == "add" or not live:
+            live[f"n{made}"] = (made, None)
+            table.commit([commit_info(), add(f"n{made}", size=made)])
+        else:
+            path = data.draw(st.sampled_from(sorted(live)))
+            size, before = live.pop(path)
+            actions = [commit_info("DELETE"), gone(path, size, dv=before)]
+            if step == "vector":
+                vector = deletion_vector(f"v{made}", cardinality=made)
+                live[path] = (size, vector)
+                actions.append(add(path, size=size, dv=vector))
+            table.commit(actions)
+    assert agrees(table)
+
+
+def test_three_requests_are_enough() -> None:
+    store = CountingStore()
+    table = checksummed(begun(store))
+    store.requests.clear()
+    assert summarize(store) is not None
+    assert len(store.requests) == 3, store.requests
+    table.commit([commit_info(), add("e", size=5)])
+    store.requests.clear()
+    assert summarize(store) is not None
+    assert len(store.requests) == 4, store.requests
+
+
+def test_a_long_log_is_listed_from_the_checkpoint_on() -> None:
+    table = TableBuilder()
+    table.commit([commit_info(), protocol(), metadata(), add("a", size=7)])
+    for number in range(1010):
+        table.commit([commit_info(), add(f"f{number}", size=1)])
+    table.checkpoint(1005)
+    table.hint(1005)
+    checksummed(table)
+    assert agrees(table)
+    found = summarize(table.store)
+    assert found is not None and found.oldest_commit == 0
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        [commit_info("RESTORE"), add("a", size=7)],
+        [commit_info("COMPUTE STATS"), add("c", size=1)],
+        [add("unnamed", size=1)],
+        [commit_info(), add("x", size=1), {"surprise": {}}],
+        [commit_info(), remove("c")],
+        [commit_info(), add("x", size=None)],
+    ],
+)
+def test_commits_that_may_repeat_files_are_replayed(actions: list[Action]) -> None:
+    table = checksummed(begun())
+    table.commit(actions)
+    assert summarize(table.store) is None
+
+
+def test_other_doubts_are_replayed() -> None:
+    assert summarize(begun().store) is None
+    table = checksummed(begun())
+    table.commit([commit_info(), add("e", size=5)])
+    table.commit([commit_info(), add("f", size=5)])
+    table.compaction(3, 4)
+    assert summarize(table.store) is None
+    # A checkpoint that may be one of V2, for its name does not tell.
+    table = begun()
+    table.commit([commit_info(), add("e", size=5)])
+    table.checkpoint()
+    assert summarize(checksummed(table).store) is None
+
+
+def test_small_tables_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summary, "FEWEST_FILES", 3)
+    assert summarize(checksummed(begun()).store) is None
+
+
+DAMAGE: dict[str, Callable[[VersionChecksum], VersionChecksum]] = {
+    "num_files": lambda said: replace(said, num_files=3),
+    "table_size": lambda said: replace(said, table_size=1),
+    "num_deleted_records": lambda said: replace(said, num_deleted_records=1),
+    "num_deletion_vectors": lambda said: replace(said, num_deletion_vectors=0),
+    "num_metadata": lambda said: replace(said, num_metadata=2),
+    "num_protocol": lambda said: replace(said, num_protocol=0),
+    "txns": lambda said: replace(said, txns=None),
+    "domains": lambda said: replace(said, domains=None),
+    "metadata": lambda said: replace(said, metadata=None),
+    "protocol": lambda said: replace(said, protocol=None),
+    "file_sizes": lambda said: replace(
+        said, file_sizes=FileSizeHistogram(boundaries=(0,), file_counts=(2,), total_bytes=(1,))
+    ),
+    "deleted_record_counts": lambda said: replace(said, deleted_record_counts=(3, *([0] * 9))),
+    "all_files": lambda said: replace(said, all_files=()),
+    "tombstones": lambda said: replace(said, extra={"delta-maintenance.numTombstones": 77}),
+}
+
+
+@pytest.mark.parametrize("field", DAMAGE)
+@pytest.mark.conformance("CRC-03")
+def test_a_contradiction_is_found_and_the_log_is_replayed(field: str) -> None:
+    table = checksummed(begun())
+    path = f"{LOG}/{checksum_name(table.version)}"
+    said = parse_checksum(table.store.read(path))
+    assert is_consistent(said) and agrees(table)
+    table.store.put(path, render_checksum(DAMAGE[field](said)))
+    assert summarize(table.store) is None
+
+
+PLAUSIBLE: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "numFiles": lambda said: said | {"numFiles": 1},
+    "tableSizeBytes": lambda said: said | {"tableSizeBytes": 1},
+    "numDeletedRecordsOpt": lambda said: said | {"numDeletedRecordsOpt": 13},
+    "numDeletionVectorsOpt": lambda said: said | {"numDeletionVectorsOpt": 2},
+    "setTransactions": lambda said: said | {"setTransactions": []},
+    "domainMetadata": lambda said: said | {"domainMetadata": []},
+    "metadata": lambda said: (
+        said | {"metadata": said["metadata"] | {"configuration": {"delta.appendOnly": "true"}}}
+    ),
+    "protocol": lambda said: said | {"protocol": {"minReaderVersion": 99, "minWriterVersion": 99}},
+    "fileSizeHistogram": lambda said: (
+        said
+        | {
+            "fileSizeHistogram": {
+                "sortedBinBoundaries": [0],
+                "fileCounts": [2],
+                "totalBytes": [9001],
+            },
+            "numFiles": 2,
+        }
+    ),
+    "deletedRecordCountsHistogramOpt": lambda said: (
+        said | {"deletedRecordCountsHistogramOpt": {"deletedRecordCounts": [0, 1, 1] + [0] * 7}}
+    ),
+    "allFiles": lambda said: said | {"allFiles": said["allFiles"][:1]},
+    "txnId": lambda said: said | {"txnId": "another"},
+    "everything": lambda _: [],
+}
+
+
+@pytest.mark.parametrize("field", PLAUSIBLE)
+@pytest.mark.conformance("CRC-02", "CRC-03")
+def test_no_operation_decides_by_a_checksum(field: str) -> None:
+    table = checksummed(begun())
+    path = f"{LOG}/{checksum_name(table.version)}"
+    before = decisions(table)
+    data = json.loads(table.store.read(path))
+    table.store.put(path, json.dumps(PLAUSIBLE[field](data)).encode())
+    assert decisions(table) == before
+    found = {finding.kind for finding in fsck.plan(table.open(), now=NOW).findings}
+    # Each bin of a coarser histogram, and the name of a transaction, are not compared.
+    if field not in ("fileSizeHistogram", "txnId"):
+        assert found & {"checksum-differs", "unreadable-checksum"}
+
+
+def decisions(table: TableBuilder) -> list[Any]:
+    """The plans of operations that delete and of one that writes, without what reads the clock."""
+    snapshot = table.open().snapshot()
+    return [
+        snapshot.counts,
+        snapshot.protocol,
+        snapshot.metadata,
+        snapshot.txns,
+        checkpoint.plan(snapshot, now=NOW),
+        clean_log.plan(snapshot, now=NOW),
+        vacuum.plan(snapshot, vacuum.VacuumOptions(ignore_missing_files=True), now=NOW),
+    ]
