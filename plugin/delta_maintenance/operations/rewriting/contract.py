@@ -65,6 +65,13 @@ class Contract:
                 naming=FileNaming.of(metadata.configuration, columns, layout.mode),
                 target_bytes=target_bytes,
                 proof=proof,
+                # Copied row groups have neither row IDs nor partition columns of their own, and
+                # the version of their pages is unknown.
+                copies=not layout.tracks_rows
+                and not layout.materializes_partitions
+                and iceberg_compat(protocol, properties) is None
+                and properties.parquet_format_version is None,
+                copied_codec=None if properties.parquet_compression_codec is None else style.codec,
             ),
             iceberg_compat=iceberg_compat(protocol, properties),
             clustered=clustering_columns(domains) or (),
