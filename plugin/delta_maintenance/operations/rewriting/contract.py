@@ -19,6 +19,9 @@ from delta_maintenance.table.data.rewrite import Proof, RewriteSpec
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.action_file import ParquetStyle
 
+COPIED_GROUP_BYTES = 8 << 20
+"""The average size of row groups from which on they are copied and not merged."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
@@ -67,10 +70,12 @@ class Contract:
                 proof=proof,
                 # Copied row groups have neither row IDs nor partition columns of their own, and
                 # the version of their pages is unknown.
-                copies=not layout.tracks_rows
-                and not layout.materializes_partitions
-                and iceberg_compat(protocol, properties) is None
-                and properties.parquet_format_version is None,
+                copied_group_bytes=None
+                if layout.tracks_rows
+                or layout.materializes_partitions
+                or iceberg_compat(protocol, properties) is not None
+                or properties.parquet_format_version is not None
+                else COPIED_GROUP_BYTES,
                 copied_codec=None if properties.parquet_compression_codec is None else style.codec,
             ),
             iceberg_compat=iceberg_compat(protocol, properties),

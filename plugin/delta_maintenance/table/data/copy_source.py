@@ -28,8 +28,6 @@ from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import schema_difference
 from delta_maintenance.table.parquet_footer import read_footer
 
-LEAST_GROUP = 8 << 20
-"""Bytes that a row group of a file must have on average. Smaller ones are better merged."""
 MOST_CHUNK = 64 << 20
 """The most bytes of a column chunk, which is held in memory."""
 _MOST_INDEX = 16 << 20
@@ -143,8 +141,10 @@ class CopySource:
     """Opens the file."""
 
     @classmethod
-    def of(cls, opened: Callable[[], BinaryIO], spec: DataFileSpec) -> CopySource | None:
-        """The file, None where its rows have to be decoded.
+    def of(
+        cls, opened: Callable[[], BinaryIO], spec: DataFileSpec, *, least: int
+    ) -> CopySource | None:
+        """The file, None where its rows have to be decoded. `least` is the size of a row group.
 
         Errors of damaged files are those of Arrow, `MalformedThriftError` and `OSError`.
         """
@@ -157,7 +157,7 @@ class CopySource:
             groups = tuple(tree.structs(ROW_GROUPS))
             chunks = [Chunk.of(chunk) for group in groups for chunk in group.structs(COLUMNS)]
             sizes = sum(chunk.size for chunk in chunks)
-            if sizes < LEAST_GROUP * len(groups) or not _is_known(tree, groups):
+            if sizes < least * len(groups) or not _is_known(tree, groups):
                 return None
             if not all(_is_movable(chunk, end) for chunk in chunks):
                 return None

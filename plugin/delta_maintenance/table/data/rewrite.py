@@ -32,7 +32,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.protocol.data_files.names import FileNaming, log_path
 from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.data.copy_source import LEAST_GROUP, CopySource, FileFrame
+from delta_maintenance.table.data.copy_source import CopySource, FileFrame
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
 from delta_maintenance.table.data.data_file_writer import (
     DataFileSpec,
@@ -64,9 +64,9 @@ class RewriteSpec:
     target_bytes: int
     """A new file is begun, between two sources, once one is half again as large."""
     proof: Proof = "rows"
-    copies: bool = False
-    """Whether large row groups may be copied without being decoded, if they are as new ones would
-    be."""
+    copied_group_bytes: int | None = None
+    """The least average size of row groups that are copied without being decoded, if they are as
+    new ones would be. Smaller ones are better merged. None: all rows are decoded."""
     copied_codec: str | None = None
     """The only codec of row groups that are copied; None for any."""
 
@@ -172,8 +172,9 @@ def rewrite_bin(
 
 def _copied_bin(store: Store, work: Bin, spec: RewriteSpec, new_id: NewId) -> RewrittenBin | None:
     """The bin made of copied row groups, None if rows have to be decoded."""
-    if not spec.copies or any(
-        source.size < LEAST_GROUP or source.deletion_vector is not None for source in work.sources
+    least = spec.copied_group_bytes
+    if least is None or any(
+        source.size < least or source.deletion_vector is not None for source in work.sources
     ):
         return None
     if any(reason != "small" for reasons in work.reasons for reason in reasons):
@@ -213,7 +214,7 @@ def _copy_sources(store: Store, work: Bin, spec: RewriteSpec) -> tuple[list[Copy
     for source in work.sources:
         with reading_sources():
             opened = partial(store.open, place_of(store, source.path))
-            found = CopySource.of(opened, spec.files)
+            found = CopySource.of(opened, spec.files, least=spec.copied_group_bytes or 0)
         if found is None or source.num_records not in (None, found.metadata.num_rows):
             raise NotCopiedError("its row groups differ from those of a new file")
         chunks += found.chunks
