@@ -263,6 +263,20 @@ def test_a_source_that_differs_in_anything_is_decoded(case: str, place: int) -> 
     assert stored(store, done).num_rows == 200
 
 
+ALIKE = ("another codec", "another form of decimals", "a calendar that Spark 3 asks for")
+"""What new files may have too, if all sources have it."""
+
+
+@pytest.mark.parametrize("case", OTHERS)
+@pytest.mark.conformance("RW-25")
+def test_sources_that_all_differ_from_a_new_file_are_decoded(case: str) -> None:
+    files = {f"f{seed}": OTHERS[case](rows(seed)) for seed in range(2)}
+    store = MemoryStore()
+    done = rewritten(store, files, spec_of())
+    assert done.copied == (case in ALIKE)
+    assert stored(store, done).num_rows == 200
+
+
 @pytest.mark.conformance("RW-25")
 def test_small_row_groups_another_required_codec_and_deleted_rows_are_decoded() -> None:
     files = {f"f{at}": parquet(rows(at), **OPTIONS) for at in range(2)}
