@@ -30,10 +30,11 @@ def bounds_of(
 ) -> ColumnBounds | None:
     """What a footer says of a column chunk, None where the column has to be decoded.
 
-    `kind` is the type of the column in the table, which is also that in the file.
+    `kind` is the type of the column in the table, which is also that in the file. Columns of lists
+    and maps have no chunk of their own.
     """
     found = chunk.statistics
-    if found is None or not found.has_null_count or pa.types.is_nested(kind):
+    if found is None or not found.has_null_count:
         return None
     nulls = int(found.null_count)
     if not leaf.bounded or nulls == chunk.num_values:
