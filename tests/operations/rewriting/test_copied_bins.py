@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import deltalake
+import pyarrow as pa
 import pytest
-from rewrites.rewritten_tables import Rewritten, without
+from checkpointing import on_disk
+from rewrites.data_files import DataTable, field
+from rewrites.rewritten_tables import NOW, Rewritten, numbers, without
 from rewrites.table_rows import actions_of, latest, live_adds
 
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.operations import optimize
+from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import contract, run
 from delta_maintenance.operations.rewriting.commits import SUMS_TAG
 from delta_maintenance.operations.rewriting.journal import Journal
 from delta_maintenance.table.data.rewrite import RewrittenBin
+from delta_maintenance.table.read.table import Table
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +72,30 @@ def test_rows_that_others_delete_meanwhile_are_deleted_from_the_copy(vectors: bo
     assert made.rows() == without(before, 121, 123)
     [report] = [each for each in result.bins if each.partition["p"] == "y"]
     assert (report.row_sums is None) == vectors
+
+
+@pytest.mark.conformance("RW-25")
+def test_deltalake_finds_rows_of_copied_row_groups_by_their_page_indexes(tmp_path: Path) -> None:
+    made = DataTable(field("a", "long"), field("b", "string"))
+    writing = {"row_group_size": 2000, "write_page_index": True, "max_rows_per_page": 100}
+    made.append(*(numbers(first, 5000) for first in (0, 5000, 10_000)), writing=writing)
+    made.store.now_ms = lambda: epoch_millis(NOW)
+    table = Table(made.store)
+    planned = optimize.plan(table.snapshot(), OptimizeOptions(workers=1), now=NOW)
+    [report] = optimize.apply(table, planned, now=lambda: NOW).bins
+    assert (report.fate, report.copied, report.num_sources) == ("committed", True, 3)
+    for path in live_adds(made.store):
+        (tmp_path / path).write_bytes(made.store.read(path))
+    opened = deltalake.DeltaTable(on_disk(made.store, tmp_path))
+    query = deltalake.QueryBuilder().register("t", opened)
+    for condition, expected in (
+        ("a >= 0", range(15_000)),
+        ("a BETWEEN 3990 AND 6010", range(3990, 6011)),
+        ("b = 'text 14999'", [14_999]),
+    ):
+        found = pa.table(query.execute(f"SELECT a, b FROM t WHERE {condition}").read_all())
+        assert sorted(found["a"].to_pylist()) == list(expected)
+        assert all(f"text {row['a']}" == row["b"] for row in found.to_pylist())
 
 
 def test_a_property_that_demands_another_codec_or_version_of_pages_is_obeyed() -> None:
