@@ -61,12 +61,15 @@ def rows(number: int, count: int) -> pa.Table:
     return pa.table(columns)
 
 
-def generate(table: Path, *, files: int, rows_per_file: int, partitions: int) -> None:
-    """Writes the table. With one partition it has no partition column."""
+def generate(
+    table: Path, *, files: int, rows_per_file: int, partitions: int, different: int
+) -> None:
+    """Writes the table. With one partition it has no partition column. So many files have rows of
+    their own."""
     log = table / "_delta_log"
     log.mkdir(parents=True)
-    different = [table / f"different-{number}.parquet" for number in range(_DIFFERENT)]
-    for number, file in enumerate(different):
+    originals = [table / f"different-{number}.parquet" for number in range(different)]
+    for number, file in enumerate(originals):
         pq.write_table(rows(number, rows_per_file), file, compression="snappy", store_schema=False)
     lines: list[dict[str, object]] = [
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
@@ -78,7 +81,7 @@ def generate(table: Path, *, files: int, rows_per_file: int, partitions: int) ->
         folder = "".join(f"{name}={value}/" for name, value in values.items())
         path = f"{folder}part-{number:06}.snappy.parquet"
         (table / folder).mkdir(exist_ok=True)
-        source = different[number % _DIFFERENT]
+        source = originals[number % different]
         os.link(source, table / path)
         add = {
             "path": path,
@@ -89,7 +92,7 @@ def generate(table: Path, *, files: int, rows_per_file: int, partitions: int) ->
             "stats": stats,
         }
         lines.append({"add": add})
-    for file in different:
+    for file in originals:
         file.unlink()
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     (log / f"{0:020}.json").write_text(text)
@@ -123,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--files", type=int, default=400)
     parser.add_argument("--rows-per-file", type=int, default=20_000)
     parser.add_argument("--partitions", type=int, default=1)
+    parser.add_argument("--different", type=int, default=_DIFFERENT)
     given = vars(parser.parse_args(arguments))
     generate(given.pop("table"), **given)
 

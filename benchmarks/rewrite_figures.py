@@ -44,6 +44,12 @@ def t2(settings: Settings) -> Outcome:
     )
 
 
+def t3(settings: Settings) -> Outcome:
+    """40 files of 64 MB, each of one row group, which ours copies without decoding it."""
+    shape = {"files": 40, "rows_per_file": 865_000, "different": 4}
+    return _compared(settings, "optimize-t3", ("0.2", ""), codec="SNAPPY", proof="1.1", **shape)
+
+
 def memory(settings: Settings) -> Outcome:
     """10 GB of input against 1 GB, both ours, with two workers."""
     small, large = (
@@ -81,12 +87,22 @@ def planning(settings: Settings) -> Outcome:
     )
 
 
-def _compared(settings: Settings, name: str, targets: tuple[str, str], **shape: int) -> Outcome:
-    """Ours with the proof against deltalake, and ours with the proof against ours without it."""
+def _compared(
+    settings: Settings,
+    name: str,
+    targets: tuple[str, str],
+    codec: str = "ZSTD",
+    proof: str = "1.4",
+    **shape: int,
+) -> Outcome:
+    """Ours with the proof against deltalake, and ours with the proof against ours without it.
+
+    `codec` is that of deltalake, and the same as in the new files of ours.
+    """
     table = _generated(settings, **shape)
     ours, peer = run_pairs(
         partial(_ours, table, "rows"),
-        partial(_deltalake, table),
+        partial(_deltalake, table, codec),
         runs=settings.runs,
         label=name,
     )
@@ -100,7 +116,7 @@ def _compared(settings: Settings, name: str, targets: tuple[str, str], **shape: 
         rows=[
             *time_and_memory(ours, peer, prefix="", targets=targets),
             _cpu(ours, peer, ""),
-            *time_and_memory(proved, counted, prefix="proof on and off: ", targets=("1.4", "")),
+            *time_and_memory(proved, counted, prefix="proof on and off: ", targets=(proof, "")),
             _cpu(proved, counted, "proof on and off: "),
         ],
         notes=agreement("files before", {"files": ours[0].report["files_before"]}, peer[0].report)
@@ -123,10 +139,10 @@ def _ours(table: Path, proof: str) -> Run:
         return run_process([*OPTIMIZE, str(copy), *options])
 
 
-def _deltalake(table: Path) -> Run:
+def _deltalake(table: Path, codec: str) -> Run:
     argv = [sys.executable, "-m", "benchmarks.subjects", "optimize-deltalake"]
     with _linked(table) as copy:
-        return run_process([*argv, str(copy), str(TARGET_BYTES)])
+        return run_process([*argv, str(copy), str(TARGET_BYTES), codec])
 
 
 def _generated(settings: Settings, **shape: int) -> Path:
@@ -151,6 +167,7 @@ FIGURES: Mapping[str, Figure] = {
         ("optimize", "`optimize` of 400 files of 20,000 rows, against deltalake", many_files),
         ("optimize-t1", "`optimize` of 2,000 files of 1 MB, against deltalake", t1),
         ("optimize-t2", "`optimize` of 400 partitions of 20 files, against deltalake", t2),
+        ("optimize-t3", "`optimize` of 40 files of 64 MB, against deltalake", t3),
         ("optimize-memory", "`optimize` of 10 GB, and of 1 GB", memory),
         ("optimize-plan", f"the plan of `optimize` for {_PLANNED_FILES:,} files", planning),
     ]

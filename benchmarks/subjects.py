@@ -181,11 +181,12 @@ def vacuum_deltalake(table: str) -> dict[str, object]:
     return {"files": len(DeltaTable(table).vacuum(full=True, dry_run=True))}
 
 
-def optimize_deltalake(table: str, target: str) -> dict[str, object]:
+def optimize_deltalake(table: str, target: str, codec: str) -> dict[str, object]:
     from deltalake import DeltaTable, WriterProperties
 
     # The codec and the level of ours.
-    properties = WriterProperties(compression="ZSTD", compression_level=1)
+    level = 1 if codec == "ZSTD" else None
+    properties = WriterProperties(compression=codec, compression_level=level)
     found = DeltaTable(table).optimize.compact(
         target_size=int(target), writer_properties=properties
     )

@@ -15,6 +15,8 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
+from delta_maintenance.table.compact_protocol import MalformedThriftError, varint
+
 TAIL_BYTES = 64 << 10
 """What is read of a file at first, as pyarrow does: the footers of most files are shorter."""
 _END = 8
@@ -45,12 +47,30 @@ def require_plain_columns(tail: bytes) -> None:
         found, _ = _walk(tail[-size:], 0, 0)
     except IndexError:
         raise pa.ArrowInvalid("the footer is cut off") from None
+    except MalformedThriftError as error:
+        raise pa.ArrowInvalid(f"the footer is no footer: {error}") from None
     if found:
         raise pa.ArrowInvalid("columns of the file are encrypted")
 
 
 def require_plain_file(source: BinaryIO) -> None:
     """`require_plain_columns` for a file, of which the end is read."""
+    tail, _ = _read_tail(source)
+    source.seek(0)
+    require_plain_columns(tail)
+
+
+def read_footer(source: BinaryIO) -> tuple[bytes, int]:
+    """The bytes of the footer, and its position in the file. `pa.ArrowInvalid` for none."""
+    tail, end = _read_tail(source)
+    size = footer_size(tail)
+    if not _END < size <= len(tail):
+        raise pa.ArrowInvalid("the footer is longer than the file")
+    return tail[-size:-_END], end - size
+
+
+def _read_tail(source: BinaryIO) -> tuple[bytes, int]:
+    """The end of a file with the whole footer, if there is one, and the size of the file."""
     end = source.seek(0, io.SEEK_END)
     size = min(end, TAIL_BYTES)
     for _ in range(2):
@@ -59,8 +79,7 @@ def require_plain_file(source: BinaryIO) -> None:
         if footer_size(tail) <= size:
             break
         size = min(end, footer_size(tail))
-    source.seek(0)
-    require_plain_columns(tail)
+    return tail, end
 
 
 def _walk(data: bytes, at: int, level: int) -> tuple[bool, int]:
@@ -72,7 +91,7 @@ def _walk(data: bytes, at: int, level: int) -> tuple[bool, int]:
         if head >> 4:
             field += head >> 4
         else:
-            number, at = _varint(data, at)
+            number, at = varint(data, at)
             field = (number >> 1) ^ -(number & 1)
         if field == _WAY[level]:
             if level == len(_WAY) - 1:
@@ -98,7 +117,7 @@ def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
             at += 1
         return at + 1
     if kind == 8:
-        length, at = _varint(data, at)
+        length, at = varint(data, at)
         return at + length
     if kind in _FIXED:
         return at + _FIXED[kind]
@@ -115,7 +134,7 @@ def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
         count, element, at = _list_head(data, at)
         return _skip_all(data, at, count, element, depth - 1)
     if kind == _MAP:
-        count, at = _varint(data, at)
+        count, at = varint(data, at)
         if not count:
             return at
         kinds = data[at]
@@ -143,18 +162,5 @@ def _list_head(data: bytes, at: int) -> tuple[int, int, int]:
     at += 1
     count = head >> 4
     if count == 15:
-        count, at = _varint(data, at)
+        count, at = varint(data, at)
     return count, head & 15, at
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise pa.ArrowInvalid("a number of the footer does not end")

@@ -10,11 +10,13 @@ from shutil import copytree
 import deltalake
 import pytest
 from checkpointing import as_checkpointed, state_of
+from rewrites.table_rows import live_rows
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import RefusedError, UnsupportedFeatureError, VersionNotFoundError
 from delta_maintenance.operations import drop_feature
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
+from delta_maintenance.protocol.changes.downgrade import feature_names
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.table.read.table import Table
 
@@ -34,16 +36,12 @@ DROPPED = [
 ]
 REFUSED = [
     ("dat-check_constraints", "checkConstraints", "constraint const1"),
-    ("dat-deletion_vectors", "deletionVectors", "1 live files"),
     ("dat-iceberg_compat_v1", "columnMapping", "required by icebergCompatV1"),
     ("deltars-table_with_liquid_clustering", "rowTracking", "liquid"),
     ("golden-collations-table", "domainMetadata", "required by collations"),
-    ("golden-type-widening-nested", "typeWidening-preview", "column struct.a"),
-    ("kernel-basic-dv-with-checkpoint", "deletionVectors", "2 live files"),
     ("kernel-catalog-owned-preview", "inCommitTimestamp", "required by catalogManaged"),
     ("kernelrs-partition_cm-id", "columnMapping", "mapping mode id"),
     ("kernelrs-table-with-geo", "geospatial", "column geom"),
-    ("spark-table-with-dv-gigantic", "deletionVectors", "live files"),
 ]
 
 
@@ -84,7 +82,31 @@ def test_a_real_table_loses_its_feature_and_nothing_else(
     assert len(deltalake.DeltaTable(table.uri).file_uris()) == len(before[latest].live)
 
 
-@pytest.mark.conformance("FEAT-14", "CM-01", "TW-05")
+REWRITTEN = [
+    ("dat-deletion_vectors", "deletionVectors"),
+    ("golden-type-widening-nested", "typeWidening-preview"),
+    ("kernel-basic-dv-with-checkpoint", "deletionVectors"),
+]
+
+
+@pytest.mark.conformance("FEAT-14", "DV-15", "TW-05")
+@pytest.mark.parametrize(("name", "feature"), REWRITTEN)
+def test_a_real_table_whose_files_use_its_feature_keeps_its_rows(
+    corpus: Path, name: str, feature: str, tmp_path: Path
+) -> None:
+    table = copied(corpus, name, tmp_path)
+    before = sorted(str(sorted(row[0])) for row in live_rows(table.store))
+    assert before
+    plan = drop_feature.plan(table.snapshot(), DropFeatureOptions(feature=feature), now=now())
+    assert "rewrite-files" in [step.kind for step in plan.steps]
+    result = drop_feature.apply(table, plan, now=now)
+    assert result.status == "dropped"
+    found = deltalake.DeltaTable(table.uri).to_pyarrow_table().to_pylist()
+    assert sorted(str(sorted(row.items())) for row in found) == before
+    assert feature not in feature_names(table.snapshot().protocol)
+
+
+@pytest.mark.conformance("FEAT-14", "CM-01")
 @pytest.mark.parametrize(("name", "feature", "words"), REFUSED)
 def test_a_real_table_that_uses_its_feature_says_so_and_keeps_it(
     corpus: Path, name: str, feature: str, words: str, tmp_path: Path

@@ -342,12 +342,9 @@ NESTED = schema_with(
         ("columnMapping", log.protocol(2, 5), {"configuration": {
             "delta.columnMapping.mode": "name"}}, None, "mode name"),
         ("columnMapping", log.protocol(2, 5), {"schema": MAPPED}, None, "column more"),
-        ("typeWidening", log.features("typeWidening"), {"schema": WIDENED}, None, "column more"),
         ("geospatial", log.features("geospatial"), {"schema": NESTED}, None, "column more"),
         ("checkConstraints", log.protocol(1, 3), {"configuration": {
             "delta.constraints.positive": "id > 0"}}, None, "constraint positive"),
-        ("deletionVectors", log.features("deletionVectors"), {}, log.add(
-            "v", dv=log.deletion_vector(), stats=STATS), "1 live files have a deletionVector"),
         ("domainMetadata", log.protocol(1, 7, writer_features=["domainMetadata"]), {}, log.domain(
             "delta.unheard-of"), "delta.unheard-of"),
         ("domainMetadata", log.protocol(1, 7, writer_features=["domainMetadata", "clustering"]),
@@ -375,13 +372,6 @@ def test_what_has_to_be_done_by_somebody_else_first_is_refused(
         planned(builder.store, clock, feature)
     assert words in refused.value.problem and refused.value.remedy
     assert refused.value.version == 0 and builder.names() == names
-
-
-def test_a_table_with_vectors_is_told_to_purge_first(clock: Clock) -> None:
-    vector = log.add("v", dv=log.deletion_vector(), stats=STATS)
-    builder = table_of(clock, log.features("deletionVectors"), vector)
-    with pytest.raises(RefusedError, match="run purge"):
-        planned(builder.store, clock, "deletionVectors")
 
 
 def test_wrong_requests_are_refused(clock: Clock) -> None:

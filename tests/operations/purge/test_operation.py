@@ -14,7 +14,6 @@ from rewrites.data_files import DataTable
 from rewrites.rewritten_tables import NOW, Rewritten, ids
 from rewrites.table_rows import actions_of, latest, live_adds, live_rows
 
-from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import drop_feature, purge, set_properties
 from delta_maintenance.operations.purge import PurgeOptions, PurgePlan, PurgeResult
 from delta_maintenance.storage.core.base import Store
@@ -120,8 +119,8 @@ def test_deletion_vectors_can_be_dropped_afterwards() -> None:
     made.table.delete(made.paths["z"][1], range(4))
     before, table = made.rows(), Table(made.store)
     wanted = drop_feature.DropFeatureOptions(feature="deletionVectors")
-    with pytest.raises(RefusedError, match="run purge"):
-        drop_feature.plan(table.snapshot(), wanted, now=NOW)
+    steps = drop_feature.plan(table.snapshot(), wanted, now=NOW).steps
+    assert "rewrite-files" in [step.kind for step in steps]
     options = set_properties.SetPropertiesOptions(
         properties={"delta.enableDeletionVectors": "false"}
     )
@@ -129,6 +128,7 @@ def test_deletion_vectors_can_be_dropped_afterwards() -> None:
     assert set_properties.apply(table, changed, now=NOW).status == "committed"
     assert run(made.store)[1].status == "rewritten"
     planned = drop_feature.plan(table.snapshot(), wanted, now=NOW)
+    assert "rewrite-files" not in [step.kind for step in planned.steps]
     assert drop_feature.apply(table, planned, now=NOW).status == "dropped"
     assert "deletionVectors" not in (table.snapshot().protocol.writer_features or ())
     assert made.rows() == before

@@ -22,6 +22,10 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.clean_log import CleanLogResult
+from delta_maintenance.operations.drop_feature.file_rewrites import (
+    forget_type_changes,
+    rewrite_files,
+)
 from delta_maintenance.operations.drop_feature.history import (
     BARRIER,
     EMPTY_COMMIT,
@@ -191,7 +195,7 @@ class _DropFeatureRun:
                 version=snapshot.version,
                 remedy="plan again",
             )
-        if not self.removal.strips_files:
+        if not self.removal.strips_files and not files.count:
             self.unused_until = snapshot.version
         self._prepare(snapshot, files)
         searched = None
@@ -211,6 +215,10 @@ class _DropFeatureRun:
         committer, removal = self.committer, self.removal
         self._note("remove-domains", remove_domains(committer, removal))
         self._note("switch-off", switch_off(committer, removal))
+        metadata = snapshot.metadata
+        if files.count and removal.rewrites is not None or removal.rewritten(metadata) != metadata:
+            self._note("rewrite-files", *rewrite_files(committer, removal, progress=self.progress))
+            self._note("forget-type-changes", forget_type_changes(committer, removal))
         if removal.strips_files:
             stripping = FileStripping(
                 committer=committer,

@@ -21,6 +21,8 @@ Status = Literal["dropped", "waiting", "nothing-to-do"]
 StepKind = Literal[
     "remove-domains",
     "switch-off",
+    "rewrite-files",
+    "forget-type-changes",
     "strip-files",
     "keep-vector-files",
     "barrier-checkpoints",

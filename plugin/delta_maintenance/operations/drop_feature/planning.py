@@ -10,6 +10,8 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
+from delta_maintenance.operations.core.facts import size_text
+from delta_maintenance.operations.drop_feature.file_rewrites import planned_rewrite
 from delta_maintenance.operations.drop_feature.history import (
     BARRIER,
     HistoryOutlook,
@@ -29,6 +31,7 @@ from delta_maintenance.operations.drop_feature.options import (
 from delta_maintenance.operations.drop_feature.preparation import property_changes
 from delta_maintenance.operations.drop_feature.traces import FileTraces, file_traces, state_trace
 from delta_maintenance.operations.drop_feature.vector_tombstones import missing_vector_tombstones
+from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.table_change.models import (
     cut_off_by,
 )
@@ -221,14 +224,15 @@ class _Decision:
             other_writers=self.options.other_writers,
         )
         require_no_external_log(snapshot.store)
-        if self.files.count and not removal.strips_files:
-            raise RefusedError(
-                f"{self.files.count} live files have a {removal.file_fields[0]}",
-                file=self.files.first,
-                remedy=f"{removal.remedy}, then drop {self.options.feature} again",
-            )
+        if removal.rewrites is not None and self._rewrites():
+            Contract.of(snapshot, target_bytes=1, proof="rows")
         if self.way != "direct":
             checkpoint.plan(snapshot, checkpoint_options(removal), now=self.now)
+
+    def _rewrites(self) -> bool:
+        """Whether data files, or what the schema says of them, must change first."""
+        metadata = self.snapshot.metadata
+        return self.files.count > 0 or self.removal.rewritten(metadata) != metadata
 
     def _preparation(self) -> Iterator[DropStep]:
         snapshot, removal = self.snapshot, self.removal
@@ -239,11 +243,15 @@ class _Decision:
                 f"removes {', '.join(domains)}: no feature is left that has any",
                 commits=1,
             )
-        if removal.metadata_trace(snapshot.metadata) is not None:
-            change = _changes(snapshot.metadata, removal.prepared(snapshot.metadata))
+        switched_off = removal.prepared(snapshot.metadata)
+        is_used = removal.metadata_trace(snapshot.metadata) is not None
+        if is_used and switched_off != snapshot.metadata:
+            change = _changes(snapshot.metadata, switched_off)
             yield _step(
                 "switch-off", (f"{change}: writers must not start to use the feature"), commits=1
             )
+        if removal.rewrites is not None and self._rewrites():
+            yield from self._rewriting()
         if removal.strips_files and self.files.count:
             commits = -(-self.files.count // self.options.files_per_commit)
             yield _step(
@@ -264,6 +272,26 @@ class _Decision:
                     "not know that older versions need them",
                     commits=1,
                 )
+
+    def _rewriting(self) -> Iterator[DropStep]:
+        snapshot, removal = self.snapshot, self.removal
+        planned = planned_rewrite(
+            snapshot, removal, other_writers=self.options.other_writers, now=self.now
+        )
+        if not planned.is_noop:
+            amount = f"{planned.files} data files with {size_text(planned.bytes)}"
+            yield _step(
+                "rewrite-files",
+                f"writes {amount} again, for the reason {removal.rewrites}",
+                commits=planned.commits,
+            )
+        if removal.rewritten(snapshot.metadata) != snapshot.metadata:
+            yield _step(
+                "forget-type-changes",
+                "removes the record of type changes from the schema, once no file has an earlier "
+                "type",
+                commits=1,
+            )
 
     def _truncation(self) -> tuple[Status, datetime | None, list[DropStep]]:
         cut_off = _step(

@@ -121,6 +121,9 @@ def switch_off(committer: Committer, removal: FeatureRemoval) -> int | None:
         if removal.metadata_trace(before) is None:
             return None
         after = removal.prepared(before)
+        if after == before:
+            # What is left goes when the files are rewritten.
+            return None
         given, taken = property_changes(before, after)
         if given:
             properties = json.dumps(given, separators=(",", ":"))

@@ -19,6 +19,9 @@ from delta_maintenance.table.data.rewrite import Proof, RewriteSpec
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.action_file import ParquetStyle
 
+COPIED_GROUP_BYTES = 8 << 20
+"""The average size of row groups from which on they are copied and not merged."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
@@ -65,6 +68,15 @@ class Contract:
                 naming=FileNaming.of(metadata.configuration, columns, layout.mode),
                 target_bytes=target_bytes,
                 proof=proof,
+                # Copied row groups have neither row IDs nor partition columns of their own, and
+                # the version of their pages is unknown.
+                copied_group_bytes=None
+                if layout.tracks_rows
+                or layout.materializes_partitions
+                or iceberg_compat(protocol, properties) is not None
+                or properties.parquet_format_version is not None
+                else COPIED_GROUP_BYTES,
+                copied_codec=None if properties.parquet_compression_codec is None else style.codec,
             ),
             iceberg_compat=iceberg_compat(protocol, properties),
             clustered=clustering_columns(domains) or (),

@@ -10,16 +10,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
 from delta_maintenance.operations.rewriting.choice import Mask
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns
-from delta_maintenance.protocol.data_files.other_columns import holds_other_columns
+from delta_maintenance.protocol.data_files.other_columns import (
+    holds_other_columns,
+    holds_other_types,
+)
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.places import place_of
 
 DROPPED_COLUMNS, INT96, CODEC = "dropped-columns", "int96", "codec"
+OLD_TYPES = "old-types"
 _THREADS = 16
 _AT_ONCE = 10_000
 """Files whose footers are read in one round, which bounds the memory for any table."""
@@ -29,12 +33,14 @@ _AT_ONCE = 10_000
 class FooterReasons:
     """Reads footers, and finds the wanted reasons that each file has.
 
-    A file that cannot be read has none of them: `fsck` reports it.
+    A file that cannot be read has none of them: `fsck` reports it. With `strict`, its error is
+    raised.
     """
 
     store: Store
     spec: DataFileSpec
     wanted: Sequence[str]
+    strict: bool = False
 
     def __call__(self, files: LiveColumns, mask: Mask) -> Mapping[str, Mask]:
         """For each wanted reason, whether a file has it; files outside the mask have none."""
@@ -53,8 +59,15 @@ class FooterReasons:
         try:
             with ParquetInput(self.store.open(place_of(self.store, path))) as parquet:
                 return tuple(name for name in self.wanted if self._has(name, parquet))
-        except (DeltaMaintenanceError, OSError, pa.ArrowException):
-            return ()
+        except (DeltaMaintenanceError, OSError, pa.ArrowException) as error:
+            if not self.strict:
+                return ()
+            if isinstance(error, DeltaMaintenanceError):
+                raise error.located(file=path) from error.__cause__
+            problem = " ".join(str(error).split())[:300]
+            raise CorruptTableError(
+                f"the footer of the data file cannot be read ({problem})", file=path
+            ) from None
 
     def _has(self, name: str, parquet: ParquetInput) -> bool:
         match name:
@@ -62,6 +75,11 @@ class FooterReasons:
                 layout = self.spec.layout
                 stored = parquet.stored_columns(layout.mode)
                 return holds_other_columns(parquet.schema, layout, stored)
+            case "old-types":
+                layout = self.spec.layout
+                return holds_other_types(
+                    parquet.schema, layout, parquet.stored_columns(layout.mode)
+                )
             case "int96":
                 return bool(parquet.int96)
         return bool(set(_codecs(parquet.metadata)) - {self.spec.codec.upper()})

@@ -155,7 +155,9 @@ class BinReport(Record):
     """Live rows that were moved."""
     row_sums: str | None = None
     """The digest of these rows, equal for the sources and for the new files as they were read back
-    from storage."""
+    from storage. None if row groups were copied."""
+    copied: bool = False
+    """Whether row groups were copied without being decoded; their bytes were compared."""
     fate: str
     """`committed`, `remapped`, `re-spun`, `superseded`, `dropped`, `hot`, `refused`, `failed`,
     `not-proved`, `void`, `unknown` or `not-started`. The documentation of `optimize` explains

@@ -227,7 +227,8 @@ class RewriteRun:
             self._commit()
         # Work of a few seconds is not worth a journal.
         elif now - (self._journalled_at or self._ready_since) >= JOURNAL_EVERY:
-            self._journal.save([pending.done for pending in self._ready])
+            # Copied row groups are copied again sooner than they are proved by their rows.
+            self._journal.save([each.done for each in self._ready if not each.done.copied])
             self._journalled_at = now
 
     def _commit(self) -> None:
@@ -264,7 +265,10 @@ class RewriteRun:
             outputs=result.paths,
             bytes_after=sum(output.size for output in result.outputs),
             rows=result.sums.rows,
-            row_sums=str(result.sums) if self._contract.spec.proof == "rows" else None,
+            copied=result.copied,
+            row_sums=str(result.sums)
+            if self._contract.spec.proof == "rows" and not result.copied
+            else None,
             fate=pending.fate or "unknown",
             version=pending.version,
             problem=pending.problem,

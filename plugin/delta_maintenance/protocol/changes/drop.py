@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from delta_maintenance.errors import RefusedError, UnsupportedFeatureError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
@@ -29,6 +30,7 @@ from delta_maintenance.protocol.changes.usage import (
     without_commit_times,
     without_properties,
     without_row_ids,
+    without_type_changes,
 )
 from delta_maintenance.protocol.commit.rules import UNDERSTOOD_DOMAINS
 from delta_maintenance.protocol.features import in_commit_timestamps
@@ -66,6 +68,8 @@ class FeatureRemoval:
     """Finds a trace in the metadata of an older version that such a client would misread."""
     file_fields: tuple[str, ...] = ()
     """Fields of `add` that belong to the feature; a value in one of them is a trace."""
+    rewrites: Literal["deleted-rows", "old-types"] | None = None
+    """The data files that are rewritten before the feature is dropped, as the reason for it."""
     strips_files: bool = False
     """Whether committing the files again without these fields is enough, without a rewrite."""
     v2_checkpoints: bool = False
@@ -76,6 +80,8 @@ class FeatureRemoval:
     """The metadata domain that is removed in the same commit as the feature."""
     prepared: MetadataChange = _same
     """Switches the feature off, in a separate commit, so that no writer starts to use it again."""
+    rewritten: MetadataChange = _same
+    """Removes what describes files that are rewritten, in a separate commit after that."""
     without: MetadataChange = _same
     """Removes properties that mean nothing without the feature, in the commit that drops it."""
     remedy: str = "use Delta Spark"
@@ -128,7 +134,7 @@ def require_removable(
             f"{name} is required by {', '.join(dependants)}",
             remedy=_remedy_for_dependants(name, dependants),
         )
-    trace = removal.metadata_trace(removal.prepared(metadata))
+    trace = removal.metadata_trace(removal.rewritten(removal.prepared(metadata)))
     if trace is not None:
         raise RefusedError(f"{trace} still uses {name}", remedy=removal.remedy)
     foreign = sorted(
@@ -186,8 +192,8 @@ _REMOVALS: Mapping[str, FeatureRemoval] = {
             metadata_trace=is_on(_ENABLE_VECTORS),
             history_trace=is_on(_ENABLE_VECTORS),
             file_fields=("deletionVector",),
+            rewrites="deleted-rows",
             prepared=without_properties(_ENABLE_VECTORS),
-            remedy="set delta.enableDeletionVectors to false and run purge",
             leaves="deletion vector files of older versions stay until vacuum deletes them",
         ),
         FeatureRemoval(
@@ -235,8 +241,9 @@ _REMOVALS: Mapping[str, FeatureRemoval] = {
             metadata_trace=first_of(is_on(_ENABLE_WIDENING), widened_column),
             # Before the first type change, old versions read the same without the feature.
             history_trace=widened_column,
+            rewrites="old-types",
             prepared=without_properties(_ENABLE_WIDENING),
-            remedy="drop it with Delta Spark, which rewrites the files that have the old types",
+            rewritten=without_type_changes,
         ),
         FeatureRemoval(
             feature="v2Checkpoint",

@@ -6,8 +6,10 @@ understood counts as a trace, because it does not prove that the feature is unus
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.features import in_commit_timestamps
@@ -73,6 +75,26 @@ def mapped_column(metadata: Metadata) -> str | None:
 def widened_column(metadata: Metadata) -> str | None:
     """A trace for a column whose type was widened; data files may still have the narrow type."""
     return _column(metadata, _has_metadata("delta.typeChanges"), "had another type")
+
+
+def without_type_changes(metadata: Metadata) -> Metadata:
+    """Removes the record of type changes from the schema, at every level."""
+    if metadata.schema_string is None or widened_column(metadata) is None:
+        return metadata
+    schema = _without_key(json.loads(metadata.schema_string), "delta.typeChanges")
+    return replace(metadata, schema_string=json.dumps(schema, separators=(",", ":")))
+
+
+def _without_key(schema: Any, key: str) -> Any:
+    """A schema in which no field has a key in its metadata."""
+    if isinstance(schema, list):
+        return [_without_key(each, key) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _without_key(value, key) for name, value in schema.items() if name != "metadata"}
+    if "metadata" in schema:
+        found["metadata"] = {name: v for name, v in schema["metadata"].items() if name != key}
+    return found
 
 
 def geometry_column(metadata: Metadata) -> str | None:

@@ -1,6 +1,7 @@
-"""Whether a data file holds columns that the table no longer has ("Column Mapping").
+"""Whether a data file holds columns or types that the table no longer has.
 
-Dropping a column of a table with column mapping leaves its values in the data files.
+Dropping a column of a table with column mapping leaves its values in the data files, and so does
+changing a type ("Column Mapping", "Type Widening").
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import pyarrow as pa
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.data_files.layout import COLUMN_ID, NESTED_IDS, DataFileLayout
 from delta_maintenance.protocol.features.properties import TableProperties
-from delta_maintenance.protocol.schema.data_columns import StoredColumns
+from delta_maintenance.protocol.schema.data_columns import StoredColumns, arrow_type
 from delta_maintenance.protocol.schema.types import (
     ArrayType,
     DeltaType,
     MapType,
+    PrimitiveType,
     StructField,
     StructType,
     parse_schema,
@@ -45,6 +47,41 @@ def holds_other_columns(schema: pa.Schema, layout: DataFileLayout, stored: Store
     known |= {n.lower() for n in (layout.row_id_column, layout.row_version_column) if n is not None}
     fields = [field for field in schema if field.name.lower() not in known]
     return _others(fields, layout.columns.fields, stored)
+
+
+def holds_other_types(schema: pa.Schema, layout: DataFileLayout, stored: StoredColumns) -> bool:
+    """Whether a file of this schema holds a column, at any level, in a type that can be widened and
+    is not that of the table."""
+    return _other_types(list(schema), layout.columns.fields, stored)
+
+
+def _other_types(
+    fields: Sequence[pa.Field], wanted: Sequence[StructField], stored: StoredColumns
+) -> bool:
+    for item in wanted:
+        at = stored.find(item, fields)
+        if at is not None and _is_other_type(fields[at].type, item.type, stored):
+            return True
+    return False
+
+
+def _is_other_type(kind: pa.DataType, wanted: DeltaType, stored: StoredColumns) -> bool:
+    match wanted:
+        case StructType(fields=fields):
+            return pa.types.is_struct(kind) and _other_types(list(kind), fields, stored)
+        case ArrayType(element=element):
+            lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+            return bool(lists) and _is_other_type(kind.value_type, element, stored)
+        case MapType(key=key, value=value):
+            return pa.types.is_map(kind) and (
+                _is_other_type(kind.key_type, key, stored)
+                or _is_other_type(kind.item_type, value, stored)
+            )
+        case PrimitiveType():
+            narrow = pa.types.is_signed_integer(kind) or pa.types.is_floating(kind)
+            narrow = narrow or pa.types.is_date(kind) or pa.types.is_decimal(kind)
+            return bool(narrow) and kind != arrow_type(wanted, variants=True)
+    return False
 
 
 def _others(

@@ -12,6 +12,7 @@ Sums are kept (in `commitInfo`, in reports) with the `VERSION` of what is here.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,8 +29,8 @@ VERSION = 1
 
 _ROWS = 1 << 15
 """Rows that are worked on at once: their hashes stay in the processor's cache."""
-_JOINED = 1 << 15
-"""Rows from which on joining more of them saves nothing."""
+_JOINED = 1 << 13
+"""Rows from which on a copy to join more of them costs more than it saves."""
 _JOINED_BYTES = 4 << 20
 _TEXTS = 1 << 12
 """Texts that are worked on at once."""
@@ -39,7 +40,6 @@ _MODULUS = 1 << 64
 _SHIFT = np.uint64(32)
 _LIST_POSITION = np.uint64(0x9E3779B97F4A7C15)
 _ONE = np.uint64(1)
-_ALL = np.uint64(_MODULUS - 1)
 _LIST_LENGTH = np.uint64(0xC2B2AE3D27D4EB4F)
 _FIRST = (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))
 _SECOND = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -108,7 +108,7 @@ class RowDigest:
 class LiveRowSums:
     """The sums of live rows, taken in by small batches and hashed by large ones, which costs less.
 
-    Holds fewer than 32,768 rows and 4 MiB besides the last batch, and copies no large batch.
+    Holds fewer than 8,192 rows and 4 MiB besides the last batch, and copies no large batch.
     """
 
     def __init__(self, digest: RowDigest, partition: Mapping[str, str | None]) -> None:
@@ -122,9 +122,8 @@ class LiveRowSums:
     def add(self, batch: pa.RecordBatch, gone: npt.NDArray[np.int64]) -> None:
         """Takes in a batch, of which the rows `gone` are deleted."""
         size = batch.nbytes
-        if self._batches and (
-            size >= _JOINED_BYTES or not self._batches[0].schema.equals(batch.schema)
-        ):
+        is_large = batch.num_rows >= _JOINED or size >= _JOINED_BYTES
+        if self._batches and (is_large or not self._batches[0].schema.equals(batch.schema)):
             self._hash()
         self._batches.append(batch)
         self._gone.append(gone + self._rows)
@@ -284,11 +283,15 @@ class _Bytes(_Column):
             bounds = ends[at : at + _TEXTS + 1].astype(np.int64)
             first, last = int(bounds[0]), int(bounds[-1])
             # Whole blocks are read at every start, beyond the last value too.
-            padded = np.zeros(last - first + _BLOCK, np.uint8)
-            if last > first:
-                padded[:-_BLOCK] = np.frombuffer(data, np.uint8, last - first, first)
+            size = last - first + _BLOCK
+            if data is not None and first + size <= data.size:
+                piece = np.frombuffer(data, np.uint8, size, first)
+            else:
+                piece = np.zeros(size, np.uint8)
+                if last > first:
+                    piece[:-_BLOCK] = np.frombuffer(data, np.uint8, last - first, first)
             bounds -= first
-            found[at : at + _TEXTS] = _text_hashes(padded, bounds[:-1], np.diff(bounds))
+            found[at : at + _TEXTS] = _text_hashes(piece, bounds[:-1], np.diff(bounds))
         return found
 
 
@@ -343,8 +346,8 @@ class _List(_Column):
 def _text_hashes(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> Hashes:
-    """Each text as words of eight bytes, the last one filled up with zeros: a sum over all words,
-    in which the place of a word is a part of its factors and a word of zeros comes to nothing."""
+    """The sum over the words of eight bytes of each text, the last word filled up with zeros. The
+    place of a word is a part of its factors, and a word of zeros adds nothing."""
     hashes = lengths.astype(np.uint64) * _LIST_LENGTH
     longest, shortest = int(lengths.max()), int(lengths.min())
     rows: npt.NDArray[np.int64] | None = None
@@ -360,23 +363,35 @@ def _text_hashes(
         blocks: npt.NDArray[Any] = np.ndarray(
             (len(data) - 8 * words + 1,), block, data, strides=(1,)
         )
-        taken = blocks[starts_here].view(np.uint64).reshape(len(starts_here), words)
-        whole = min(int(lengths_here.min()) // 8, words)
-        for at in range(whole, words):
-            missing = np.clip(8 * (at + 1) - lengths_here, 0, 8).astype(np.uint64)
-            taken[:, at] &= _ALL >> (missing * np.uint64(8))
-        places = (np.arange(begin // 8, begin // 8 + words, dtype=np.uint64) << _ONE) + _ONE
-        taken *= places * _FIRST[0]
+        taken = blocks[starts_here].view(np.uint64)
+        if int(lengths_here.min()) < 8 * words:
+            taken &= _masks(words).take(lengths_here, mode="clip").view(np.uint64)
+        first, second = _text_factors(begin // 8, words)
+        # Without a broadcast: its inner loop would have as few elements as a text has words.
+        taken *= first[: len(taken)]
         taken ^= taken >> _SHIFT
-        taken *= places * _SECOND[0]
-        total = taken[:, 0].copy()
-        for at in range(1, words):
-            total += taken[:, at]
+        total = taken.reshape(len(starts_here), words) @ second
         if rows is None:
             hashes += total
         else:
             hashes[rows] += total
     return hashes
+
+
+@functools.cache
+def _masks(words: int) -> npt.NDArray[Any]:
+    """For each length up to `words` words, the words whose set bits are those of the text."""
+    kept = np.arange(8 * words) < np.arange(8 * words + 1)[:, np.newaxis]
+    masks = np.where(kept, np.uint8(255), np.uint8(0))
+    return masks.view(np.dtype((np.void, 8 * words)))[:, 0]
+
+
+@functools.lru_cache(_BLOCK // 8)
+def _text_factors(place: int, words: int) -> tuple[Hashes, Hashes]:
+    """The factors of the words from a place on: for `_TEXTS` texts one after the other, and for
+    one text."""
+    places = (np.arange(place, place + words, dtype=np.uint64) << _ONE) + _ONE
+    return np.tile(places * _FIRST[0], _TEXTS), places * _SECOND[0]
 
 
 def _column(path: tuple[str, ...], kind: pa.DataType) -> _Column:

@@ -28,6 +28,17 @@ _LAST_DAY = date(9999, 12, 31).toordinal() - date(1970, 1, 1).toordinal()
 _DAY_MICROS = timedelta(days=1) // timedelta(microseconds=1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnBounds:
+    """What is known of one column for some rows, without floating point numbers."""
+
+    nulls: int
+    kind: pa.DataType
+    least: Any = None
+    """Days, microseconds, bytes of texts, integers and decimals; None where all rows are null."""
+    greatest: Any = None
+
+
 class StatisticsCollector:
     """Collects the statistics of one file while its rows are written."""
 
@@ -35,6 +46,7 @@ class StatisticsCollector:
         """`schema` is that of the batches to come; dictionaries count as their values."""
         self._columns = columns
         self._leaves = [_Leaf(leaf, _positions(schema, leaf.path)) for leaf in columns.leaves]
+        self._by_path = {leaf.path: leaf for leaf in self._leaves}
         self.rows = 0
 
     def offer(self, batch: pa.RecordBatch | pa.Table) -> None:
@@ -42,6 +54,15 @@ class StatisticsCollector:
         self.rows += batch.num_rows
         for leaf in self._leaves:
             leaf.offer(batch)
+
+    def offer_bounds(self, path: Sequence[str], bounds: ColumnBounds) -> None:
+        """Takes in what is known of one column for some rows, without these rows themselves."""
+        self._by_path[tuple(path)].take_in(bounds)
+
+    def take_over(self, other: StatisticsCollector) -> None:
+        """Takes the columns of another collector, which has looked at the same rows."""
+        self._leaves = [other._by_path.get(leaf.path, leaf) for leaf in self._leaves]
+        self._by_path = {leaf.path: leaf for leaf in self._leaves}
 
     def render(self) -> str:
         """The text of `stats`."""
@@ -127,7 +148,14 @@ class _Leaf:
                 self.has_nan = True
                 values = values.filter(pc.invert(is_nan))
         found = pc.min_max(values)
-        least, greatest = found["min"].as_py(), found["max"].as_py()
+        self._extend(found["min"].as_py(), found["max"].as_py())
+
+    def take_in(self, bounds: ColumnBounds) -> None:
+        self.nulls += bounds.nulls
+        self.kind = bounds.kind
+        self._extend(bounds.least, bounds.greatest)
+
+    def _extend(self, least: Any, greatest: Any) -> None:
         if least is not None:
             self.least = least if self.least is None else min(self.least, least)
             self.greatest = greatest if self.greatest is None else max(self.greatest, greatest)

@@ -34,6 +34,7 @@ from delta_maintenance.protocol.data_files.row_digest import RowDigest, RowSums,
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
 from delta_maintenance.table.data.deleted_rows import DeletedRows, deleted_between
+from delta_maintenance.table.data.read_back import read_back
 from delta_maintenance.table.data.rewrite import (
     Bin,
     RewriteSpec,
@@ -142,7 +143,8 @@ def without_rows(
             file=done.outputs[0].name,
         )
     if spec.proof == "rows":
-        expected = done.sums - _sums_of(store, done, late, spec)
+        before = _sums_of_outputs(store, done, spec) if done.copied else done.sums
+        expected = before - _sums_of(store, done, late, spec)
         if written.sums != expected:
             raise VerificationError(
                 f"the rows that are left are not those of before without the deleted ones: "
@@ -150,7 +152,11 @@ def without_rows(
                 file=done.outputs[0].name,
             )
     return replace(
-        done, outputs=written.outputs, runs=_shorter(done, late, written), sums=written.sums
+        done,
+        outputs=written.outputs,
+        runs=_shorter(done, late, written),
+        sums=written.sums,
+        copied=False,
     )
 
 
@@ -195,6 +201,17 @@ def _sums_of(store: Store, done: RewrittenBin, late: LateDeletions, spec: Rewrit
             hashes = digest.hashes(rows.batch, dict(done.bin.partition_values))
             found += row_sums(hashes[deleted_between(gone, rows.first, rows.batch.num_rows)])
     return found
+
+
+def _sums_of_outputs(store: Store, done: RewrittenBin, spec: RewriteSpec) -> RowSums:
+    """The digest of all rows of the new files."""
+    layout, partition = spec.files.layout, dict(done.bin.partition_values)
+    digest = RowDigest(layout.schema)
+    outputs = done.outputs
+    return sum(
+        (read_back(store, output, layout, digest, partition=partition) for output in outputs),
+        RowSums(),
+    )
 
 
 def _shorter(done: RewrittenBin, late: LateDeletions, written: RewrittenBin) -> tuple[Run, ...]:

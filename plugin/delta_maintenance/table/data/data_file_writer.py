@@ -201,7 +201,7 @@ class DataFileWriter:
             version="2.6",
             data_page_version=self._spec.page_version,
             compression=self._spec.codec,
-            use_dictionary=_leaf_paths(self._schema, repeated),
+            use_dictionary=leaf_paths(self._schema, repeated),
             store_decimal_as_integer=True,
             store_schema=False,
             write_page_index=True,
@@ -266,8 +266,8 @@ def _sample(chunks: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
     return pa.concat_arrays(taken) if taken else pa.array([], kind)
 
 
-def _leaf_paths(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
-    """The paths that Parquet has the leaves of these columns under."""
+def leaf_paths(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
+    """The paths of the leaves of these columns in new data files."""
     return [path for name in columns for path in _paths(schema.field(name).type, name)]
 
 

@@ -110,6 +110,11 @@ class ParquetInput:
             leaf.path.split(".")[0] for leaf in self._leaves if leaf.physical_type == "INT96"
         )
 
+    @property
+    def leaf_paths(self) -> list[str]:
+        """The paths of all leaves, in the order of the file."""
+        return [leaf.path for leaf in self._leaves]
+
     def stored_columns(
         self, mode: ColumnMappingMode, *, widens: bool = True, verbatim: bool = False
     ) -> StoredColumns:

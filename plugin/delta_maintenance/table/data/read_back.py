@@ -38,7 +38,7 @@ def read_back(
                     f"the new data file has {parquet.rows} rows instead of {written.rows}",
                     file=written.name,
                 )
-            _require_schema(parquet.schema, layout.schema, written.name)
+            require_schema(parquet.schema, layout.schema, written.name)
             if digest is None and statistics is None:
                 return RowSums(rows=parquet.rows)
             found = RowSums()
@@ -57,11 +57,19 @@ def read_back(
         ) from None
 
 
-def _require_schema(found: pa.Schema, wanted: pa.Schema, name: str) -> None:
-    """Names, types and ids at every level: engines drop what they do not model."""
-    difference = _difference(list(found), list(wanted), "")
+def require_schema(found: pa.Schema, wanted: pa.Schema, name: str) -> None:
+    """Raises `VerificationError` if a new data file has other columns than wanted."""
+    difference = schema_difference(found, wanted)
     if difference is not None:
         raise VerificationError(f"the new data file has {difference}", file=name)
+
+
+def schema_difference(found: pa.Schema, wanted: pa.Schema) -> str | None:
+    """The first difference of names, types and field ids at any level, as a clause.
+
+    Libraries drop what they do not model.
+    """
+    return _difference(list(found), list(wanted), "")
 
 
 def _difference(found: list[pa.Field], wanted: list[pa.Field], path: str) -> str | None:

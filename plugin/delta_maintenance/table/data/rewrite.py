@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from delta_maintenance.clock import NewId, new_id
@@ -31,13 +32,21 @@ from delta_maintenance.errors import (
 from delta_maintenance.protocol.data_files.names import FileNaming, log_path
 from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.copy_source import CopySource, FileFrame
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
 from delta_maintenance.table.data.data_file_writer import (
     DataFileSpec,
     DataFileWriter,
     WrittenFile,
 )
+from delta_maintenance.table.data.places import place_of
 from delta_maintenance.table.data.read_back import read_back
+from delta_maintenance.table.data.row_group_copy import (
+    MOST_CHUNKS,
+    NotCopiedError,
+    copy_file,
+    reading_sources,
+)
 
 Proof = Literal["rows", "counts"]
 """What is compared before a commit: every value of every row, or the number of the rows."""
@@ -55,6 +64,11 @@ class RewriteSpec:
     target_bytes: int
     """A new file is begun, between two sources, once one is half again as large."""
     proof: Proof = "rows"
+    copied_group_bytes: int | None = None
+    """The least average size of row groups that are copied without being decoded, if they are as
+    new ones would be. Smaller ones are better merged. None: all rows are decoded."""
+    copied_codec: str | None = None
+    """The only codec of row groups that are copied; None for any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +122,9 @@ class RewrittenBin:
     sums: RowSums
     """Of the live rows, as they were read and as they were read back."""
     refused: tuple[Refusal, ...] = ()
+    copied: bool = False
+    """Whether row groups were copied. The proof is then that of their bytes, and `sums` has the
+    number of rows alone."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -132,6 +149,9 @@ def rewrite_bin(
                 bin=nothing, outputs=(), runs=(), sums=RowSums(), refused=tuple(refused)
             )
         _require_one_partition(work)
+        copied = _copied_bin(store, work, spec, new_id)
+        if copied is not None:
+            return replace(copied, refused=tuple(refused))
         attempt = _Attempt(store, work, spec, new_id)
         try:
             attempt.run()
@@ -148,6 +168,78 @@ def rewrite_bin(
             sums=attempt.proved(),
             refused=tuple(refused),
         )
+
+
+def _copied_bin(store: Store, work: Bin, spec: RewriteSpec, new_id: NewId) -> RewrittenBin | None:
+    """The bin made of copied row groups, None if rows have to be decoded."""
+    least = spec.copied_group_bytes
+    if least is None or any(
+        source.size < least or source.deletion_vector is not None for source in work.sources
+    ):
+        return None
+    if any(reason != "small" for reasons in work.reasons for reason in reasons):
+        return None
+    outputs: list[WrittenFile] = []
+    runs: list[Run] = []
+    try:
+        sources, frame = _copy_sources(store, work, spec)
+        codec = min(frame.codecs).lower()
+        for part in _parts([source.size for source in work.sources], spec.target_bytes):
+            name = spec.naming.name(dict(work.partition_values), len(outputs), new_id(), codec)
+            offset = 0
+            for number in part:
+                rows = sources[number].metadata.num_rows
+                run = Run(source=number, output=len(outputs), offset=offset, rows=rows)
+                runs.append(run)
+                offset += rows
+            copies = [sources[number] for number in part]
+            proves = spec.proof == "rows"
+            outputs.append(copy_file(store, name, copies, frame, spec.files, proves=proves))
+    except NotCopiedError:
+        return None
+    return RewrittenBin(
+        bin=work,
+        outputs=tuple(outputs),
+        runs=tuple(runs),
+        sums=RowSums(rows=sum(output.rows for output in outputs)),
+        copied=True,
+    )
+
+
+def _copy_sources(store: Store, work: Bin, spec: RewriteSpec) -> tuple[list[CopySource], FileFrame]:
+    """The sources of a bin, and what their footers have in common. `NotCopiedError`."""
+    sources: list[CopySource] = []
+    frame: FileFrame | None = None
+    chunks = 0
+    for source in work.sources:
+        with reading_sources():
+            opened = partial(store.open, place_of(store, source.path))
+            found = CopySource.of(opened, spec.files, least=spec.copied_group_bytes or 0)
+        if found is None or source.num_records not in (None, found.metadata.num_rows):
+            raise NotCopiedError("its row groups differ from those of a new file")
+        chunks += found.chunks
+        frame = found.frame if frame is None else frame.joined(found.frame)
+        if frame is None or chunks > MOST_CHUNKS:
+            raise NotCopiedError("the footers differ, or are too large together")
+        sources.append(found)
+    codec = spec.copied_codec
+    if frame is None or (codec is not None and frame.codecs != {codec.upper()}):
+        raise NotCopiedError("the table asks for another codec")
+    return sources, frame
+
+
+def _parts(sizes: Sequence[int], target: int) -> Iterator[list[int]]:
+    """The numbers of the sources of each new file, by the rule for rows that are decoded."""
+    part: list[int] = []
+    written = 0
+    for number, size in enumerate(sizes):
+        if part and written >= target * 3 // 2:
+            yield part
+            part, written = [], 0
+        part.append(number)
+        written += size
+    if part:
+        yield part
 
 
 class _SourceError(Exception):

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from delta_maintenance.table.compact_protocol import MalformedThriftError, varint, zigzag
+
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _PLAIN_DICTIONARY, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 7, 8
 _MOST_DEPTH = 8
@@ -148,10 +150,12 @@ def _struct(data: memoryview, at: int, depth: int) -> tuple[dict[int, object], i
             if head >> 4:
                 field += head >> 4
             else:
-                field, at = _zigzag(data, at)
+                field, at = zigzag(data, at)
             fields[field], at = _value(data, at, head & 15, depth)
     except IndexError:
         raise MalformedPageError("a page header is cut off") from None
+    except MalformedThriftError as error:
+        raise MalformedPageError(f"a page header is malformed: {error}") from None
 
 
 def _value(data: memoryview, at: int, kind: int, depth: int) -> tuple[object, int]:
@@ -160,30 +164,12 @@ def _value(data: memoryview, at: int, kind: int, depth: int) -> tuple[object, in
     if kind == 3:
         return None, at + 1
     if kind in (4, 5, 6):
-        return _zigzag(data, at)
+        return zigzag(data, at)
     if kind == 7:
         return None, at + 8
     if kind == 8:
-        length, at = _varint(data, at)
+        length, at = varint(data, at)
         return None, at + length
     if kind == 12:
         return _struct(data, at, depth - 1)
     raise MalformedPageError("a page header holds what none does")
-
-
-def _zigzag(data: memoryview, at: int) -> tuple[int, int]:
-    value, at = _varint(data, at)
-    return (value >> 1) ^ -(value & 1), at
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise MalformedPageError("a number of a page header does not end")

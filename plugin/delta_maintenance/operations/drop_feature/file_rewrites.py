@@ -1,0 +1,163 @@
+"""Rewriting the data files that use a feature, before the feature is dropped.
+
+Deleted rows leave the live files for `deletionVectors`. For `typeWidening`, files that hold a type
+of before a change are written again in the current types, and the record of the changes then leaves
+the schema. Implements the writers' part of "Type Widening" and "Deletion Vectors" for a feature
+that is about to go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CommitConflictError, RefusedError
+from delta_maintenance.operations.drop_feature.preparation import TRIES, Committer
+from delta_maintenance.operations.rewriting.choice import ChoiceRules
+from delta_maintenance.operations.rewriting.contract import Contract
+from delta_maintenance.operations.rewriting.footer_reasons import OLD_TYPES, FooterReasons
+from delta_maintenance.operations.rewriting.live_columns import live_columns
+from delta_maintenance.operations.rewriting.models import (
+    RewriteOptions,
+    RewritePlan,
+    RewriteResult,
+)
+from delta_maintenance.operations.rewriting.verb import ApplySettings, RewriteVerb
+from delta_maintenance.protocol.changes.drop import FeatureRemoval
+from delta_maintenance.table.commit.other_writers import OtherWriters
+from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
+from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.snapshot import Snapshot
+
+_ROUNDS = 5
+"""Others may add files that use the feature while the first ones are rewritten."""
+
+Reason = Literal["deleted-rows", "old-types"]
+
+
+def _verb(reason: Reason) -> RewriteVerb[RewriteOptions, RewritePlan, RewriteResult]:
+    return RewriteVerb(
+        plan_type=RewritePlan,
+        result_type=RewriteResult,
+        operation="REORG",
+        parameters={"applyPurge": True},
+        rules=lambda _, target: ChoiceRules(
+            target_bytes=target,
+            small_bytes=0,
+            merge_small=False,
+            deleted_share=0.0 if reason == "deleted-rows" else None,
+            full=True,
+        ),
+        footer_reasons=lambda _: [OLD_TYPES] if reason == "old-types" else [],
+        reason=lambda _: f"files are rewritten for the reason {reason}",
+    )
+
+
+_VERBS: Mapping[Reason, RewriteVerb[RewriteOptions, RewritePlan, RewriteResult]] = {
+    "deleted-rows": _verb("deleted-rows"),
+    "old-types": _verb("old-types"),
+}
+
+
+def planned_rewrite(
+    snapshot: Snapshot,
+    removal: FeatureRemoval,
+    *,
+    other_writers: OtherWriters | None,
+    now: datetime,
+) -> RewritePlan:
+    """The files that would be rewritten. Reads their footers for `old-types`.
+
+    Raises `RefusedError` or `UnsupportedFeatureError` for a table that must not be rewritten.
+    """
+    assert removal.rewrites is not None
+    options = RewriteOptions(other_writers=other_writers)
+    return _VERBS[removal.rewrites].plan(snapshot, options, now=now)
+
+
+def rewrite_files(
+    committer: Committer, removal: FeatureRemoval, *, progress: Progress | None
+) -> tuple[int, ...]:
+    """Rewrites the files until none is left that uses the feature; the versions of the commits.
+
+    Raises `RefusedError` if a file cannot be rewritten, and `CommitConflictError` if others add
+    such files again and again.
+    """
+    assert removal.rewrites is not None
+    verb, versions = _VERBS[removal.rewrites], set[int]()
+    for _ in range(_ROUNDS):
+        planned = planned_rewrite(
+            committer.snapshot(),
+            removal,
+            other_writers=committer.other_writers,
+            now=committer.now(),
+        )
+        if planned.is_noop:
+            return tuple(sorted(versions))
+        settings = ApplySettings(now=committer.now, new_id=committer.new_id, progress=progress)
+        result = verb.apply(committer.table, planned, planned.options, settings)
+        versions |= {each.version for each in result.bins if each.version is not None}
+        if result.refused or result.status in ("failed", "partly"):
+            problem = result.refused[0].problem if result.refused else result.problem
+            raise RefusedError(
+                f"a data file that uses {removal.feature} is not rewritten: {problem}",
+                remedy="repair the file, or rewrite it with the engine that wrote it",
+            )
+    raise CommitConflictError(
+        f"other writers add files that use {removal.feature} again and again",
+        table=committer.table.uri,
+        remedy="run again when fewer writers are at work",
+    )
+
+
+def forget_type_changes(committer: Committer, removal: FeatureRemoval) -> int | None:
+    """Commits the schema without the record of type changes; None if there is none.
+
+    The footers of all live files of the version before it are read, so that no file of an earlier
+    type is left. Raises `CommitConflictError` if there is one, and the error of a footer that
+    cannot be read.
+    """
+    known = pa.array([], pa.string())
+    for _ in range(TRIES):
+        snapshot = committer.snapshot()
+        after = removal.rewritten(snapshot.metadata)
+        if after == snapshot.metadata:
+            return None
+        known = _checked(snapshot, known)
+        transaction = committer.begin(snapshot, "DROP FEATURE", parameters={"columns": "[]"})
+        transaction.stage_metadata(after)
+        # Files of a later version would not have been looked at.
+        outcome = transaction.commit(max_attempts=1)
+        if isinstance(outcome, Landed | AlreadyDone):
+            return outcome.version
+    raise CommitConflictError(
+        f"others committed first, {TRIES} times in a row",
+        table=committer.table.uri,
+        remedy="run again when fewer writers are at work",
+    )
+
+
+def _checked(snapshot: Snapshot, known: pa.Array) -> pa.Array:
+    """The paths of the live files, none of which holds an earlier type."""
+    files = live_columns(snapshot)
+    unknown = pc.invert(pc.is_in(files.path, value_set=known))
+    mask = np.asarray(unknown.to_numpy(), np.bool_)
+    contract = Contract.of(snapshot, target_bytes=1, proof="rows")
+    reading = FooterReasons(
+        store=snapshot.store, spec=contract.spec.files, wanted=[OLD_TYPES], strict=True
+    )
+    found = np.flatnonzero(reading(files, mask)[OLD_TYPES])
+    if len(found):
+        raise CommitConflictError(
+            "another writer added a file with an earlier type of a column",
+            table=snapshot.table,
+            version=snapshot.version,
+            file=files.path[int(found[0])].as_py(),
+            remedy="run again",
+        )
+    return files.path.combine_chunks()

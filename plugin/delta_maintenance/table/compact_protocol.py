@@ -1,0 +1,218 @@
+"""Thrift's compact protocol, in which Parquet stores its metadata: reading values and writing them.
+
+A struct is read as a `Struct`, which keeps the type of every field, known or not, so that the same
+bytes are written again. Implements "Struct encoding" and "List and Set" of the specification.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+STOP, TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE = 0, 1, 2, 3, 4, 5, 6, 7
+BINARY, LIST, SET, MAP, STRUCT, UUID = 8, 9, 10, 11, 12, 13
+FIXED = {DOUBLE: 8, UUID: 16}
+"""The bytes of values that are kept as they are, by type."""
+_MOST_DEPTH = 16
+_MOST_BITS = 63
+
+
+class MalformedThriftError(ValueError):
+    """The bytes are no value of the compact protocol."""
+
+
+@dataclass(slots=True)
+class ListValue:
+    """A list or a set."""
+
+    element: int
+    """The type of the elements."""
+    values: list[Value]
+
+
+@dataclass(slots=True)
+class Struct:
+    """The fields of a struct by their numbers, each with its type."""
+
+    fields: dict[int, tuple[int, Value]] = field(default_factory=dict)
+
+    def get(self, number: int) -> Value:
+        """The value of a field, None where it is absent."""
+        found = self.fields.get(number)
+        return None if found is None else found[1]
+
+    def number(self, number: int) -> int | None:
+        """The value of an integer field, None where it is absent."""
+        value = self.get(number)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise MalformedThriftError(f"the field {number} is no integer")
+        return value
+
+    def structs(self, number: int) -> list[Struct]:
+        """The structs of a list, none where the field is absent."""
+        value = self.get(number)
+        if value is None:
+            return []
+        if not isinstance(value, ListValue) or value.element != STRUCT:
+            raise MalformedThriftError(f"the field {number} is no list of structs")
+        return [each for each in value.values if isinstance(each, Struct)]
+
+    def put(self, number: int, kind: int, value: Value) -> None:
+        """Sets a field."""
+        self.fields[number] = kind, value
+
+    def drop(self, *numbers: int) -> None:
+        """Removes fields, where they are present."""
+        for number in numbers:
+            self.fields.pop(number, None)
+
+    def copy(self) -> Struct:
+        """Another struct with the same values."""
+        return Struct(dict(self.fields))
+
+
+Value: TypeAlias = "bool | int | bytes | ListValue | Struct | None"
+
+
+def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """An unsigned number and the position after it. `IndexError` where the bytes end within it."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+        if shift > _MOST_BITS:
+            raise MalformedThriftError("a number does not end")
+
+
+def zigzag(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """A signed number and the position after it."""
+    value, at = varint(data, at)
+    return (value >> 1) ^ -(value & 1), at
+
+
+def read_struct(data: bytes | memoryview, at: int = 0) -> tuple[Struct, int]:
+    """A struct and the position after it. `MalformedThriftError` where there is none."""
+    try:
+        return _struct(data, at, _MOST_DEPTH)
+    except IndexError:
+        raise MalformedThriftError("a struct is cut off") from None
+
+
+def struct_bytes(value: Struct) -> bytes:
+    """The bytes of a struct."""
+    out = bytearray()
+    _write_struct(out, value)
+    return bytes(out)
+
+
+def _struct(data: bytes | memoryview, at: int, depth: int) -> tuple[Struct, int]:
+    if not depth:
+        raise MalformedThriftError("structs are nested too deeply")
+    found = Struct()
+    number = 0
+    while (head := data[at]) != STOP:
+        at += 1
+        if head >> 4:
+            number += head >> 4
+        else:
+            number, at = zigzag(data, at)
+        kind = head & 15
+        if kind in (TRUE, FALSE):
+            found.fields[number] = kind, kind == TRUE
+            continue
+        value, at = _value(data, at, kind, depth)
+        found.fields[number] = kind, value
+    return found, at + 1
+
+
+def _value(data: bytes | memoryview, at: int, kind: int, depth: int) -> tuple[Value, int]:
+    if kind in (I16, I32, I64):
+        return zigzag(data, at)
+    if kind == BINARY:
+        size, at = varint(data, at)
+        return _bytes(data, at, size)
+    if kind == STRUCT:
+        return _struct(data, at, depth - 1)
+    if kind in (LIST, SET):
+        return _list(data, at, depth - 1)
+    if kind in (TRUE, FALSE, BYTE):
+        # Booleans are a byte each in lists.
+        return data[at], at + 1
+    if kind in FIXED:
+        return _bytes(data, at, FIXED[kind])
+    raise MalformedThriftError(f"a value has the type {kind}")
+
+
+def _bytes(data: bytes | memoryview, at: int, size: int) -> tuple[bytes, int]:
+    if at + size > len(data):
+        raise MalformedThriftError("a value is cut off")
+    return bytes(data[at : at + size]), at + size
+
+
+def _list(data: bytes | memoryview, at: int, depth: int) -> tuple[ListValue, int]:
+    head = data[at]
+    at += 1
+    count, element = head >> 4, head & 15
+    if count == 15:
+        count, at = varint(data, at)
+    if count > len(data) - at:
+        raise MalformedThriftError("a list is cut off")
+    found = ListValue(element, [])
+    for _ in range(count):
+        value, at = _value(data, at, element, depth)
+        found.values.append(value)
+    return found, at
+
+
+def _write_struct(out: bytearray, value: Struct) -> None:
+    last = 0
+    for number in sorted(value.fields):
+        kind, content = value.fields[number]
+        if kind in (TRUE, FALSE):
+            kind = TRUE if content else FALSE
+        if 0 < number - last <= 15:
+            out.append((number - last) << 4 | kind)
+        else:
+            out.append(kind)
+            _write_number(out, number)
+        last = number
+        if kind not in (TRUE, FALSE):
+            _write_value(out, kind, content)
+    out.append(STOP)
+
+
+def _write_value(out: bytearray, kind: int, value: Value) -> None:
+    if isinstance(value, Struct):
+        _write_struct(out, value)
+    elif isinstance(value, ListValue):
+        count = len(value.values)
+        if count < 15:
+            out.append(count << 4 | value.element)
+        else:
+            out.append(15 << 4 | value.element)
+            _write_varint(out, count)
+        for each in value.values:
+            _write_value(out, value.element, each)
+    elif isinstance(value, bytes):
+        if kind == BINARY:
+            _write_varint(out, len(value))
+        out += value
+    elif kind in (TRUE, FALSE, BYTE):
+        out.append(int(value or 0))
+    else:
+        _write_number(out, int(value or 0))
+
+
+def _write_number(out: bytearray, value: int) -> None:
+    _write_varint(out, (value << 1) ^ (value >> 63))
+
+
+def _write_varint(out: bytearray, value: int) -> None:
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)

@@ -1,0 +1,281 @@
+"""Data files whose row groups can be copied into a new data file as they are.
+
+A file is one if a new data file would have the same columns, down to the names of lists and the
+field IDs, and if all positions in its footer are known here. Metadata is kept as it is stored, so
+that nothing else of it is lost. Implements "File Metadata" of the Parquet format.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from delta_maintenance import __version__
+from delta_maintenance.table.compact_protocol import (
+    BINARY,
+    MalformedThriftError,
+    Struct,
+    Value,
+    read_struct,
+)
+from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_paths
+from delta_maintenance.table.data.parquet_input import ParquetInput
+from delta_maintenance.table.data.read_back import schema_difference
+from delta_maintenance.table.parquet_footer import read_footer
+
+MOST_CHUNK = 64 << 20
+"""The most bytes of a column chunk, which is held in memory."""
+_MOST_INDEX = 16 << 20
+MAGIC = b"PAR1"
+
+# Fields of FileMetaData, RowGroup, ColumnChunk, ColumnMetaData and KeyValue.
+VERSION, SCHEMA, NUM_ROWS, ROW_GROUPS, KEY_VALUES, CREATED_BY, COLUMN_ORDERS = range(1, 8)
+COLUMNS, GROUP_ROWS, GROUP_OFFSET, ORDINAL = 1, 3, 5, 7
+FILE_PATH, CHUNK_OFFSET, CHUNK_METADATA = 1, 2, 3
+OFFSET_INDEX, OFFSET_INDEX_SIZE, COLUMN_INDEX, COLUMN_INDEX_SIZE = 4, 5, 6, 7
+NUM_VALUES, TOTAL_COMPRESSED = 5, 7
+DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, BLOOM_FILTER, BLOOM_FILTER_SIZE = 9, 10, 11, 14, 15
+KEY, KEY_VALUE = 1, 2
+_KNOWN = {"file": 7, "group": 7, "chunk": 7, "metadata": 17}
+"""The highest field of each struct that is known here: the next one may be a position."""
+_SPARK_VERSION = b"org.apache.spark.version"
+_SPARK, _ARROW_SCHEMA = b"org.apache.spark.", b"ARROW:schema"
+_TODAYS_CALENDAR = b"3.1.0"
+"""The first version of Spark whose days are all of the calendar of today."""
+_SOUND_WRITERS = re.compile(
+    rb"parquet-mr version (1\.(1\d|[2-9]\d)|[2-9])|parquet-cpp-arrow version ([4-9]|\d\d)|"
+    rb"parquet-rs version"
+)
+"""Writers whose statistics all readers believe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A column chunk as it is stored."""
+
+    tree: Struct
+    metadata: Struct
+    start: int
+    size: int
+
+    @classmethod
+    def of(cls, tree: Struct) -> Chunk:
+        """`MalformedThriftError` where its metadata is incomplete."""
+        metadata = tree.get(CHUNK_METADATA)
+        if not isinstance(metadata, Struct):
+            raise MalformedThriftError("a column chunk has no metadata")
+        data, size = metadata.number(DATA_PAGE), metadata.number(TOTAL_COMPRESSED)
+        if data is None or size is None:
+            raise MalformedThriftError("a column chunk has no position")
+        # Some writers store 0 for a dictionary that is not there.
+        return cls(
+            tree=tree,
+            metadata=metadata,
+            start=metadata.number(DICTIONARY_PAGE) or data,
+            size=size,
+        )
+
+    def range_of(self, offset: int, size: int, tree: Struct) -> tuple[int, int] | None:
+        """The position and the size that two fields of a struct hold, None if one is absent."""
+        at, length = tree.number(offset), tree.number(size)
+        return None if at is None or length is None else (at, length)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFrame:
+    """What all row groups of a file have in common."""
+
+    version: int
+    schema: Value
+    column_orders: Value
+    codecs: frozenset[str]
+    """As Arrow names them, such as `SNAPPY`."""
+    created_by: bytes
+    key_values: Mapping[bytes, bytes | None]
+
+    def joined(self, other: FileFrame) -> FileFrame | None:
+        """The frame of a file with the row groups of both, None where there is none."""
+        same = (self.schema, self.column_orders, self.codecs)
+        if same != (other.schema, other.column_orders, other.codecs):
+            return None
+        created_by = self.created_by
+        if created_by != other.created_by:
+            both = (created_by, other.created_by)
+            if not all(_SOUND_WRITERS.match(name) or name == _OURS for name in both):
+                return None
+            created_by = _OURS
+        ours, theirs = self.key_values, other.key_values
+        if (_SPARK_VERSION in ours) != (_SPARK_VERSION in theirs):
+            # Spark 3 reads early days of one of them, and not of the other.
+            return None
+        key_values = {key: value for key, value in ours.items() if theirs.get(key) == value}
+        if _SPARK_VERSION in ours:
+            key_values.setdefault(_SPARK_VERSION, _TODAYS_CALENDAR)
+        return FileFrame(
+            version=max(self.version, other.version),
+            schema=self.schema,
+            column_orders=self.column_orders,
+            codecs=self.codecs,
+            created_by=created_by,
+            key_values=key_values,
+        )
+
+
+_OURS = f"delta-maintenance version {__version__} (build copied)".encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopySource:
+    """A data file whose row groups can be copied. No file is open but while it is read."""
+
+    frame: FileFrame
+    groups: tuple[Struct, ...]
+    metadata: pq.FileMetaData
+    """The footer as Arrow has it."""
+    opened: Callable[[], BinaryIO]
+    """Opens the file."""
+
+    @classmethod
+    def of(
+        cls, opened: Callable[[], BinaryIO], spec: DataFileSpec, *, least: int
+    ) -> CopySource | None:
+        """The file, None where its rows have to be decoded. `least` is the size of a row group.
+
+        Errors of damaged files are those of Arrow, `MalformedThriftError` and `OSError`.
+        """
+        file = opened()
+        with ParquetInput(file) as parquet:
+            if not parquet.row_groups or not _has_layout(parquet, spec):
+                return None
+            footer, end = read_footer(file)
+            tree, _ = read_struct(footer)
+            groups = tuple(tree.structs(ROW_GROUPS))
+            chunks = [Chunk.of(chunk) for group in groups for chunk in group.structs(COLUMNS)]
+            sizes = sum(chunk.size for chunk in chunks)
+            if sizes < least * len(groups) or not _is_known(tree, groups):
+                return None
+            if not all(_is_movable(chunk, end) for chunk in chunks):
+                return None
+            frame = FileFrame(
+                version=tree.number(VERSION) or 1,
+                schema=tree.get(SCHEMA),
+                column_orders=tree.get(COLUMN_ORDERS),
+                codecs=_codecs(parquet.metadata),
+                created_by=_text(tree.get(CREATED_BY)),
+                key_values=_key_values(tree),
+            )
+            return cls(frame=frame, groups=groups, metadata=parquet.metadata, opened=opened)
+
+    @property
+    def chunks(self) -> int:
+        """The number of column chunks."""
+        return len(self.groups) * int(self.metadata.num_columns)
+
+
+def read_range(file: BinaryIO, start: int, size: int) -> bytes:
+    """Some bytes of a file. `pa.ArrowInvalid` where it ends before."""
+    file.seek(start)
+    data = file.read(size)
+    if len(data) != size:
+        raise pa.ArrowInvalid(f"the file ends {size - len(data)} bytes too early")
+    return data
+
+
+def key_value_list(pairs: Mapping[bytes, bytes | None]) -> Sequence[Struct]:
+    """The structs of key-value metadata."""
+    found = []
+    for key, value in pairs.items():
+        entry = Struct()
+        entry.put(KEY, BINARY, key)
+        if value is not None:
+            entry.put(KEY_VALUE, BINARY, value)
+        found.append(entry)
+    return found
+
+
+def _has_layout(parquet: ParquetInput, spec: DataFileSpec) -> bool:
+    """Whether a new data file would have the same columns in the same types."""
+    layout, wanted = spec.layout, spec.layout.schema
+    if schema_difference(parquet.schema, wanted) is not None or parquet.int96:
+        return False
+    if parquet.leaf_paths != leaf_paths(wanted, wanted.names):
+        return False
+    if not all(_is_optional(field) for field in parquet.schema):
+        return False
+    if any(pa.types.is_dictionary(field.type) for field in parquet.schema):
+        return False
+    return not parquet.stored_columns(layout.mode, verbatim=True).hybrid_calendar
+
+
+def _is_optional(field: pa.Field) -> bool:
+    kind = field.type
+    if not field.nullable:
+        return False
+    if pa.types.is_struct(kind):
+        return all(_is_optional(child) for child in kind)
+    if pa.types.is_map(kind):
+        # Keys are required everywhere.
+        return _is_optional(kind.item_field) and _is_optional(kind.key_field.with_nullable(True))
+    return _is_optional(kind.value_field) if pa.types.is_list(kind) else True
+
+
+def _is_known(tree: Struct, groups: Sequence[Struct]) -> bool:
+    if max(tree.fields) > _KNOWN["file"]:
+        return False
+    for group in groups:
+        if max(group.fields) > _KNOWN["group"]:
+            return False
+        for chunk in group.structs(COLUMNS):
+            if max(chunk.fields) > _KNOWN["chunk"] or chunk.get(FILE_PATH) is not None:
+                return False
+    return True
+
+
+def _is_movable(chunk: Chunk, end: int) -> bool:
+    """Whether the chunk is small enough to be held, and everything that belongs to it lies in the
+    file, before the position `end`."""
+    metadata = chunk.metadata
+    if max(metadata.fields) > _KNOWN["metadata"] or metadata.get(INDEX_PAGE) is not None:
+        return False
+    ranges = [
+        (chunk.start, chunk.size, MOST_CHUNK),
+        *(
+            (*found, _MOST_INDEX)
+            for found in (
+                chunk.range_of(OFFSET_INDEX, OFFSET_INDEX_SIZE, chunk.tree),
+                chunk.range_of(COLUMN_INDEX, COLUMN_INDEX_SIZE, chunk.tree),
+                chunk.range_of(BLOOM_FILTER, BLOOM_FILTER_SIZE, metadata),
+            )
+            if found is not None
+        ),
+    ]
+    return all(
+        len(MAGIC) <= start and 0 < size <= most and start + size <= end
+        for start, size, most in ranges
+    )
+
+
+def _codecs(metadata: pq.FileMetaData) -> frozenset[str]:
+    groups = (metadata.row_group(at) for at in range(metadata.num_row_groups))
+    return frozenset(
+        group.column(at).compression for group in groups for at in range(group.num_columns)
+    )
+
+
+def _key_values(tree: Struct) -> Mapping[bytes, bytes | None]:
+    """What readers of the new file may rely on too."""
+    found: dict[bytes, bytes | None] = {}
+    for entry in tree.structs(KEY_VALUES):
+        key, value = _text(entry.get(KEY)), entry.get(KEY_VALUE)
+        if key == _ARROW_SCHEMA or key.startswith(_SPARK):
+            found[key] = value if isinstance(value, bytes) else None
+    return found
+
+
+def _text(value: Value) -> bytes:
+    return value if isinstance(value, bytes) else b""

@@ -1,0 +1,139 @@
+"""Bins whose row groups are copied: their reports, and deletions of other writers meanwhile."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from checkpointing import on_disk
+from rewrites.data_files import DataTable, field
+from rewrites.rewritten_tables import NOW, Rewritten, numbers, without
+from rewrites.table_rows import actions_of, latest, live_adds
+
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.operations import optimize
+from delta_maintenance.operations.optimize import OptimizeOptions
+from delta_maintenance.operations.rewriting import contract, run
+from delta_maintenance.operations.rewriting.commits import SUMS_TAG
+from delta_maintenance.operations.rewriting.journal import Journal
+from delta_maintenance.table.data.rewrite import RewrittenBin
+from delta_maintenance.table.read.table import Table
+
+
+@pytest.fixture(autouse=True)
+def _small_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", 1)
+
+
+def copied(result: Any) -> dict[str, tuple[str, bool]]:
+    """The fate of the bin of each partition, and whether its row groups were copied."""
+    return {report.partition["p"]: (report.fate, report.copied) for report in result.bins}
+
+
+@pytest.mark.conformance("RW-25", "RW-46")
+def test_the_report_says_that_row_groups_were_copied_and_no_digest_of_rows_is_claimed() -> None:
+    made = Rewritten(tracked=False)
+    before = made.rows()
+    result = made.optimize()
+    assert copied(result) == dict.fromkeys("xyz", ("committed", True))
+    assert made.rows() == before
+    assert len(live_adds(made.store)) == 3
+    assert {report.row_sums for report in result.bins} == {None}
+    [info] = [
+        a["commitInfo"] for a in actions_of(made.store, latest(made.store)) if "commitInfo" in a
+    ]
+    assert SUMS_TAG not in (info.get("tags") or {})
+    assert made.optimize().status == "nothing-to-do"
+
+
+@pytest.mark.conformance("RW-25")
+def test_rows_of_tables_with_row_tracking_are_decoded_and_keep_their_ids() -> None:
+    made = Rewritten()
+    before = made.rows()
+    assert copied(made.optimize()) == dict.fromkeys("xyz", ("committed", False))
+    assert made.rows() == before
+
+
+@pytest.mark.conformance("RW-25", "RW-29", "RW-30")
+@pytest.mark.parametrize("vectors", [True, False])
+def test_rows_that_others_delete_meanwhile_are_deleted_from_the_copy(vectors: bool) -> None:
+    made = Rewritten(tracked=False, vectors=vectors)
+    before = made.rows()
+    made.store.races = [lambda: made.table.delete(made.paths["y"][2], [1, 3])]
+    made.store.prefix = "_delta_log/"
+    result = made.optimize()
+    # Without deletion vectors, the copy is decoded and written once more.
+    expected = ("remapped", True) if vectors else ("re-spun", False)
+    assert copied(result) == {"x": ("committed", True), "y": expected, "z": ("committed", True)}
+    assert made.rows() == without(before, 121, 123)
+    [report] = [each for each in result.bins if each.partition["p"] == "y"]
+    assert (report.row_sums is None) == vectors
+
+
+@pytest.mark.conformance("RW-25")
+def test_deltalake_finds_rows_of_copied_row_groups_by_their_page_indexes(tmp_path: Path) -> None:
+    made = DataTable(field("a", "long"), field("b", "string"))
+    writing = {"row_group_size": 2000, "write_page_index": True, "max_rows_per_page": 100}
+    made.append(*(numbers(first, 5000) for first in (0, 5000, 10_000)), writing=writing)
+    made.store.now_ms = lambda: epoch_millis(NOW)
+    table = Table(made.store)
+    planned = optimize.plan(table.snapshot(), OptimizeOptions(workers=1), now=NOW)
+    [report] = optimize.apply(table, planned, now=lambda: NOW).bins
+    assert (report.fate, report.copied, report.num_sources) == ("committed", True, 3)
+    for path in live_adds(made.store):
+        (tmp_path / path).write_bytes(made.store.read(path))
+    opened = deltalake.DeltaTable(on_disk(made.store, tmp_path))
+    query = deltalake.QueryBuilder().register("t", opened)
+    for condition, expected in (
+        ("a >= 0", range(15_000)),
+        ("a BETWEEN 3990 AND 6010", range(3990, 6011)),
+        ("b = 'text 14999'", [14_999]),
+    ):
+        found = pa.table(query.execute(f"SELECT a, b FROM t WHERE {condition}").read_all())
+        assert sorted(found["a"].to_pylist()) == list(expected)
+        assert all(f"text {row['a']}" == row["b"] for row in found.to_pylist())
+
+
+def test_a_property_that_demands_another_codec_or_version_of_pages_is_obeyed() -> None:
+    for name, value in (
+        ("delta.parquet.compression.codec", "gzip"),
+        ("delta.parquet.format.version", "2.12.0"),
+    ):
+        made = Rewritten(tracked=False)
+        actions = actions_of(made.store, 0)
+        [metadata] = [each["metaData"] for each in actions if "metaData" in each]
+        metadata["configuration"][name] = value
+        made.table.builder.commit([{"metaData": metadata}])
+        assert copied(made.optimize()) == dict.fromkeys("xyz", ("committed", False))
+
+
+def test_copied_bins_are_in_no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[int] = []
+
+    def save(self: Journal, bins: list[RewrittenBin]) -> None:
+        saved.append(len(bins))
+
+    monkeypatch.setattr(run, "JOURNAL_EVERY", run.JOURNAL_EVERY * 0)
+    monkeypatch.setattr(Journal, "save", save)
+    Rewritten(tracked=False).optimize()
+    assert set(saved) == {0}
+    saved.clear()
+    Rewritten().optimize()
+    assert max(saved) > 0
+
+
+def test_bounds_of_copied_files_are_exact() -> None:
+    made = Rewritten(tracked=False, partitions="x")
+    made.optimize()
+    [add] = live_adds(made.store).values()
+    assert json.loads(add["stats"]) == {
+        "numRecords": 16,
+        "minValues": {"a": 0, "b": "text 0"},
+        "maxValues": {"a": 33, "b": "text 33"},
+        "nullCount": {"a": 0, "b": 0},
+        "tightBounds": True,
+    }

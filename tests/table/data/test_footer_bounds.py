@@ -1,0 +1,73 @@
+"""Which bounds of footers are believed, and which columns are decoded instead."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rewrites.data_files import parquet
+
+from delta_maintenance.protocol.statistics.collect import ColumnBounds
+from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
+from delta_maintenance.table.data.footer_bounds import bounds_of
+
+SPARK, ARROW = "parquet-mr version 1.16.0 (build x)", "parquet-cpp-arrow version 26.0.0"
+LEAF = StatisticsLeaf(path=("c",), bounded=True)
+DECIMAL = pa.decimal128(9, 2)
+INSTANT = pa.timestamp("us", "UTC")
+
+
+def bounds(
+    values: list[Any], kind: pa.DataType, *, created_by: str = ARROW, **options: Any
+) -> ColumnBounds | None:
+    data = parquet(pa.table({"c": pa.array(values, kind)}), store_schema=False, **options)
+    chunk = pq.read_metadata(io.BytesIO(data)).row_group(0).column(0)
+    return bounds_of(LEAF, kind, chunk, created_by)
+
+
+@pytest.mark.conformance("RW-23")
+@pytest.mark.parametrize(
+    ("values", "kind", "least", "greatest"),
+    [
+        ([3, None, -1], pa.int16(), -1, 3),
+        ([2**63 - 1, -(2**63)], pa.int64(), -(2**63), 2**63 - 1),
+        ([date(1970, 1, 2), date(1969, 12, 31)], pa.date32(), -1, 1),
+        ([datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)], INSTANT, 1_000_000, 1_000_000),
+        (["b", "ä", None], pa.string(), b"b", "ä".encode()),
+        ([Decimal("1.25"), Decimal("-3")], DECIMAL, Decimal("-3"), Decimal("1.25")),
+        ([None, None], pa.int32(), None, None),
+    ],
+)
+def test_bounds_that_every_writer_stores_alike_are_believed(
+    values: list[Any], kind: pa.DataType, least: Any, greatest: Any
+) -> None:
+    nulls = values.count(None)
+    for created_by in (SPARK, ARROW):
+        found = bounds(values, kind, created_by=created_by, store_decimal_as_integer=True)
+        assert found == ColumnBounds(nulls=nulls, kind=kind, least=least, greatest=greatest)
+
+
+@pytest.mark.conformance("RW-23")
+@pytest.mark.parametrize(
+    ("values", "kind", "options"),
+    [
+        ([1.5], pa.float64(), {}),
+        ([1.5], pa.float32(), {}),
+        ([Decimal("1.25")], DECIMAL, {}),
+        ([datetime(2024, 1, 1, tzinfo=UTC)], INSTANT, {"use_deprecated_int96_timestamps": True}),
+        (["x" * 64], pa.string(), {}),
+        (["a", "x" * 64], pa.string(), {}),
+        (["a"], pa.string(), {"created_by": "parquet-rs version 60.0.0"}),
+        (["a"], pa.string(), {"created_by": ""}),
+        ([1], pa.int64(), {"write_statistics": False}),
+    ],
+)
+def test_columns_whose_bounds_may_be_cut_or_ordered_otherwise_are_decoded(
+    values: list[Any], kind: pa.DataType, options: dict[str, Any]
+) -> None:
+    assert bounds(values, kind, **options) is None

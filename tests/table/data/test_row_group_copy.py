@@ -1,0 +1,421 @@
+"""Row groups copied into new files: the same rows and statistics, and every byte proved."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import random
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rewrites.data_files import field, parquet, put, schema_string, source
+
+from delta_maintenance.errors import VerificationError
+from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.data_files.names import FileNaming
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns
+from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.table import compact_protocol
+from delta_maintenance.table.compact_protocol import Struct, read_struct, struct_bytes
+from delta_maintenance.table.data import copy_source, row_group_copy
+from delta_maintenance.table.data.data_file_writer import DataFileSpec
+from delta_maintenance.table.data.rewrite import Bin, RewriteSpec, RewrittenBin, rewrite_bin
+from delta_maintenance.table.parquet_footer import read_footer
+
+INSTANT = datetime(2024, 2, 29, 12, 0, 0, 123_456, tzinfo=UTC)
+STRUCT = {"type": "struct", "fields": [field("x", "long"), field("y", "string")]}
+ARRAY = {"type": "array", "elementType": "string", "containsNull": True}
+FIELDS = (
+    field("l", "long"),
+    field("i", "integer"),
+    field("h", "short"),
+    field("f", "double"),
+    field("s", "string"),
+    field("b", "binary"),
+    field("o", "boolean"),
+    field("d", "date"),
+    field("t", "timestamp"),
+    field("m", "decimal(9,2)"),
+    field("w", "decimal(30,3)"),
+    field("n", STRUCT),
+    field("a", ARRAY),
+    field("e", "string"),
+)
+TYPES: Mapping[str, pa.DataType] = {
+    "l": pa.int64(),
+    "i": pa.int32(),
+    "h": pa.int16(),
+    "f": pa.float64(),
+    "s": pa.string(),
+    "b": pa.binary(),
+    "o": pa.bool_(),
+    "d": pa.date32(),
+    "t": pa.timestamp("us", "UTC"),
+    "m": pa.decimal128(9, 2),
+    "w": pa.decimal128(30, 3),
+    "n": pa.struct([("x", pa.int64()), ("y", pa.string())]),
+    "a": pa.list_(pa.field("element", pa.string())),
+    "e": pa.string(),
+}
+OPTIONS: dict[str, Any] = {
+    "row_group_size": 40,
+    "write_page_index": True,
+    "store_schema": False,
+    "store_decimal_as_integer": True,
+    "write_batch_size": 10,
+    "max_rows_per_page": 10,
+    "bloom_filter_options": {"l": True},
+}
+
+
+def rows(seed: int, count: int = 100) -> pa.Table:
+    """Rows with nulls, a column of nulls, long texts, and NaN in some files."""
+    chance = random.Random(seed)
+
+    def column(make: Callable[[], Any]) -> list[Any]:
+        return [None if chance.random() < 0.2 else make() for _ in range(count)]
+
+    columns: dict[str, list[Any]] = {
+        "l": column(lambda: chance.randint(-(2**63), 2**63 - 1)),
+        "i": column(lambda: chance.randint(-(2**31), 2**31 - 1)),
+        "h": column(lambda: chance.randint(-(2**15), 2**15 - 1)),
+        "f": column(lambda: chance.choice([chance.random(), -0.0, float("nan") if seed else 1.0])),
+        "s": column(lambda: "ä" * chance.randint(0, 70 if seed % 2 else 20) + str(chance.random())),
+        "b": column(lambda: chance.randbytes(chance.randint(0, 9))),
+        "o": column(lambda: chance.random() < 0.5),
+        "d": column(lambda: date(2020, 1, 1) + timedelta(days=chance.randint(-9999, 9999))),
+        "t": column(lambda: INSTANT + timedelta(microseconds=chance.randint(-(10**15), 10**15))),
+        "m": column(lambda: Decimal(chance.randint(-(10**9) + 1, 10**9 - 1)).scaleb(-2)),
+        "w": column(lambda: Decimal(chance.randint(-(10**29), 10**29)).scaleb(-3)),
+        "n": column(lambda: {"x": chance.choice([None, 7]), "y": str(chance.random())}),
+        "a": column(lambda: chance.choice([[], [None], ["x", "y"]])),
+        "e": [None] * count,
+    }
+    return pa.table({name: pa.array(columns[name], kind) for name, kind in TYPES.items()})
+
+
+def spec_of(*fields: dict[str, object], copies: bool = True, **changes: Any) -> RewriteSpec:
+    fields = fields or FIELDS
+    protocol = Protocol(min_reader_version=1, min_writer_version=2)
+    metadata = Metadata(id="t", schema_string=schema_string(*fields), configuration={})
+    return RewriteSpec(
+        files=DataFileSpec(
+            layout=DataFileLayout.of(protocol, metadata),
+            statistics=StatisticsColumns.of(protocol, metadata, {}),
+        ),
+        naming=FileNaming(partition_columns=()),
+        target_bytes=changes.pop("target_bytes", 1 << 20),
+        copied_group_bytes=1 if copies else None,
+        **changes,
+    )
+
+
+def rewritten(
+    store: MemoryStore, files: Mapping[str, bytes], spec: RewriteSpec, **changes: Any
+) -> RewrittenBin:
+    sources = []
+    for name, data in files.items():
+        put(store, name, data)
+        sources.append(source(name, data, **changes))
+    numbers = itertools.count()
+    return rewrite_bin(
+        store,
+        Bin(number=0, sources=tuple(sources), reasons=(("small",),) * len(sources)),
+        spec,
+        new_id=lambda: f"00000000-0000-4000-8000-{next(numbers):012d}",
+    )
+
+
+def stored(store: MemoryStore, done: RewrittenBin) -> pa.Table:
+    return pa.concat_tables(
+        [pq.read_table(io.BytesIO(store.read(output.name))) for output in done.outputs]
+    )
+
+
+def metadata_of(store: MemoryStore, done: RewrittenBin) -> pq.FileMetaData:
+    return pq.read_metadata(io.BytesIO(store.read(done.outputs[0].name)))
+
+
+@pytest.mark.parametrize("codec", ["snappy", "zstd", "none"])
+@pytest.mark.parametrize("page_version", ["1.0", "2.0"])
+@pytest.mark.conformance("RW-25", "RW-23", "RW-26")
+def test_copied_rows_and_their_statistics_are_those_of_decoded_rows(
+    codec: str, page_version: str
+) -> None:
+    tables = [rows(seed) for seed in range(3)]
+    options = {**OPTIONS, "compression": codec, "data_page_version": page_version}
+    files = {f"f{at}": parquet(table, **options) for at, table in enumerate(tables)}
+    store = MemoryStore()
+    done = rewritten(store, files, spec_of(), rows=100)
+    assert done.copied
+    assert [(run.output, run.offset, run.rows) for run in done.runs] == [
+        (0, 0, 100),
+        (0, 100, 100),
+        (0, 200, 100),
+    ]
+    # NaN is not equal to itself; its text is.
+    assert repr(stored(store, done).to_pylist()) == repr(pa.concat_tables(tables).to_pylist())
+    found = metadata_of(store, done)
+    assert (found.num_rows, found.num_row_groups) == (300, 9)
+    assert found.row_group(0).column(0).compression == (
+        "UNCOMPRESSED" if codec == "none" else codec.upper()
+    )
+    decoded = rewritten(MemoryStore(), files, spec_of(copies=False), rows=100)
+    assert not decoded.copied
+    assert done.outputs[0].stats == decoded.outputs[0].stats
+
+
+@pytest.mark.conformance("RW-25")
+def test_page_indexes_and_bloom_filters_belong_to_their_pages_in_the_new_file() -> None:
+    files = {f"f{at}": parquet(rows(at), **OPTIONS) for at in range(2)}
+    store = MemoryStore()
+    done = rewritten(store, files, spec_of())
+    assert done.copied
+    data = store.read(done.outputs[0].name)
+    copies = chunks_of(data)
+    originals = [(chunk, file) for file in files.values() for chunk in chunks_of(file)]
+    filters = 0
+    for after, (before, file) in zip(copies, originals, strict=True):
+        assert bytes_of(data, after.start, after.size) == bytes_of(file, before.start, before.size)
+        for location, former in zip(locations(data, after), locations(file, before), strict=True):
+            at, size = location
+            page = memoryview(data)[at : at + size]
+            assert page == memoryview(file)[former[0] : former[0] + former[1]]
+        assert column_index(data, after) == column_index(file, before) != b""
+        place = after.metadata.number(copy_source.BLOOM_FILTER)
+        if place is not None:
+            filters += 1
+            size = after.metadata.number(copy_source.BLOOM_FILTER_SIZE) or 0
+            was = before.metadata.number(copy_source.BLOOM_FILTER) or 0
+            assert bytes_of(data, place, size) == bytes_of(file, was, size)
+    assert filters == 6
+
+
+@pytest.mark.conformance("RW-25")
+def test_a_new_file_is_begun_between_sources_as_for_decoded_rows() -> None:
+    files = {f"f{at}": parquet(rows(at), **OPTIONS) for at in range(4)}
+    store = MemoryStore()
+    done = rewritten(store, files, spec_of(target_bytes=len(files["f0"])))
+    assert done.copied
+    assert [run.output for run in done.runs] == [0, 0, 1, 1]
+    assert [run.offset for run in done.runs] == [0, 100, 0, 100]
+    assert stored(store, done).num_rows == 400
+
+
+def keyed(table: pa.Table, keys: Mapping[str, str]) -> bytes:
+    """A file with these keys in its footer."""
+    sink = io.BytesIO()
+    options = {name: value for name, value in OPTIONS.items() if name != "row_group_size"}
+    with pq.ParquetWriter(sink, table.schema, **options) as writer:
+        writer.write_table(table, row_group_size=40)
+        writer.add_key_value_metadata(keys)
+    return sink.getvalue()
+
+
+def required(table: pa.Table) -> pa.Table:
+    fields = [table.schema.field(0).with_nullable(False), *list(table.schema)[1:]]
+    filled = table.set_column(0, "l", table["l"].fill_null(0))
+    return filled.cast(pa.schema(fields))
+
+
+OTHERS: Mapping[str, Callable[[pa.Table], bytes]] = {
+    "another codec": lambda table: parquet(table, **{**OPTIONS, "compression": "gzip"}),
+    "a required column": lambda table: parquet(required(table), **OPTIONS),
+    "INT96": lambda table: parquet(table, **OPTIONS, use_deprecated_int96_timestamps=True),
+    "a dropped column": lambda table: parquet(table.append_column("x", table["l"]), **OPTIONS),
+    "a missing column": lambda table: parquet(table.drop_columns("e"), **OPTIONS),
+    "another order": lambda table: parquet(table.select(table.column_names[::-1]), **OPTIONS),
+    "another form of decimals": lambda table: parquet(
+        table, **{**OPTIONS, "store_decimal_as_integer": False}
+    ),
+    "field ids": lambda table: parquet(
+        table.cast(pa.schema([f.with_metadata({"PARQUET:field_id": "7"}) for f in table.schema])),
+        **OPTIONS,
+    ),
+    "another name of elements": lambda table: parquet(
+        table.set_column(12, "a", table["a"].cast(pa.list_(pa.field("item", pa.string())))),
+        **OPTIONS,
+        use_compliant_nested_type=False,
+    ),
+    "a calendar that Spark 3 asks for": lambda table: keyed(
+        table, {"org.apache.spark.version": "3.5.0"}
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.conformance("RW-25")
+def test_a_source_that_differs_in_anything_is_decoded(case: str, place: int) -> None:
+    tables = [rows(1), rows(2)]
+    files = {f"f{at}": parquet(table, **OPTIONS) for at, table in enumerate(tables)}
+    files[f"f{place}"] = OTHERS[case](tables[place])
+    store = MemoryStore()
+    done = rewritten(store, files, spec_of())
+    assert not done.copied
+    assert not done.refused
+    assert stored(store, done).num_rows == 200
+
+
+ALIKE = ("another codec", "another form of decimals", "a calendar that Spark 3 asks for")
+"""What new files may have too, if all sources have it."""
+
+
+@pytest.mark.parametrize("case", OTHERS)
+@pytest.mark.conformance("RW-25")
+def test_sources_that_all_differ_from_a_new_file_are_decoded(case: str) -> None:
+    files = {f"f{seed}": OTHERS[case](rows(seed)) for seed in range(2)}
+    store = MemoryStore()
+    done = rewritten(store, files, spec_of())
+    assert done.copied == (case in ALIKE)
+    assert stored(store, done).num_rows == 200
+
+
+@pytest.mark.conformance("RW-25")
+def test_small_row_groups_another_required_codec_and_deleted_rows_are_decoded() -> None:
+    files = {f"f{at}": parquet(rows(at), **OPTIONS) for at in range(2)}
+    assert not rewritten(MemoryStore(), files, spec_of(copied_codec="zstd")).copied
+    assert rewritten(MemoryStore(), files, spec_of(copied_codec="snappy")).copied
+    assert not rewritten(MemoryStore(), files, spec_of(), deleted=[3]).copied
+
+
+def test_keys_of_spark_are_kept_if_they_mean_the_same_for_all_rows() -> None:
+    def file(seed: int, version: str) -> bytes:
+        return keyed(rows(seed), {"org.apache.spark.version": version, "pandas": "{}"})
+
+    for versions, kept in ((("3.5.0", "3.5.0"), b"3.5.0"), (("3.5.0", "4.1.0"), b"3.1.0")):
+        files = {f"f{at}": file(at, each) for at, each in enumerate(versions)}
+        store = MemoryStore()
+        done = rewritten(store, files, spec_of())
+        assert done.copied
+        assert metadata_of(store, done).metadata == {b"org.apache.spark.version": kept}
+    hybrid = {"f0": file(0, "2.4.0"), "f1": file(1, "2.4.0")}
+    assert not rewritten(MemoryStore(), hybrid, spec_of()).copied
+
+
+def test_a_damaged_source_is_not_copied_but_named() -> None:
+    files = {f"f{at}": bytearray(parquet(rows(at), **OPTIONS)) for at in range(3)}
+    start = chunks_of(bytes(files["f1"]))[0].start
+    files["f1"][start : start + 40] = bytes(40)
+    done = rewritten(MemoryStore(), {name: bytes(data) for name, data in files.items()}, spec_of())
+    assert [refusal.source.path for refusal in done.refused] == ["f1"]
+    assert done.refused[0].damaged
+    assert done.copied
+    assert done.sums.rows == 200
+
+
+class Flipped(MemoryStore):
+    """Changes a byte of each new file while it is stored."""
+
+    def __init__(self, at: Callable[[bytes], int]) -> None:
+        super().__init__()
+        self.at = at
+
+    def open(self, path: str) -> Any:
+        if not path.startswith("part-"):
+            return super().open(path)
+        data = bytearray(self.read(path))
+        data[self.at(bytes(data))] ^= 1
+        return io.BytesIO(bytes(data))
+
+
+def in_chunk(number: int) -> Callable[[bytes], int]:
+    def found(data: bytes) -> int:
+        chunk = chunks_of(data)[number]
+        return chunk.start + chunk.size - 1
+
+    return found
+
+
+def in_index(data: bytes) -> int:
+    chunk = chunks_of(data)[5]
+    return (chunk.tree.number(copy_source.OFFSET_INDEX) or 0) + 4
+
+
+def in_column_index(data: bytes) -> int:
+    chunk = chunks_of(data)[5]
+    return (chunk.tree.number(copy_source.COLUMN_INDEX) or 0) + 8
+
+
+@pytest.mark.conformance("RW-40")
+@pytest.mark.parametrize("at", [in_chunk(0), in_chunk(20), in_chunk(-1), in_index, in_column_index])
+def test_a_changed_byte_in_storage_is_found(at: Callable[[bytes], int]) -> None:
+    files = {f"f{n}": parquet(rows(n), **OPTIONS) for n in range(2)}
+    with pytest.raises(VerificationError, match=r"other (bytes|metadata)|cannot be read back"):
+        rewritten(Flipped(at), files, spec_of())
+
+
+@pytest.mark.conformance("RW-40")
+@pytest.mark.parametrize("fault", ["position", "lost group", "swapped", "rows", "statistics"])
+def test_a_wrong_footer_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(value: Struct) -> bytes:
+        groups = value.structs(copy_source.ROW_GROUPS)
+        if groups and value.get(copy_source.SCHEMA) is not None:
+            _break(fault, value, groups)
+        return struct_bytes(value)
+
+    monkeypatch.setattr(row_group_copy, "struct_bytes", broken)
+    files = {f"f{n}": parquet(rows(n), **OPTIONS) for n in range(2)}
+    with pytest.raises(VerificationError):
+        rewritten(MemoryStore(), files, spec_of())
+
+
+def _break(fault: str, footer: Struct, groups: list[Struct]) -> None:
+    listed = footer.get(copy_source.ROW_GROUPS)
+    assert isinstance(listed, compact_protocol.ListValue)
+    first = groups[1].structs(copy_source.COLUMNS)[0].get(copy_source.CHUNK_METADATA)
+    other = groups[2].structs(copy_source.COLUMNS)[0].get(copy_source.CHUNK_METADATA)
+    assert isinstance(first, Struct) and isinstance(other, Struct)
+    if fault == "position":
+        for number in (copy_source.DATA_PAGE, copy_source.DICTIONARY_PAGE):
+            if first.number(number) is not None:
+                first.put(number, compact_protocol.I64, (first.number(number) or 0) + 1)
+    elif fault == "lost group":
+        del listed.values[-1]
+    elif fault == "swapped":
+        listed.values[1:3] = listed.values[2:0:-1]
+    elif fault == "rows":
+        groups[0].put(copy_source.GROUP_ROWS, compact_protocol.I64, 39)
+    else:
+        # The statistics of another row group.
+        first.put(12, compact_protocol.STRUCT, other.get(12))
+
+
+def test_any_struct_is_written_as_it_was_read() -> None:
+    for options in ({}, OPTIONS, {"data_page_version": "2.0"}):
+        footer, _ = read_footer(io.BytesIO(parquet(rows(3), **options)))
+        tree, end = read_struct(footer)
+        assert (struct_bytes(tree), end) == (footer, len(footer))
+
+
+def chunks_of(data: bytes) -> list[copy_source.Chunk]:
+    footer, _ = read_footer(io.BytesIO(data))
+    groups = read_struct(footer)[0].structs(copy_source.ROW_GROUPS)
+    return [
+        copy_source.Chunk.of(chunk)
+        for group in groups
+        for chunk in group.structs(copy_source.COLUMNS)
+    ]
+
+
+def bytes_of(data: bytes, start: int, size: int) -> bytes:
+    return data[start : start + size]
+
+
+def locations(data: bytes, chunk: copy_source.Chunk) -> list[tuple[int, int]]:
+    """The positions and sizes of the pages of a chunk, by its offset index."""
+    index, _ = read_struct(data, chunk.tree.number(copy_source.OFFSET_INDEX) or 0)
+    found = [(each.number(1) or 0, each.number(2) or 0) for each in index.structs(1)]
+    assert found
+    return found
+
+
+def column_index(data: bytes, chunk: copy_source.Chunk) -> bytes:
+    start = chunk.tree.number(copy_source.COLUMN_INDEX) or 0
+    return bytes_of(data, start, chunk.tree.number(copy_source.COLUMN_INDEX_SIZE) or 0)
