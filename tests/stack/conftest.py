@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DAGS = ("delta_maintenance_dags",)
 PATIENCE = 480
 """The timeout of every wait in seconds; machines that run tests are slow."""
+PATIENCE_AT_START = 1200
+"""The timeout of the start, which imports Airflow in ten processes at once."""
 
 
 POLL_INTERVAL = 3
@@ -82,9 +84,9 @@ class Airflow:
         query = f"?map_index={map_index}&deserialize=true"
         return self.call("GET", f"{path}/xcomEntries/return_value{query}")["value"]
 
-    def wait_for(self, what: str, look: Callable[[], Any]) -> Any:
+    def wait_for(self, what: str, look: Callable[[], Any], *, patience: float = PATIENCE) -> Any:
         """The first result of `look` that is not empty."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + patience
         while not (found := look()):
             assert time.monotonic() < end, f"{what} did not happen; see {self.home}/airflow.log"
             time.sleep(1)
@@ -175,7 +177,9 @@ def standalone(home: Path, settings: Mapping[str, str], *, dags: Set[str]) -> It
         )
     stack.pid = process.pid
     try:
-        stack.wait_for("the start of Airflow", lambda: _is_up(stack, process))
+        stack.wait_for(
+            "the start of Airflow", lambda: _is_up(stack, process), patience=PATIENCE_AT_START
+        )
         stack.log_in()
         stack.wait_for("the parsing of the Dags", lambda: dags <= _known(stack))
         yield stack

@@ -35,20 +35,30 @@ class JobFolder:
         self.path = self._common / key
         self._is_waiting = False
         self._is_killed = False
+        self._is_handed_over = False
 
     @contextmanager
     def held(self) -> Iterator[int]:
         """Waits until no driver of an earlier try is left; yields the descriptor of the lock.
 
         A process that inherits the descriptor also holds the lock, as long as it runs. The folder
-        is removed at the end of the block.
+        is removed at the end of the block, unless it was handed over.
         """
         descriptor = self._lock()
         try:
             yield descriptor
         finally:
-            shutil.rmtree(self.path, ignore_errors=True)
+            if not self._is_handed_over:
+                self.remove()
             os.close(descriptor)
+
+    def hand_over(self) -> None:
+        """Leaves the folder to a process that has inherited the lock, and removes the folder."""
+        self._is_handed_over = True
+
+    def remove(self) -> None:
+        """Removes the folder and all files of its jobs."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def note_driver(self, process_group: int) -> None:
         """Stores the process group to end if the task is killed while it waits for this driver."""
