@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from delta_maintenance import clock
@@ -157,7 +157,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
     ) -> dict[str, Any]:
         """Ends the task with the report of the job for which it was deferred."""
         self._context = context
-        deferred = DeferredJob.from_json(dict(job))
+        deferred = DeferredJob(**job)
         with retrying_only_what_may_pass():
             submission = self._submission_of(deferred.key)
             document = self._reported(submission, submission.finished(deferred, event))
@@ -189,12 +189,12 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         limit = self.execution_timeout
         self.defer(
             trigger=DeltaSparkJobTrigger(
-                job=job.to_json(),
+                job=asdict(job),
                 deadline=None if limit is None else (clock.now() + limit).timestamp(),
                 poll_interval=_SECONDS_BETWEEN_POLLS,
             ),
             method_name="execute_complete",
-            kwargs={"job": job.to_json(), "planned": planned},
+            kwargs={"job": asdict(job), "planned": planned},
         )
 
     def reported_at(self, address: str) -> None:

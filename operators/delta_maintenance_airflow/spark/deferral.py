@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from delta_maintenance.operations.core.record import Record
 from delta_maintenance_airflow.spark.mailbox import Mailbox
 from delta_maintenance_airflow.spark.waiter_process import Order, WaiterProcess
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeferredJob(Record):
+class DeferredJob:
     """A job that runs while its task is deferred. Airflow stores it; it has no credentials."""
 
     key: str

@@ -7,10 +7,8 @@ on the worker writes the state; the trigger writes the request to end the job.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
-
-from delta_maintenance.operations.core.record import Record
 
 if TYPE_CHECKING:
     from delta_maintenance.storage import Store
@@ -22,7 +20,7 @@ SECONDS_UNTIL_LOST = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobState(Record):
+class JobState:
     """What the waiter knows about the driver."""
 
     beat: int
@@ -48,7 +46,7 @@ class Mailbox:
 
     def write(self, state: JobState) -> None:
         """Replaces the state."""
-        self.store.put(self._state, json.dumps(state.to_json()).encode())
+        self.store.put(self._state, json.dumps(asdict(state)).encode())
 
     def read(self) -> JobState | None:
         """The newest state; None before the first, and after the last."""
@@ -56,7 +54,8 @@ class Mailbox:
             content = self.store.read(self._state)
         except FileNotFoundError:
             return None
-        return JobState.from_json(json.loads(content))
+        fields = json.loads(content)
+        return JobState(**{**fields, "log": tuple(fields["log"])})
 
     def request_end(self) -> None:
         """Asks the waiter to end the job."""

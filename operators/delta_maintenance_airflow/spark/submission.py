@@ -159,7 +159,11 @@ class SparkSubmission:
         if job.application is None:
             mailbox = job.mailbox(self._delta_hook)
             state = mailbox.read()
-            mailbox.clear()
+            if state is None or state.ended:
+                mailbox.clear()
+            else:
+                # If the waiter still lives, it ends the driver and removes the files.
+                mailbox.request_end()
         if state is not None and state.interface is not None:
             self._show_interface(state.interface)
         if state is not None and state.log:

@@ -142,7 +142,7 @@ def _answer(told: Mapping[str, Any]) -> None:
 
 def main() -> None:
     """Reads the order and waits for its job."""
-    order = Order.from_json(json.load(sys.stdin))
+    order = Order(**json.load(sys.stdin))
     try:
         store = open_store(order.report_folder, order.storage_options or None)
         Waiter(order, Mailbox(store, order.name)).run()

@@ -8,15 +8,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-
-from delta_maintenance.operations.core.record import Record
+from dataclasses import asdict, dataclass, field
 
 _WAITER = "delta_maintenance_airflow.spark.waiter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order(Record):
+class Order:
     """The job that a waiter starts."""
 
     command: tuple[str, ...]
@@ -57,7 +55,7 @@ class WaiterProcess:
         assert process.stdin is not None and process.stdout is not None
         with process.stdin, process.stdout:
             with suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(order.to_json()))
+                process.stdin.write(json.dumps(asdict(order)))
                 process.stdin.close()
             answer = process.stdout.readline()
         told = json.loads(answer) if answer else {"problem": "the waiter ended at once"}

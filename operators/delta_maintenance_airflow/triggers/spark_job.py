@@ -98,4 +98,4 @@ class DeltaSparkJobTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_interval)
 
     def _open(self) -> WatchedJob:
-        return watched_job(DeferredJob.from_json(self.job))
+        return watched_job(DeferredJob(**self.job))
