@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from delta_maintenance import clock
+from delta_maintenance.errors import (
+    DeltaMaintenanceError,
+    RefusedError,
+    UnsupportedFeatureError,
+)
 from delta_maintenance_airflow.compat import default_deferrable
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.links import HealthPageLink, ReportLink, SparkUILink
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from delta_maintenance_airflow.settings import report_folder
 from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob, JobDeferredError
-from delta_maintenance_airflow.spark.submission import SparkSubmission
+from delta_maintenance_airflow.spark.submission import SparkSubmission, runs_driver_on_cluster
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -87,12 +93,27 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         spark = self.record.spark
         assert spark is not None
         if getattr(options, "engine", None) == "spark" and (spark.plans_by_job or not plan_only):
-            # Not opened here: a table for Spark may exceed the memory of the worker.
-            return self._submitted(options, plan_only=plan_only)
+            # Not planned here: a table for Spark may exceed the memory of the worker.
+            return self._submitted(options, plan_only=plan_only, unplanned=True)
         prepared = self.planned(options)
         if prepared is None:
             return self._submitted(options, plan_only=plan_only)
         return prepared.plan if plan_only else prepared.apply()
+
+    def _require_possible(self, options: Any) -> None:
+        """Raises before a driver is started if the table does not allow the operation."""
+        if runs_driver_on_cluster(self._spark_conn_id()):
+            # There, the driver has an identity of its own, and the worker may have none.
+            return
+        try:
+            self.record.require_job_possible(self.hook.open_table(self.table_uri), options)
+        except (RefusedError, UnsupportedFeatureError):
+            raise
+        except DeltaMaintenanceError as error:
+            self.log.info("the job will examine the table: %s", error)
+
+    def _spark_conn_id(self) -> str:
+        return self.spark_conn_id or self.hook.spark_conn_id or "spark_default"
 
     def prepared(self, options: Any) -> Prepared[Any, Any] | None:
         prepared, record = super().prepared(options), self.record
@@ -102,7 +123,12 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         return replace(prepared, apply=lambda: self._submitted(options, version=version))
 
     def _submitted(
-        self, options: Any, *, version: int | None = None, plan_only: bool = False
+        self,
+        options: Any,
+        *,
+        version: int | None = None,
+        plan_only: bool = False,
+        unplanned: bool = False,
     ) -> Any:
         """The Result of a job, or its Plan."""
         record = self.record
@@ -113,6 +139,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
             report_uri=self.new_report(),
             plan_only=plan_only,
             settles=lambda result: record.ending(record.result.from_json(result)).outcome.succeeded,
+            require=partial(self._require_possible, options) if unplanned else lambda: None,
         )
         return self._parsed(document, planned=plan_only)
 
@@ -131,13 +158,16 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         report_uri: str | None = None,
         plan_only: bool = False,
         settles: Callable[[Mapping[str, Any]], bool] = lambda _: True,
+        require: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
         """Runs the operation as a job, and returns the JSON of its Result, or of its Plan.
 
-        `settles` decides whether the Result of an earlier try's job is sufficient.
+        `settles` decides whether the Result of an earlier try's job is sufficient. `require` raises
+        if the job is bound to be refused.
         """
         asked = {"operation": self.operation, "plan_only": plan_only, **options}
         submission = self._submission_of(self._operation_id(self._context, asked))
+        require()
         try:
             document = submission.run(
                 self.operation,
@@ -166,7 +196,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
     def _submission_of(self, key: str) -> SparkSubmission:
         deferrable = default_deferrable() if self.deferrable is None else self.deferrable
         self._submission = SparkSubmission(
-            spark_conn_id=self.spark_conn_id or self.hook.spark_conn_id or "spark_default",
+            spark_conn_id=self._spark_conn_id(),
             spark_conf=self.spark_conf,
             spark_code=self.spark_code,
             delta_hook=self.hook,

@@ -116,7 +116,7 @@ class SparkSubmission:
         code = Code.from_json(dict(self._spark_code or {}))
         # The provider would use YARN for an unknown connection: fail here and name it.
         connection = BaseHook.get_connection(self._spark_conn_id)
-        on_cluster = connection.extra_dejson.get("deploy-mode") == "cluster"
+        on_cluster = runs_driver_on_cluster(self._spark_conn_id)
         spec = JobSpec.from_json(
             {
                 "operation": operation,
@@ -384,6 +384,12 @@ class SparkSubmission:
             self._context["ti"].xcom_push(key=SparkUILink().xcom_key, value=address)
         except Exception:
             _log.warning("the link to the Spark UI could not be stored", exc_info=True)
+
+
+def runs_driver_on_cluster(spark_conn_id: str) -> bool:
+    """Whether drivers of this connection run on the cluster, and not in the worker."""
+    extra = BaseHook.get_connection(spark_conn_id).extra_dejson
+    return bool(extra.get("deploy-mode") == "cluster")
 
 
 def _provider() -> Any:
