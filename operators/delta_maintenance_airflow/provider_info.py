@@ -84,6 +84,12 @@ def _configuration() -> dict[str, Any]:
                 "tasks and for drivers on a cluster.",
                 "s3://lake/spark-reports",
             ),
+            "spark_pool_slots": _option(
+                "When Airflow starts, it creates a pool named delta_spark with this number of "
+                "slots, unless the pool exists. Give it to tasks that submit Spark jobs. Without a "
+                "value no pool is created.",
+                "4",
+            ),
             "notify_conn_id": _option(
                 "A connection with the URL of a chat as its host: summaries with problems are "
                 "posted there.",

@@ -20,6 +20,7 @@ from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from delta_maintenance_airflow.settings import report_folder
 from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob, JobDeferredError
 from delta_maintenance_airflow.spark.submission import SparkSubmission, runs_driver_on_cluster
+from delta_maintenance_airflow.template_values import as_flag
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -179,15 +180,14 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
                 settles=settles,
             )
         except JobDeferredError as deferred:
-            self._defer(deferred.job, planned=plan_only)
+            self._defer(deferred.job)
         return self._reported(submission, document)
 
-    def execute_complete(
-        self, context: Context, event: Mapping[str, Any], *, job: Mapping[str, Any], planned: bool
-    ) -> dict[str, Any]:
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Ends the task with the report of the job for which it was deferred."""
-        self._context = context
-        deferred = DeferredJob(**job)
+        self._context, planned = context, as_flag(self.plan_only)
+        # From the event, because `airflow dags test` drops the arguments of a deferral.
+        deferred = DeferredJob(**event["job"])
         with retrying_only_what_may_pass():
             submission = self._submission_of(deferred.key)
             document = self._reported(submission, submission.finished(deferred, event))
@@ -212,7 +212,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
             self.reported_at(submission.report_uri)
         return document
 
-    def _defer(self, job: DeferredJob, *, planned: bool) -> NoReturn:
+    def _defer(self, job: DeferredJob) -> NoReturn:
         # Imported here because it loads the code of triggers, which would slow down Dag parsing.
         from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
 
@@ -224,7 +224,6 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
                 poll_interval=_SECONDS_BETWEEN_POLLS,
             ),
             method_name="execute_complete",
-            kwargs={"job": asdict(job), "planned": planned},
         )
 
     def reported_at(self, address: str) -> None:

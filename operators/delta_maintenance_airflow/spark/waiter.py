@@ -142,8 +142,8 @@ def _answer(told: Mapping[str, Any]) -> None:
 
 def main() -> None:
     """Reads the order and waits for its job."""
-    order = Order(**json.load(sys.stdin))
     try:
+        order = Order(**json.load(sys.stdin))
         store = open_store(order.report_folder, order.storage_options or None)
         Waiter(order, Mailbox(store, order.name)).run()
     except Exception as error:

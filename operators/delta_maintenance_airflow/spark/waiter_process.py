@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -41,24 +42,27 @@ class WaiterProcess:
 
         Raises `FileNotFoundError` if there is no such program on this worker.
         """
-        process = subprocess.Popen(
-            [sys.executable, "-m", _WAITER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # Airflow waits for every process that has the log of the task open.
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=dict(environment),
-            start_new_session=True,
-            pass_fds=(order.lock,),
-        )
-        assert process.stdin is not None and process.stdout is not None
-        with process.stdin, process.stdout:
-            with suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(asdict(order)))
-                process.stdin.close()
-            answer = process.stdout.readline()
-        told = json.loads(answer) if answer else {"problem": "the waiter ended at once"}
+        # Not the log of the task: Airflow waits for every process that has it open.
+        with tempfile.TemporaryFile("w+", errors="replace") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", _WAITER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=dict(environment),
+                start_new_session=True,
+                pass_fds=(order.lock,),
+            )
+            assert process.stdin is not None and process.stdout is not None
+            with process.stdin, process.stdout:
+                with suppress(BrokenPipeError):
+                    process.stdin.write(json.dumps(asdict(order)))
+                    process.stdin.close()
+                answer = process.stdout.readline()
+            errors.seek(0)
+            lines = errors.read().splitlines()
+        told = json.loads(answer) if answer else {"problem": lines[-1] if lines else "no message"}
         if "missing" in told:
             process.wait()
             raise FileNotFoundError(2, "No such file or directory", told["missing"])

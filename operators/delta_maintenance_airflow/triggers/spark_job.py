@@ -24,10 +24,11 @@ _MOST_FAILURES = 30
 class DeltaSparkJobTrigger(BaseTrigger):
     """Waits for the end of a Spark job, then fires once.
 
-    The event is `{"status": "ended"}`; or `"lost"`, if nothing is known of the driver any more, or
-    `"timeout"`, if it was ended at the deadline, with a `message`. The task reads the report of the
-    job in each case. If a user clears the task, or sets its state, the job is ended. If the
-    triggerer ends, the job runs on, and the next triggerer waits for it.
+    The event is `{"status", "job"}`. The status is `ended`; `lost`, if nothing is known of the
+    driver any more; or `timeout`, if the job was ended at the deadline; the last two with a
+    `message`. The task reads the report of the job in each case. If a user clears the task, or sets
+    its state, the job is ended. If the triggerer ends, the job runs on, and the next triggerer
+    waits for it.
 
     :param job: the job: `spark.deferral.DeferredJob` as JSON.
     :param deadline: the time at which the job is ended, in seconds since 1970; None for no limit.
@@ -62,7 +63,7 @@ class DeltaSparkJobTrigger(BaseTrigger):
             raise
         except (DeltaMaintenanceError, AirflowException) as error:
             payload = {"status": "lost", "message": str(error)}
-        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # untyped
+        yield TriggerEvent({**payload, "job": self.job})  # type: ignore[no-untyped-call]  # untyped
 
     async def on_kill(self) -> None:
         """Ends the job. Airflow calls this when a user clears the task or sets its state."""
