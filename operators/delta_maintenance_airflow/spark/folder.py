@@ -2,6 +2,9 @@
 
 A task that is killed with SIGKILL leaves its driver running. The driver holds the lock of the
 folder as long as it runs, so the next try detects it and waits for its end.
+
+The waiter uses this module too, so it does not import Airflow: a process that a task has started
+cannot, because the database of Airflow is out of reach there.
 """
 
 from __future__ import annotations
@@ -17,8 +20,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 
 _log = logging.getLogger(__name__)
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -91,12 +92,16 @@ class JobFolder:
             os.close(descriptor)
             time.sleep(_SECONDS_BETWEEN_LOOKS)
             waited += _SECONDS_BETWEEN_LOOKS
+        from delta_maintenance_airflow.compat import AirflowException
+
         raise AirflowException("killed before its Spark job was submitted")
 
     def _open(self) -> int:
         self._common.mkdir(mode=0o700, exist_ok=True)
         found = self._common.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            from delta_maintenance_airflow.compat import AirflowFailException
+
             raise AirflowFailException(
                 f"{self._common} is not private to this user: remove it, or set TMPDIR"
             )

@@ -9,6 +9,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -375,3 +377,12 @@ def test_a_job_has_no_credentials(tmp_path: Path) -> None:
         "spark_conn_id",
         "application",
     }
+
+
+def test_a_waiter_does_not_import_airflow() -> None:
+    """It cannot: below a task, Airflow's database is out of reach."""
+    code = "import sys, delta_maintenance_airflow.spark.waiter; print('airflow' in sys.modules)"
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert told.stdout == "False\n"
