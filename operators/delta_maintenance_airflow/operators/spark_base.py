@@ -103,6 +103,9 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
 
     def _require_possible(self, options: Any) -> None:
         """Raises before a driver is started if the table does not allow the operation."""
+        spark = self.record.spark
+        if spark is None or spark.require is None:
+            return
         if runs_driver_on_cluster(self._spark_conn_id()):
             # There, the driver has an identity of its own, and the worker may have none.
             return
