@@ -214,10 +214,10 @@ def test_a_deferred_task_that_is_killed_ends_its_driver_and_works_when_it_is_cle
     run_id = airflow.trigger("probe_deferred")
     task = airflow.wait_for_task("probe_deferred", run_id, "checkpoint", "deferred")
     assert task["trigger"]["classpath"].endswith("DeltaSparkJobTrigger")
-    driver = airflow.wait_for("the driver", lambda: driver_process(lake / "probed"))
+    airflow.wait_for("the driver", lambda: driver_process(lake / "probed"))
     path = f"/api/v2/dags/probe_deferred/dagRuns/{run_id}/taskInstances/checkpoint"
     airflow.call("PATCH", path, {"new_state": "failed"})
-    airflow.wait_for("the end of the driver", lambda: not driver.is_running())
+    airflow.wait_for("the end of the driver", lambda: not driver_process(lake / "probed"))
     clear = {"dry_run": False, "task_ids": ["checkpoint"], "dag_run_id": run_id}
     airflow.call(
         "POST",
