@@ -12,6 +12,13 @@ import pytest
 from fake_spark import FakeSpark, ResourceManager, connect
 
 
+@pytest.fixture(autouse=True)
+def table_that_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of most tests is in a store that does not exist."""
+    operator = "delta_maintenance_airflow.operators.spark_base.DeltaJobOperator"
+    monkeypatch.setattr(f"{operator}._require_possible", lambda *_: None)
+
+
 @pytest.fixture
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSpark]:
     (tmp_path / "tmp").mkdir()
@@ -20,11 +27,6 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSpark
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     connect(monkeypatch, host="local[1]")
-    # The table of most tests is in a store that does not exist.
-    monkeypatch.setattr(
-        "delta_maintenance_airflow.operators.spark_base.DeltaJobOperator._require_possible",
-        lambda *_: None,
-    )
     yield fake
     gc.collect()
 
