@@ -1,4 +1,7 @@
-"""Adds the health page to the Airflow UI; the entry point `airflow.plugins` names this module."""
+"""Adds the health page and the pool of Spark jobs to Airflow.
+
+The entry point `airflow.plugins` names this module.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from delta_maintenance_airflow import URL_PREFIX
+from delta_maintenance_airflow import URL_PREFIX, spark_pool
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -29,12 +32,13 @@ class HealthPage:
 
 
 class DeltaMaintenancePlugin(AirflowPlugin):
-    """Adds *Browse > Delta tables*."""
+    """Adds *Browse > Delta tables*, and creates the pool of Spark jobs."""
 
     name = "delta_maintenance"
     fastapi_apps: list[Any] = [
         {"app": HealthPage(), "url_prefix": URL_PREFIX, "name": "Delta tables"}
     ]
+    listeners: list[Any] = [spark_pool]
     external_views: list[Any] = [
         {
             "name": "Delta tables",

@@ -13,7 +13,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import core
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.hooks.policy import PolicyHook
-from delta_maintenance_airflow.settings import policy_path
+from delta_maintenance_airflow.settings import policy_path, report_folder
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def submitter(
             spark_conf=spark.conf,
             spark_code=None,
             delta_hook=hook,
-            report_folder=None,
+            report_folder=report_folder(),
             key=str(uuid.uuid5(uuid.NAMESPACE_URL, f"airflow:{asked}")),
             context=context,
         )

@@ -14,7 +14,7 @@ _INTEGRATION = "Delta Lake"
 _PACKAGE = "delta_maintenance_airflow"
 _OPERATORS = ("approvals", "by_hand", "operations", "policy", "select_tables", "summary")
 _LINKS = ("HealthPageLink", "ReportLink", "SparkUILink")
-_TRIGGERS = ("commit", "commit_event", "policy_commits")
+_TRIGGERS = ("commit", "commit_event", "policy_commits", "spark_job")
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -77,6 +77,18 @@ def _configuration() -> dict[str, Any]:
             ),
             "any_address": _option(
                 "True: the Dag for manual runs accepts tables that are not in the policy.", "True"
+            ),
+            "report_folder": _option(
+                "The folder for the reports of Spark jobs, unless a task names another one: an "
+                "address that workers, triggerer and drivers can reach. Required for deferrable "
+                "tasks and for drivers on a cluster.",
+                "s3://lake/spark-reports",
+            ),
+            "spark_pool_slots": _option(
+                "When Airflow starts, it creates a pool named delta_spark with this number of "
+                "slots, unless the pool exists. Give it to tasks that submit Spark jobs. Without a "
+                "value no pool is created.",
+                "4",
             ),
             "notify_conn_id": _option(
                 "A connection with the URL of a chat as its host: summaries with problems are "

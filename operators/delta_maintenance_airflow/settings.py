@@ -37,6 +37,17 @@ def leases(store: AssessmentStore) -> Leases:
     return Leases(store.store)
 
 
+def report_folder() -> str | None:
+    """The folder for the reports of Spark jobs whose task names none; None without a default."""
+    return _option("report_folder")
+
+
+def spark_pool_slots() -> int | None:
+    """The slots of the pool of Spark jobs; None if there is to be no such pool."""
+    value = _option("spark_pool_slots")
+    return int(value) if value is not None else None
+
+
 def notify_conn_id() -> str | None:
     """The connection to whose address summaries are posted; None to post nothing."""
     return _option("notify_conn_id")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delta_maintenance_airflow.compat import AirflowException
-from delta_maintenance_airflow.spark.submission import _without_report
+from delta_maintenance_airflow.spark.reports import without_report
 
 pytestmark = pytest.mark.airflow
 
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.airflow
 )
 def test_the_first_line_says_how_the_driver_ended(status: int, first: str) -> None:
     told = f"Cannot execute: spark-submit job.py. Error code is: {status}.\nlast lines"
-    lines = _without_report(AirflowException(told)).splitlines()
+    lines = without_report(AirflowException(told)).splitlines()
     assert first in lines[0]
     assert lines[1:] == told.splitlines()
 
 
 def test_another_failure_is_passed_on() -> None:
-    assert _without_report(AirflowException("no YARN")) == "no YARN"
-    assert "without a report" in _without_report(None)
+    assert without_report(AirflowException("no YARN")) == "no YARN"
+    assert "without a report" in without_report(None)

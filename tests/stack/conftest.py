@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DAGS = ("delta_maintenance_dags",)
 PATIENCE = 480
 """The timeout of every wait in seconds; machines that run tests are slow."""
+PATIENCE_AT_START = 1200
+"""The timeout of the start, which imports Airflow in ten processes at once."""
 
 
 POLL_INTERVAL = 3
@@ -82,9 +84,9 @@ class Airflow:
         query = f"?map_index={map_index}&deserialize=true"
         return self.call("GET", f"{path}/xcomEntries/return_value{query}")["value"]
 
-    def wait_for(self, what: str, look: Callable[[], Any]) -> Any:
+    def wait_for(self, what: str, look: Callable[[], Any], *, patience: float = PATIENCE) -> Any:
         """The first result of `look` that is not empty."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + patience
         while not (found := look()):
             assert time.monotonic() < end, f"{what} did not happen; see {self.home}/airflow.log"
             time.sleep(1)
@@ -134,7 +136,13 @@ def airflow(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
         "PROBE_TABLE": str(lake / "probed"),
     }
-    dags = {"delta_maintenance", "delta_on_commit", "delta_manual", "probe_sensor"}
+    dags = {
+        "delta_maintenance",
+        "delta_on_commit",
+        "delta_manual",
+        "probe_sensor",
+        "probe_deferred",
+    }
     with standalone(home, settings, dags=dags) as stack:
         yield stack
 
@@ -175,7 +183,9 @@ def standalone(home: Path, settings: Mapping[str, str], *, dags: Set[str]) -> It
         )
     stack.pid = process.pid
     try:
-        stack.wait_for("the start of Airflow", lambda: _is_up(stack, process))
+        stack.wait_for(
+            "the start of Airflow", lambda: _is_up(stack, process), patience=PATIENCE_AT_START
+        )
         stack.log_in()
         stack.wait_for("the parsing of the Dags", lambda: dags <= _known(stack))
         yield stack

@@ -32,3 +32,13 @@ with DAG(dag_id="probe_spark", schedule=None, start_date=START):
         retries=1,
         retry_delay=timedelta(seconds=1),
     )
+
+with DAG(dag_id="probe_deferred", schedule=None, start_date=START):
+    DeltaCheckpointOperator(
+        task_id="checkpoint",
+        table_uri=f"{TABLE}-by-deferred-task",
+        engine="spark",
+        options={"kind": "v2-parquet"},
+        deferrable=True,
+        report_folder=f"{TABLE}-reports",
+    )

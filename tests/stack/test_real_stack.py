@@ -32,9 +32,11 @@ def tables(lake: Path) -> None:
     for name in ("worn", "approved", "rejected", "asked", "unasked"):
         worn_table(lake / name)
     append(lake / "busy")
-    probed = TableBuilder(lake / "probed")
-    probed.commit([features("v2Checkpoint"), metadata()])
-    probed.commit([add(f"{number}.parquet") for number in range(3)])
+    (lake / "probed-reports").mkdir()
+    for name in ("probed", "probed-by-deferred-task"):
+        probed = TableBuilder(lake / name)
+        probed.commit([features("v2Checkpoint"), metadata()])
+        probed.commit([add(f"{number}.parquet") for number in range(3)])
     own = {"checkpoint": False, "vacuum": False}
     policy = {
         "version": 1,
@@ -203,6 +205,29 @@ def test_a_task_killed_with_its_driver_alive_is_tried_again_and_does_no_harm(
     assert checkpoint_of(lake / "probed") == 1
     files = delta_maintenance.open_table(str(lake / "probed")).snapshot().live_files()
     assert files["path"].to_pylist() == ["0.parquet", "1.parquet", "2.parquet"]
+
+
+@pytest.mark.spark
+def test_a_deferred_task_that_is_killed_ends_its_driver_and_works_when_it_is_cleared(
+    airflow: Airflow, lake: Path
+) -> None:
+    run_id = airflow.trigger("probe_deferred")
+    task = airflow.wait_for_task("probe_deferred", run_id, "checkpoint", "deferred")
+    assert task["trigger"]["classpath"].endswith("DeltaSparkJobTrigger")
+    airflow.wait_for("the driver", lambda: driver_process(lake / "probed"))
+    path = f"/api/v2/dags/probe_deferred/dagRuns/{run_id}/taskInstances/checkpoint"
+    airflow.call("PATCH", path, {"new_state": "failed"})
+    airflow.wait_for("the end of the driver", lambda: not driver_process(lake / "probed"))
+    clear = {"dry_run": False, "task_ids": ["checkpoint"], "dag_run_id": run_id}
+    airflow.call(
+        "POST",
+        "/api/v2/dags/probe_deferred/clearTaskInstances",
+        {**clear, "only_failed": False, "reset_dag_runs": True},
+    )
+    assert airflow.wait_for_run("probe_deferred", run_id) == "success"
+    assert checkpoint_of(lake / "probed-by-deferred-task") == 1
+    told = airflow.told("probe_deferred", run_id, "checkpoint")
+    assert (told["status"], told["engine"]) == ("written", "spark")
 
 
 def driver_process(table: Path) -> psutil.Process | None:

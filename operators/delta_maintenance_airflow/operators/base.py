@@ -88,24 +88,31 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
         return self._lineage or begun
 
     def execute(self, context: Context) -> dict[str, Any]:
-        plan_only, record = as_flag(self.plan_only), self.record
+        plan_only = as_flag(self.plan_only)
         with retrying_only_what_may_pass():
-            options = record.options.from_json(self._given(context))
-            document = self.run(options, plan_only=plan_only)
-            outcome = self._told(document, planned=plan_only)
-            self._lineage = Told(
-                table_uri=self.table_uri,
-                written=not plan_only and record.wrote_to_table(document),
-                facts=outcome,
-                results=[] if plan_only else [document.to_json()],
-            )
-            ending = record.ending_of_plan(document) if plan_only else record.ending(document)
-            error = ending.error(table=document.table, version=document.version)
-            if error is not None:
-                # Airflow pushes the return value of a task only if it succeeds.
-                context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=outcome)
-                raise error
-        if not plan_only:
+            options = self.record.options.from_json(self._given(context))
+            return self.finish(context, self.run(options, plan_only=plan_only), planned=plan_only)
+
+    def finish(self, context: Context, document: Any, *, planned: bool) -> dict[str, Any]:
+        """Reports the Result, or the Plan, of the task, and returns its facts for XCom.
+
+        Raises the error that ends the task if the operation did not succeed.
+        """
+        record = self.record
+        outcome = self._told(document, planned=planned)
+        self._lineage = Told(
+            table_uri=self.table_uri,
+            written=not planned and record.wrote_to_table(document),
+            facts=outcome,
+            results=[] if planned else [document.to_json()],
+        )
+        ending = record.ending_of_plan(document) if planned else record.ending(document)
+        error = ending.error(table=document.table, version=document.version)
+        if error is not None:
+            # Airflow pushes the return value of a task only if it succeeds.
+            context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=outcome)
+            raise error
+        if not planned:
             extra = {
                 "delta_version": document.version,
                 "operation": outcome["operation"],

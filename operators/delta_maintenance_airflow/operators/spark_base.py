@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from delta_maintenance import clock
+from delta_maintenance.errors import (
+    DeltaMaintenanceError,
+    RefusedError,
+    UnsupportedFeatureError,
+)
+from delta_maintenance_airflow.compat import default_deferrable
+from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.links import HealthPageLink, ReportLink, SparkUILink
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
-from delta_maintenance_airflow.spark.submission import SparkSubmission
+from delta_maintenance_airflow.settings import report_folder
+from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob, JobDeferredError
+from delta_maintenance_airflow.spark.submission import SparkSubmission, runs_driver_on_cluster
+from delta_maintenance_airflow.template_values import as_flag
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_maintenance.operations.core.execution import Prepared
+
+_SECONDS_BETWEEN_POLLS = 10.0
 
 
 class DeltaJobOperator(DeltaMaintenanceOperator):
@@ -31,10 +45,17 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         `python`, `image`. By default, the library of the worker is sent to a standalone cluster or
         YARN. (templated)
     :param report_folder: the address of a folder in which the job writes its report, under a new
-        name each time; the worker reads it with the storage options of the table. Required if the
-        driver runs on the cluster (deploy mode `cluster`). Such a driver also needs an identity of
-        its own, because credentials of `delta_conn_id` stay in the worker. Otherwise, the report is
+        name each time; the worker reads it with the storage options of the table. The default is
+        `[delta_maintenance] report_folder`. Required for deferrable tasks, and if the driver runs
+        on the cluster (deploy mode `cluster`). Such a driver also needs an identity of its own,
+        because credentials of `delta_conn_id` stay in the worker. Without a folder, the report is
         a temporary file of the worker, which other workers do not see. (templated)
+    :param deferrable: wait for a job in the triggerer, so that it holds no slot of a worker. A job
+        on YARN or Kubernetes is followed on the cluster; any other driver runs on in the background
+        of the worker. If a user clears the task, or sets its state, the job is ended.
+        `execution_timeout` limits the time after the submission. The default is
+        `[operators] default_deferrable`, with which a job that cannot be deferred is waited for in
+        the worker.
     """
 
     template_fields: Sequence[str] = (
@@ -54,6 +75,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         spark_conf: Mapping[str, Any] | None = None,
         spark_code: Mapping[str, Any] | None = None,
         report_folder: str | None = None,
+        deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -61,6 +83,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         self.spark_conf = spark_conf
         self.spark_code = spark_code
         self.report_folder = report_folder
+        self.deferrable = deferrable
         self._submission: SparkSubmission | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -71,12 +94,30 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         spark = self.record.spark
         assert spark is not None
         if getattr(options, "engine", None) == "spark" and (spark.plans_by_job or not plan_only):
-            # Not opened here: a table for Spark may exceed the memory of the worker.
-            return self._submitted(options, plan_only=plan_only)
+            # Not planned here: a table for Spark may exceed the memory of the worker.
+            return self._submitted(options, plan_only=plan_only, unplanned=True)
         prepared = self.planned(options)
         if prepared is None:
             return self._submitted(options, plan_only=plan_only)
         return prepared.plan if plan_only else prepared.apply()
+
+    def _require_possible(self, options: Any) -> None:
+        """Raises before a driver is started if the table does not allow the operation."""
+        spark = self.record.spark
+        if spark is None or spark.require is None:
+            return
+        if runs_driver_on_cluster(self._spark_conn_id()):
+            # There, the driver has an identity of its own, and the worker may have none.
+            return
+        try:
+            self.record.require_job_possible(self.hook.open_table(self.table_uri), options)
+        except (RefusedError, UnsupportedFeatureError):
+            raise
+        except DeltaMaintenanceError as error:
+            self.log.info("the job will examine the table: %s", error)
+
+    def _spark_conn_id(self) -> str:
+        return self.spark_conn_id or self.hook.spark_conn_id or "spark_default"
 
     def prepared(self, options: Any) -> Prepared[Any, Any] | None:
         prepared, record = super().prepared(options), self.record
@@ -86,7 +127,12 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         return replace(prepared, apply=lambda: self._submitted(options, version=version))
 
     def _submitted(
-        self, options: Any, *, version: int | None = None, plan_only: bool = False
+        self,
+        options: Any,
+        *,
+        version: int | None = None,
+        plan_only: bool = False,
+        unplanned: bool = False,
     ) -> Any:
         """The Result of a job, or its Plan."""
         record = self.record
@@ -97,10 +143,14 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
             report_uri=self.new_report(),
             plan_only=plan_only,
             settles=lambda result: record.ending(record.result.from_json(result)).outcome.succeeded,
+            require=partial(self._require_possible, options) if unplanned else lambda: None,
         )
-        if not plan_only:
-            return record.result.from_json(document)
-        plan = record.plan.from_json(document)
+        return self._parsed(document, planned=plan_only)
+
+    def _parsed(self, document: Mapping[str, Any], *, planned: bool) -> Any:
+        if not planned:
+            return self.record.result.from_json(document)
+        plan = self.record.plan.from_json(document)
         self.log_reason(plan)
         return plan
 
@@ -112,33 +162,72 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         report_uri: str | None = None,
         plan_only: bool = False,
         settles: Callable[[Mapping[str, Any]], bool] = lambda _: True,
+        require: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
         """Runs the operation as a job, and returns the JSON of its Result, or of its Plan.
 
-        `settles` decides whether the Result of an earlier try's job is sufficient.
+        `settles` decides whether the Result of an earlier try's job is sufficient. `require` raises
+        if the job is bound to be refused.
         """
         asked = {"operation": self.operation, "plan_only": plan_only, **options}
+        submission = self._submission_of(self._operation_id(self._context, asked))
+        require()
+        try:
+            document = submission.run(
+                self.operation,
+                self.table_uri,
+                options,
+                version=version,
+                report_uri=report_uri,
+                plan_only=plan_only,
+                settles=settles,
+            )
+        except JobDeferredError as deferred:
+            self._defer(deferred.job)
+        return self._reported(submission, document)
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Ends the task with the report of the job for which it was deferred."""
+        self._context, planned = context, as_flag(self.plan_only)
+        # From the event, because `airflow dags test` drops the arguments of a deferral.
+        deferred = DeferredJob(**event["job"])
+        with retrying_only_what_may_pass():
+            submission = self._submission_of(deferred.key)
+            document = self._reported(submission, submission.finished(deferred, event))
+            return self.finish(context, self._parsed(document, planned=planned), planned=planned)
+
+    def _submission_of(self, key: str) -> SparkSubmission:
+        deferrable = default_deferrable() if self.deferrable is None else self.deferrable
         self._submission = SparkSubmission(
-            spark_conn_id=self.spark_conn_id or self.hook.spark_conn_id or "spark_default",
+            spark_conn_id=self._spark_conn_id(),
             spark_conf=self.spark_conf,
             spark_code=self.spark_code,
             delta_hook=self.hook,
-            report_folder=self.report_folder,
-            key=self._operation_id(self._context, asked),
+            report_folder=self.report_folder or report_folder(),
+            key=key,
             context=self._context,
+            deferral=Deferral(required=bool(self.deferrable)) if deferrable else None,
         )
-        document = self._submission.run(
-            self.operation,
-            self.table_uri,
-            options,
-            version=version,
-            report_uri=report_uri,
-            plan_only=plan_only,
-            settles=settles,
-        )
-        if self._submission.report_uri is not None:
-            self.reported_at(self._submission.report_uri)
+        return self._submission
+
+    def _reported(self, submission: SparkSubmission, document: dict[str, Any]) -> dict[str, Any]:
+        if submission.report_uri is not None:
+            self.reported_at(submission.report_uri)
         return document
+
+    def _defer(self, job: DeferredJob) -> NoReturn:
+        # Imported here because it loads the code of triggers, which would slow down Dag parsing.
+        from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
+
+        limit = self.execution_timeout
+        self.defer(
+            trigger=DeltaSparkJobTrigger(
+                job=asdict(job),
+                deadline=None if limit is None else (clock.now() + limit).timestamp(),
+                poll_interval=_SECONDS_BETWEEN_POLLS,
+            ),
+            method_name="execute_complete",
+        )
 
     def reported_at(self, address: str) -> None:
         """Stores the address of the list that the job has written."""

@@ -79,24 +79,70 @@ def can_be_followed(hook: SparkSubmitHook) -> bool:
 class FollowedJob(SparkSubmitOperator):
     """Submits a job to a cluster and follows it there; a later try of the task continues that.
 
-    Its state is stored under `key`, so that a cleared task does not find it.
+    Its state is stored under `key`, so that a cleared task does not find it. `on_submitted` is
+    called with the ID of the application, before this waits for its end.
     """
 
-    def __init__(self, *, key: str, settings: Mapping[str, Any], **arguments: Any) -> None:
+    def __init__(
+        self,
+        *,
+        key: str,
+        settings: Mapping[str, Any],
+        on_submitted: Callable[[str], None] = lambda _: None,
+        **arguments: Any,
+    ) -> None:
         super().__init__(durable=True, **arguments)
         self._settings = settings
-        self.external_id_key = f"spark_job_{key}"
-        self._K8S_DRIVER_STATUS_KEY = f"k8s_driver_status_{key}"
+        self._on_submitted = on_submitted
+        self.external_id_key, self._K8S_DRIVER_STATUS_KEY = _state_keys(key)
 
-    def forget(self, context: Any) -> None:
-        """Deletes the state, so that the next try submits a new job."""
-        store = context.get("task_state_store")
-        if store is not None:
-            store.delete(self.external_id_key)
-            store.delete(self._K8S_DRIVER_STATUS_KEY)
+    def poll_until_complete(self, external_id: Any, context: Any) -> None:
+        self._on_submitted(external_id)
+        super().poll_until_complete(external_id, context)
 
     def _get_hook(self) -> JobHook:
         hook = JobHook(**self._settings)
         followed = "yarn_track_via_rm_api" if hook._is_yarn else "track_driver_via_k8s_api"
         settings = {**self._settings, followed: True}
         return JobHook(**settings)
+
+
+def forget_application(context: Any, key: str) -> None:
+    """Deletes the state of a `FollowedJob`, so that the next try submits a new job."""
+    store = context.get("task_state_store")
+    if store is not None:
+        for name in _state_keys(key):
+            store.delete(name)
+
+
+def _state_keys(key: str) -> tuple[str, str]:
+    return f"spark_job_{key}", f"k8s_driver_status_{key}"
+
+
+class ClusterApplication:
+    """An application on a cluster that any process can ask about and end: see `can_be_followed`."""
+
+    def __init__(self, spark_conn_id: str, application: str) -> None:
+        settings = {
+            "conn_id": spark_conn_id,
+            "output": JobOutput(lambda _: None),
+            "process": {},
+        }
+        self._application = application
+        self._job = FollowedJob(
+            task_id="application", key="", settings=settings, conn_id=spark_conn_id
+        )
+        self._hook = self._job._get_hook()
+        self._job._hook = self._hook
+
+    def is_active(self) -> bool:
+        """Whether the application waits or runs."""
+        return bool(self._job.is_job_active(self._job.get_job_status(self._application, {})))
+
+    def end(self) -> None:
+        """Ends the application."""
+        if self._hook._is_yarn:
+            self._hook._yarn_application_id = self._application
+        else:
+            self._hook._kubernetes_driver_pod = self._application.partition(":")[2]
+        self._job.on_kill()

@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,10 +19,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow.sdk import BaseHook
 
 from delta_maintenance import clock
-from delta_maintenance.address import Address
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.links import SparkUILink
+from delta_maintenance_airflow.spark.deferral import (
+    Deferral,
+    DeferredJob,
+    JobDeferredError,
+    start_waiter,
+)
 from delta_maintenance_airflow.spark.folder import JobFolder
+from delta_maintenance_airflow.spark.reports import (
+    Reports,
+    how_driver_ended,
+    report_address,
+    without_report,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -36,8 +45,6 @@ if TYPE_CHECKING:
     from delta_maintenance_airflow.hooks.delta import DeltaHook
 
 _log = logging.getLogger(__name__)
-_STATUS = re.compile(r"Error code is: (-?\d+)")
-"""The exit status of `spark-submit` in the error of the provider."""
 
 
 class _Killable(Protocol):
@@ -51,7 +58,8 @@ class SparkSubmission:
     credentials: a driver in the worker reads them from a private file, and a driver on the cluster
     has its own.
 
-    `key` is the same in every try of a task, and different after the task is cleared.
+    `key` is the same in every try of a task, and different after the task is cleared. With
+    `deferral`, a started job is not waited for.
     """
 
     def __init__(
@@ -64,7 +72,9 @@ class SparkSubmission:
         report_folder: str | None,
         key: str,
         context: Context,
+        deferral: Deferral | None = None,
     ) -> None:
+        self._deferral = deferral
         self._spark_conn_id = spark_conn_id
         self._spark_conf = spark_conf
         self._spark_code = spark_code
@@ -93,8 +103,9 @@ class SparkSubmission:
         `version`, `report_uri` and `plan_only` are those of `JobSpec`. If the driver of an earlier
         try is still running, this waits for it. If an earlier try left a Result, and `settles`
         accepts it, no job is submitted. Raises the error that the job reports;
-        `AirflowFailException` if it cannot be submitted like this; and `AirflowException`, for
-        Airflow to retry, if it ended without a report.
+        `AirflowFailException` if it cannot be submitted like this; `AirflowException`, for
+        Airflow to retry, if it ended without a report; and `JobDeferredError` with the running job
+        if the task is to be deferred.
         """
         # Imported here because they load pydantic, which would slow down Dag parsing.
         from delta_maintenance.submission.configuration import checked_conf
@@ -105,7 +116,7 @@ class SparkSubmission:
         code = Code.from_json(dict(self._spark_code or {}))
         # The provider would use YARN for an unknown connection: fail here and name it.
         connection = BaseHook.get_connection(self._spark_conn_id)
-        on_cluster = connection.extra_dejson.get("deploy-mode") == "cluster"
+        on_cluster = runs_driver_on_cluster(self._spark_conn_id)
         spec = JobSpec.from_json(
             {
                 "operation": operation,
@@ -120,19 +131,49 @@ class SparkSubmission:
             }
         )
         if connection.conn_type == "spark_connect":
+            self._can_defer(followed=False)
             return self._run_connected(spec, conf)
         if on_cluster and not self._report_folder:
             raise AirflowFailException(
                 "a driver on the cluster cannot write its report in this worker: give report_folder"
             )
         with self._folder.held() as lock:
-            reports = _Reports(self._report_store(), self._key)
+            reports = self._reports()
             for report in reports.unread():
                 # A plan is made again, because the table may have changed meanwhile.
                 if report.status == "done" and not plan_only and settles(report.result or {}):
                     _log.info("an earlier try of this task has already done the work")
                     return self._settled(report)
             return self._settled(self._submitted(spec, conf, code, reports, lock, on_cluster))
+
+    def finished(self, job: DeferredJob, event: Mapping[str, Any]) -> dict[str, Any]:
+        """The same as `run` for a job that was deferred, after the event of its trigger."""
+        try:
+            return self._settled(self._report_of(job, event))
+        finally:
+            if job.application is not None:
+                _provider().forget_application(self._context, self._key)
+
+    def _report_of(self, job: DeferredJob, event: Mapping[str, Any]) -> JobReport:
+        state = None
+        if job.application is None:
+            mailbox = job.mailbox(self._delta_hook)
+            state = mailbox.read()
+            if state is None or state.ended:
+                mailbox.clear()
+            else:
+                # If the waiter still lives, it ends the driver and removes the files.
+                mailbox.request_end()
+        if state is not None and state.interface is not None:
+            self._show_interface(state.interface)
+        if state is not None and state.log:
+            _log.info("::group::Log of Spark\n%s\n::endgroup::", "\n".join(state.log))
+        report = next(self._reports().unread(), None)
+        if report is not None:
+            return report
+        if state is not None and state.exit_status:
+            raise AirflowException(how_driver_ended(state.exit_status))
+        raise AirflowException(event.get("message") or without_report(None))
 
     def kill(self) -> None:
         """Ends the job; may be called at any time, from a signal handler."""
@@ -150,27 +191,40 @@ class SparkSubmission:
         spec: JobSpec,
         conf: Mapping[str, str],
         code: Code,
-        reports: _Reports,
+        reports: Reports,
         lock: int,
         on_cluster: bool,
     ) -> JobReport:
         provider = _provider()
-        address = reports.new_address(self._report_folder or os.fspath(self._folder.path))
+        name = reports.new_name()
+        address = report_address(self._report_folder or os.fspath(self._folder.path), name)
         settings = self._settings(provider, spec, conf, code, address, lock, on_cluster)
         hook = provider.JobHook(**settings)
         failure: Exception | None = None
         followed = None
+        left_running: _Killable | None = None
+        is_followed = provider.can_be_followed(hook)
+        is_deferred = self._can_defer(followed=is_followed)
+
+        def defer(application: str | None = None) -> None:
+            if is_deferred:
+                raise JobDeferredError(self._deferred(name, application))
+
         try:
-            if provider.can_be_followed(hook):
+            if is_followed:
                 followed = provider.FollowedJob(
                     task_id=self._key,
                     key=self._key,
                     settings=settings,
+                    on_submitted=defer,
                     conn_id=self._spark_conn_id,
                     application=code.application,
                 )
                 self._running = followed
                 followed.execute_resumable(self._context)
+            elif is_deferred:
+                self._start_waiter(hook, code, name, settings["process"])
+                defer()
             else:
                 self._running = hook
                 hook.submit(code.application)
@@ -179,6 +233,10 @@ class SparkSubmission:
                 f"there is no {error.filename} on this worker: install "
                 "delta-maintenance[airflow-spark], or put Spark's bin folder on PATH"
             ) from error
+        except JobDeferredError:
+            # A kill that comes before Airflow has deferred the task still ends the job.
+            left_running = self._running
+            raise
         except Exception as error:
             failure = error
             if followed is None:
@@ -188,14 +246,58 @@ class SparkSubmission:
             self.kill()
             raise
         finally:
-            # The process has ended: from here on there is nothing to kill.
-            self._running = None
+            # Otherwise the process has ended, and there is nothing to kill.
+            self._running = left_running
         report = next(reports.unread(), None)
         if followed is not None and (report is not None or failure is None):
-            followed.forget(self._context)
+            provider.forget_application(self._context, self._key)
         if report is None:
-            raise AirflowException(_without_report(failure)) from failure
+            raise AirflowException(without_report(failure)) from failure
         return report
+
+    def _can_defer(self, *, followed: bool) -> bool:
+        """Whether the task is deferred. Raises `AirflowFailException` if it must be and cannot."""
+        if self._deferral is None:
+            return False
+        obstacle = self._deferral.obstacle(
+            connection=BaseHook.get_connection(self._spark_conn_id),
+            report_folder=self._report_folder,
+            followed=followed,
+        )
+        if obstacle is not None and self._deferral.required:
+            raise AirflowFailException(f"this job cannot be deferred: {obstacle}")
+        if obstacle is not None:
+            _log.info("the worker waits for this job, which cannot be deferred: %s", obstacle)
+        return obstacle is None
+
+    def _deferred(self, name: str, application: str | None = None) -> DeferredJob:
+        assert self._report_folder is not None
+        return DeferredJob(
+            key=self._key,
+            name=name,
+            report_folder=self._report_folder,
+            delta_conn_id=self._delta_hook.delta_conn_id,
+            spark_conn_id=self._spark_conn_id,
+            application=application,
+        )
+
+    def _start_waiter(self, hook: Any, code: Code, name: str, process: Mapping[str, Any]) -> None:
+        def running(waiter: _Killable) -> None:
+            self._running = waiter
+
+        start_waiter(
+            hook,
+            application=code.application,
+            job=self._deferred(name),
+            delta_hook=self._delta_hook,
+            process=process,
+            folder=self._folder,
+            key=self._key,
+            on_start=running,
+        )
+
+    def _reports(self) -> Reports:
+        return Reports(self._report_store(), self._key)
 
     def _settings(
         self,
@@ -284,31 +386,10 @@ class SparkSubmission:
             _log.warning("the link to the Spark UI could not be stored", exc_info=True)
 
 
-class _Reports:
-    """The reports of the tries of one task, each under a name of its own."""
-
-    def __init__(self, store: Store, key: str) -> None:
-        self._store = store
-        self._key = key
-        self._read: set[str] = set()
-
-    def new_address(self, folder: str) -> str:
-        """The address for the report of a new job."""
-        return str(Address.parse(folder).join(f"{self._key}.{clock.new_id()}.json"))
-
-    def unread(self) -> Iterator[JobReport]:
-        """The reports that are new since the last call, the newest first."""
-        from delta_maintenance.submission.job_report import JobReport
-
-        listed = []
-        for status in self._store.list_from("", f"{self._key}."):
-            if not status.path.startswith(f"{self._key}."):
-                break
-            if status.path.endswith(".json") and status.path not in self._read:
-                listed.append((status.modified_ms, status.path))
-        for _, path in sorted(listed, reverse=True):
-            self._read.add(path)
-            yield JobReport.from_json(json.loads(self._store.read(path)))
+def runs_driver_on_cluster(spark_conn_id: str) -> bool:
+    """Whether drivers of this connection run on the cluster, and not in the worker."""
+    extra = BaseHook.get_connection(spark_conn_id).extra_dejson
+    return bool(extra.get("deploy-mode") == "cluster")
 
 
 def _provider() -> Any:
@@ -321,27 +402,6 @@ def _provider() -> Any:
         ) from error
     _warn_of_mixed_versions()
     return spark_provider
-
-
-def _without_report(failure: Exception | None) -> str:
-    """Why a job left no report. The first line is for people; that of the provider follows."""
-    if failure is None:
-        return "the Spark job succeeded, but without a report"
-    found = _STATUS.search(str(failure))
-    status = int(found[1]) if found is not None else 0
-    killed = -status if status < 0 else status - 128
-    if killed == signal.SIGKILL:
-        first = (
-            "the Spark driver was killed (SIGKILL), perhaps because the worker ran out of memory: "
-            "give the worker more, or lower spark.driver.memory in spark_conf; another try is safe"
-        )
-    elif killed == signal.SIGTERM:
-        first = "the Spark driver was terminated (SIGTERM) before its end; another try is safe"
-    elif found is not None:
-        first = f"the Spark job ended with exit status {status} and without a report"
-    else:
-        return str(failure)
-    return f"{first}\n{failure}"
 
 
 def _warn_of_mixed_versions() -> None:

@@ -206,10 +206,25 @@ def play(monkeypatch: pytest.MonkeyPatch, job: FakeSpark) -> FakeSpark:
     return job
 
 
+@pytest.mark.parametrize("options", [{"kind": "v2-parquet"}, {}])
+def test_a_missing_feature_is_reported_before_a_driver_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+    classic_table: TableBuilder,
+    task_context: dict[str, Any],
+    options: dict[str, Any],
+) -> None:
+    job = play(monkeypatch, FakeSpark({"status": "done", "result": RESULT}))
+    with pytest.raises(AirflowFailException, match="v2Checkpoint|a V2 kind"):
+        operator(classic_table, engine="spark", options=options).execute(task_context)
+    assert not hasattr(job, "spec")
+
+
 def test_credentials_reach_the_driver_by_a_private_file_alone(
     monkeypatch: pytest.MonkeyPatch, task_context: dict[str, Any]
 ) -> None:
     job = play(monkeypatch, FakeSpark({"status": "done", "result": RESULT}))
+    # The table is in a store that does not exist.
+    monkeypatch.setattr(DeltaCheckpointOperator, "_require_possible", lambda *_: None)
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", LAKE_CONNECTION)
     outcome = operator(
         "s3://lake/events",

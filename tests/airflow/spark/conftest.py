@@ -12,6 +12,13 @@ import pytest
 from fake_spark import FakeSpark, ResourceManager, connect
 
 
+@pytest.fixture(autouse=True)
+def table_that_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of most tests is in a store that does not exist."""
+    operator = "delta_maintenance_airflow.operators.spark_base.DeltaJobOperator"
+    monkeypatch.setattr(f"{operator}._require_possible", lambda *_: None)
+
+
 @pytest.fixture
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSpark]:
     (tmp_path / "tmp").mkdir()

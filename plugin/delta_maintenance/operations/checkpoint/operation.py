@@ -55,6 +55,7 @@ __all__ = [
     "Incremental",
     "apply",
     "plan",
+    "require_possible",
 ]
 
 
@@ -268,6 +269,15 @@ def _require_writable(snapshot: Snapshot) -> None:
             f"the table's properties exclude statistics from checkpoints, but {needed} needs them",
             "set delta.checkpoint.writeStatsAsJson to true",
         )
+
+
+def require_possible(snapshot: Snapshot, options: CheckpointOptions) -> None:
+    """Raises if the table cannot have a checkpoint of this kind by this engine.
+
+    For callers that let a job plan: its driver takes long to start.
+    """
+    _require_writable(snapshot)
+    _engine(snapshot, options, _kind(snapshot, options))
 
 
 def _kind(snapshot: Snapshot, options: CheckpointOptions) -> WrittenKind:

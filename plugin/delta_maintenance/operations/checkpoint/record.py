@@ -36,7 +36,9 @@ RECORD = OperationRecord(
     effects=Effects(adds_files=True),
     requires=("checkpoint",),
     spark=SparkPart(
-        engine="delta_maintenance.spark.sidecars:SparkSidecars.of_job", pins_version=True
+        engine="delta_maintenance.spark.sidecars:SparkSidecars.of_job",
+        pins_version=True,
+        require="delta_maintenance.operations.checkpoint.operation:require_possible",
     ),
     policy=PolicyPart(
         key="checkpoint",

@@ -133,6 +133,9 @@ class SparkPart:
     """Whether, with these Options, a job is submitted without a plan made in this process."""
     pins_version: bool = False
     """Whether the job works on the version of the plan, and not on the newest one."""
+    require: str | None = None
+    """Reference to a function that takes a snapshot and the Options, and raises if a job is bound
+    to be refused. Called where no plan is made before a job is submitted; reads no data file."""
     needs_job: Callable[[Any], bool] = _is_for_spark
     """Whether a job must apply a plan that was made in this process."""
 
@@ -299,6 +302,14 @@ class OperationRecord(Generic[O, P, R]):
             **kept,
         )
         return Prepared(plan=plan, apply=apply)
+
+    def require_job_possible(self, table: Table, options: O) -> None:
+        """Raises if a Spark job with these Options is bound to be refused.
+
+        For callers that submit a job without a plan: a driver takes long to start.
+        """
+        if self.spark is not None and self.spark.require is not None:
+            load(self.spark.require)(table.snapshot(), options)
 
     def needs_job(self, plan: P) -> bool:
         """Whether a Spark job must apply a plan of this process."""

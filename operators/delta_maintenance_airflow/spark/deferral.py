@@ -1,0 +1,109 @@
+"""Spark jobs whose tasks wait in the triggerer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from delta_maintenance_airflow.spark.mailbox import Mailbox
+from delta_maintenance_airflow.spark.waiter_process import Order, WaiterProcess
+
+if TYPE_CHECKING:
+    from delta_maintenance_airflow.hooks.delta import DeltaHook
+    from delta_maintenance_airflow.spark.folder import JobFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredJob:
+    """A job that runs while its task is deferred. Airflow stores it; it has no credentials."""
+
+    key: str
+    """The key of the submission, by which its reports are found."""
+    name: str
+    """The name of the job in the report folder."""
+    report_folder: str
+    delta_conn_id: str | None = None
+    """The connection with access to the report folder."""
+    spark_conn_id: str
+    application: str | None = None
+    """The ID of an application that the cluster is asked about; None if a waiter on the worker
+    tells its state."""
+
+    def mailbox(self, hook: DeltaHook) -> Mailbox:
+        """The files through which the waiter is reached."""
+        from delta_maintenance.storage import open_store
+
+        options = hook.options_for(self.report_folder)
+        return Mailbox(open_store(self.report_folder, options), self.name)
+
+
+class JobDeferredError(BaseException):
+    """Ends the code of a submission whose job runs on without the task.
+
+    Not an `Exception`, because it is no failure, and nothing may treat it as one.
+    """
+
+    def __init__(self, job: DeferredJob) -> None:
+        super().__init__(job.name)
+        self.job = job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deferral:
+    """Whether a task lets go of its worker while its job runs."""
+
+    required: bool
+    """Whether the operator asks for it. Otherwise the deployment does, and a job that cannot be
+    deferred is waited for in the worker."""
+
+    def obstacle(self, *, connection: Any, report_folder: str | None, followed: bool) -> str | None:
+        """Why a job cannot be deferred; None if it can."""
+        if connection.conn_type == "spark_connect":
+            return "the driver of Spark Connect is the task itself"
+        if not report_folder:
+            return (
+                "worker and triggerer need a folder in common for its report: give report_folder, "
+                "or [delta_maintenance] report_folder"
+            )
+        if followed:
+            return None
+        if connection.extra_dejson.get("deploy-mode") == "cluster":
+            return (
+                "its driver on the cluster can only be followed with Airflow 3.3, on YARN with "
+                "yarn_resourcemanager_webapp_address, or on Kubernetes with a namespace"
+            )
+        if os.environ.get("AIRFLOW_IS_K8S_EXECUTOR_POD"):
+            return "its driver would end with the pod of the task: use the deploy mode cluster"
+        return None
+
+
+def start_waiter(
+    hook: Any,
+    *,
+    application: str,
+    job: DeferredJob,
+    delta_hook: DeltaHook,
+    process: Mapping[str, Any],
+    folder: JobFolder,
+    key: str,
+    on_start: Callable[[WaiterProcess], None],
+) -> None:
+    """Starts the driver below a waiter, to which the folder of the task is handed over.
+
+    `on_start` is called with the waiter, which a kill of the task must end from then on.
+    """
+    [lock] = process["pass_fds"]
+    order = Order(
+        command=tuple(hook._build_spark_submit_command(application)),
+        key=key,
+        lock=lock,
+        report_folder=job.report_folder,
+        storage_options=delta_hook.options_for(job.report_folder) or {},
+        name=job.name,
+    )
+    waiter = WaiterProcess.start(order, process["env"])
+    on_start(waiter)
+    folder.hand_over()
+    waiter.forget()

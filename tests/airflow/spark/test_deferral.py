@@ -1,0 +1,388 @@
+"""Spark jobs whose tasks are deferred: the waiter on the worker, the trigger, and what ends a job.
+
+`spark-submit` is played by a script.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+from fake_spark import (
+    DONE,
+    SUBMITTED,
+    FakeSpark,
+    ResourceManager,
+    States,
+    is_alive,
+    reports,
+    wait_for,
+)
+
+from delta_maintenance.storage import open_store
+from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
+from delta_maintenance_airflow.operators import DeltaCheckpointOperator
+from delta_maintenance_airflow.spark.deferral import DeferredJob
+from delta_maintenance_airflow.spark.mailbox import SECONDS_UNTIL_LOST, JobState, Mailbox
+from delta_maintenance_airflow.spark.watched import WaitedFor
+from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
+
+pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+
+LIVES = "import signal; signal.signal(15, signal.SIG_IGN); time.sleep(300)"
+"""A driver that works for long, and does not listen to SIGTERM."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The report folder."""
+    (tmp_path / "reports").mkdir()
+    return tmp_path / "reports"
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "delta_maintenance_airflow.operators.spark_base._SECONDS_BETWEEN_POLLS", 0.1
+    )
+
+
+def operator(folder: Path, **arguments: Any) -> DeltaCheckpointOperator:
+    given = {"engine": "spark", "report_folder": str(folder), "deferrable": True, **arguments}
+    return DeltaCheckpointOperator(task_id="task", table_uri="s3://lake/events", **given)
+
+
+def deferred(task: Any, context: dict[str, Any]) -> TaskDeferred:
+    """How the task lets go of its worker."""
+    with pytest.raises(TaskDeferred) as caught:
+        task.execute(context)
+    # All of it goes through Airflow's database.
+    path, arguments = caught.value.trigger.serialize()
+    assert json.loads(json.dumps([path, arguments])) == [path, arguments]
+    assert path.endswith("triggers.spark_job.DeltaSparkJobTrigger")
+    assert not caught.value.kwargs
+    return caught.value
+
+
+def driver_of(spark: FakeSpark) -> int:
+    """The process of the driver, once it has started."""
+    wait_for(lambda: spark.starts)
+    [start] = spark.starts
+    assert start["stdin"] == "/dev/null"
+    return int(start["pid"])
+
+
+def event_of(trigger: Any) -> dict[str, Any]:
+    """The event of the trigger, as a triggerer would get it."""
+    again = DeltaSparkJobTrigger(**trigger.serialize()[1])
+
+    async def first() -> Any:
+        async with asyncio.timeout(120):
+            return await anext(again.run())
+
+    event: dict[str, Any] = asyncio.run(first()).payload
+    return event
+
+
+def resumed(task: Any, context: dict[str, Any], deferral: TaskDeferred) -> Any:
+    return task.execute_complete(context, event_of(deferral.trigger))
+
+
+def is_clean(folder: Path) -> bool:
+    """Whether only reports are left, and nothing on the worker."""
+    left = [path for path in Path(os.environ["TMPDIR"]).rglob("*") if path.is_file()]
+    return not left and all(path.suffix == ".json" for path in folder.iterdir())
+
+
+def test_a_task_lets_go_of_its_worker_while_the_driver_works(
+    spark: FakeSpark,
+    task_context: dict[str, Any],
+    folder: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    go = tmp_path / "go"
+    line = 'DELTA_MAINTENANCE_APPLICATION {"id": "app-1", "url": "http://driver:4040"}'
+    spark.acts(
+        f"print({line!r}, flush=True)",
+        "print('delta-maintenance: files: 1 of 2', flush=True)",
+        "print('26/01/01 WARN s3://key:secret@lake', flush=True)",
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.05)",
+        reports(DONE),
+    )
+    task = operator(folder)
+    deferral = deferred(task, task_context)
+    assert is_alive(driver_of(spark))
+    caplog.set_level("INFO")
+    go.touch()
+    outcome = resumed(task, task_context, deferral)
+    assert outcome["status"] == "written" and outcome["engine"] == "spark"
+    assert "WARN s3://***@lake" in caplog.text and "secret" not in caplog.text
+    task_context["ti"].xcom_push.assert_called_once_with(
+        key="delta_spark_ui", value="http://driver:4040"
+    )
+    wait_for(lambda: is_clean(folder))
+    # The next try finds the report, and starts nothing.
+    assert task.execute(task_context)["status"] == "written"
+    assert len(spark.starts) == 1
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_user_ends_the_job_and_the_end_of_the_triggerer_does_not(
+    spark: FakeSpark, task_context: dict[str, Any], folder: Path, interrupted: bool
+) -> None:
+    spark.acts(LIVES)
+    trigger: Any = deferred(operator(folder), task_context).trigger
+
+    async def cancelled() -> None:
+        run = asyncio.ensure_future(anext(trigger.run()))
+        await asyncio.sleep(0.5)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        if not interrupted:
+            await trigger.on_kill()
+
+    asyncio.run(cancelled())
+    driver = driver_of(spark)
+    if interrupted:
+        # Twice as long as a request to end needs.
+        time.sleep(5)
+        assert is_alive(driver)
+        asyncio.run(trigger.on_kill())
+    wait_for(lambda: not is_alive(driver))
+    wait_for(lambda: is_clean(folder))
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("still_deferred", [True, False])
+def test_before_3_3_the_state_of_the_task_tells_why_a_trigger_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, still_deferred: bool
+) -> None:
+    module = "delta_maintenance_airflow.triggers.spark_job"
+
+    async def state(_: Any) -> bool:
+        return still_deferred
+
+    monkeypatch.setattr(f"{module}._IS_TOLD_OF_KILLS", False)
+    monkeypatch.setattr(f"{module}.is_task_deferred", state)
+    job = {"key": "k", "name": "k.1", "report_folder": str(tmp_path), "spark_conn_id": "s"}
+    trigger = DeltaSparkJobTrigger(job=job)
+
+    async def cancelled() -> None:
+        run = asyncio.ensure_future(anext(trigger.run()))
+        await asyncio.sleep(0.3)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+    asyncio.run(cancelled())
+    mailbox = Mailbox(open_store(str(tmp_path)), "k.1")
+    assert mailbox.is_end_requested() is not still_deferred
+
+
+def test_a_driver_that_dies_says_how(
+    spark: FakeSpark, task_context: dict[str, Any], folder: Path
+) -> None:
+    spark.acts("print('26/01/01 ERROR at work', flush=True)", "os.kill(os.getpid(), 9)")
+    task = operator(folder)
+    with pytest.raises(AirflowException, match=r"was killed \(SIGKILL\)"):
+        resumed(task, task_context, deferred(task, task_context))
+    spark.acts(reports(DONE))
+    assert resumed(task, task_context, deferred(task, task_context))["status"] == "written"
+
+
+def test_an_error_that_the_job_reports_is_the_error_of_the_task(
+    spark: FakeSpark, task_context: dict[str, Any], folder: Path
+) -> None:
+    error = {"type": "CorruptTableError", "message": "bad", "problem": "bad log"}
+    error |= {"exit_status": 5, "retryable": False}
+    spark.acts(reports({"status": "failed", "error": error}), "sys.exit(5)")
+    task = operator(folder)
+    with pytest.raises(AirflowFailException, match="bad log"):
+        resumed(task, task_context, deferred(task, task_context))
+
+
+def test_a_job_that_takes_too_long_is_ended(
+    spark: FakeSpark, task_context: dict[str, Any], folder: Path
+) -> None:
+    spark.acts(LIVES)
+    task = operator(folder, execution_timeout=timedelta(milliseconds=1))
+    with pytest.raises(AirflowException, match="execution_timeout"):
+        resumed(task, task_context, deferred(task, task_context))
+    wait_for(lambda: not is_alive(driver_of(spark)))
+    wait_for(lambda: list(folder.iterdir()) == [])
+
+
+def test_a_job_whose_worker_is_gone_is_lost(
+    spark: FakeSpark,
+    task_context: dict[str, Any],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("delta_maintenance_airflow.spark.watched.SECONDS_UNTIL_LOST", 1.0)
+    spark.acts(LIVES)
+    task = operator(folder)
+    deferral = deferred(task, task_context)
+    driver = driver_of(spark)
+    waiter = int(Path(f"/proc/{driver}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(waiter, signal.SIGKILL)
+    os.killpg(driver, signal.SIGKILL)
+    with pytest.raises(AirflowException, match="no sign"):
+        resumed(task, task_context, deferral)
+
+
+def test_a_job_is_lost_by_the_clock_of_the_triggerer(tmp_path: Path) -> None:
+    now = 0.0
+    mailbox = Mailbox(open_store(str(tmp_path)), "k.1")
+    job = WaitedFor(mailbox, monotonic=lambda: now)
+    mailbox.write(JobState(beat=1, progress="one"))
+    assert job.look().lines == ("one",)
+    now = SECONDS_UNTIL_LOST - 1
+    assert job.look().event is None
+    mailbox.write(JobState(beat=2, progress="one"))
+    assert job.look().lines == ()
+    now += SECONDS_UNTIL_LOST - 1
+    assert job.look().event is None
+    now += 1
+    assert (job.look().event or {})["status"] == "lost"
+
+
+def test_a_missing_program_fails_the_task_at_once(
+    spark: FakeSpark,
+    task_context: dict[str, Any],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "delta_maintenance_airflow.spark.provider.JobHook._build_spark_submit_command",
+        lambda *_: ["/nowhere/spark-submit"],
+    )
+    with pytest.raises(AirflowFailException, match="/nowhere/spark-submit"):
+        operator(folder).execute(task_context)
+    assert is_clean(folder)
+
+
+@pytest.mark.parametrize("asked", [True, None])
+def test_a_job_that_cannot_be_deferred_is_refused_or_waited_for(
+    spark: FakeSpark,
+    task_context: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    asked: bool | None,
+) -> None:
+    """Without a folder that worker and triggerer share."""
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")
+    caplog.set_level("INFO")
+    spark.acts(reports(DONE))
+    task = DeltaCheckpointOperator(
+        task_id="task", table_uri="s3://lake/events", engine="spark", deferrable=asked
+    )
+    if asked:
+        with pytest.raises(AirflowFailException, match="give report_folder"):
+            task.execute(task_context)
+        assert spark.starts == []
+    else:
+        assert task.execute(task_context)["status"] == "written"
+        assert "give report_folder" in caplog.text
+
+
+def test_the_deployment_decides_by_default(
+    spark: FakeSpark,
+    task_context: dict[str, Any],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__REPORT_FOLDER", str(folder))
+    spark.acts(reports(DONE))
+    task = DeltaCheckpointOperator(task_id="t", table_uri="s3://lake/events", engine="spark")
+    assert resumed(task, task_context, deferred(task, task_context))["status"] == "written"
+
+
+# On a cluster
+
+
+def on_yarn(context: dict[str, Any], states: States) -> dict[str, Any]:
+    context["ti"].stats_tags = {}
+    return {**context, "task_state_store": states}
+
+
+def test_an_application_on_yarn_is_followed_by_the_triggerer(
+    spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], folder: Path
+) -> None:
+    spark.acts(*SUBMITTED, reports(DONE))
+    states = States()
+    context = on_yarn(task_context, states)
+    task = operator(folder)
+    deferral = deferred(task, context)
+    assert yarn.requests == [] and list(states.values()) == ["application_1_0001"]
+    yarn.answers[:] = [("ACCEPTED", "UNDEFINED"), ("RUNNING", "UNDEFINED")]
+    yarn.answers.append(("FINISHED", "SUCCEEDED"))
+    assert resumed(task, context, deferral)["status"] == "written"
+    assert (len(yarn.requests), states, len(spark.starts)) == (3, {}, 1)
+
+
+def test_a_user_ends_an_application_on_yarn(
+    spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], folder: Path
+) -> None:
+    spark.acts(*SUBMITTED)
+    trigger: Any = deferred(operator(folder), on_yarn(task_context, States())).trigger
+    asyncio.run(trigger.on_kill())
+    [request] = yarn.requests
+    assert request.startswith("PUT") and "application_1_0001" in request
+
+
+def test_a_resource_manager_that_is_down_for_a_while_loses_nothing(
+    spark: FakeSpark, yarn: type[ResourceManager], task_context: dict[str, Any], folder: Path
+) -> None:
+    spark.acts(*SUBMITTED, reports(DONE))
+    context = on_yarn(task_context, States())
+    task = operator(folder)
+    deferral = deferred(task, context)
+    yarn.answers[:] = [("FINISHED", "SUCCEEDED")]
+    answer: Callable[[Any], None] = yarn.do_GET
+
+    def down_at_first(self: ResourceManager) -> None:
+        if len(self.requests) < 2:
+            self.requests.append("down")
+            self.send_error(503)
+        else:
+            answer(self)
+
+    yarn.do_GET = down_at_first  # type: ignore[method-assign]  # a class of this test alone
+    assert resumed(task, context, deferral)["status"] == "written"
+    assert yarn.requests[:2] == ["down", "down"]
+
+
+def test_a_job_has_no_credentials(tmp_path: Path) -> None:
+    assert set(asdict(DeferredJob(key="", name="", report_folder="", spark_conn_id=""))) == {
+        "key",
+        "name",
+        "report_folder",
+        "delta_conn_id",
+        "spark_conn_id",
+        "application",
+    }
+
+
+def test_a_waiter_does_not_import_airflow() -> None:
+    """It cannot: below a task, Airflow's database is out of reach."""
+    code = "import sys, delta_maintenance_airflow.spark.waiter; print('airflow' in sys.modules)"
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert told.stdout == "False\n"
