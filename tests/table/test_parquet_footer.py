@@ -1,4 +1,4 @@
-"""Encrypted columns are found in a footer, and nothing else is taken for them."""
+"""Columns that end the process are found in a footer, and nothing else is taken for them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rewrites.data_files import parquet
 
+from delta_maintenance.table.compact_protocol import (
+    I64,
+    LIST,
+    ListValue,
+    Struct,
+    Value,
+    read_struct,
+    struct_bytes,
+)
 from delta_maintenance.table.data.parquet_input import ParquetInput
-from delta_maintenance.table.parquet_footer import require_plain_columns, require_plain_file
+from delta_maintenance.table.parquet_footer import (
+    read_footer,
+    require_readable_columns,
+    require_readable_file,
+)
 
 ROWS = pa.table({"id": [1, 2, 3], "s": [{"a": "x", "m": [1.5, None]}] * 3})
+SCHEMA = pq.ParquetFile(io.BytesIO(parquet(ROWS))).schema
 
 
 @pytest.mark.parametrize("rows", [1, 200])
@@ -25,8 +39,8 @@ def test_plain_files_pass(rows: int) -> None:
     wide = pa.table({f"column {number}": [number, None] for number in range(300)})
     for table in (ROWS, wide):
         data = parquet(pa.concat_tables([table] * rows), row_group_size=7)
-        require_plain_file(io.BytesIO(data))
-        require_plain_columns(data)
+        require_readable_file(io.BytesIO(data), _schema(data))
+        require_readable_columns(data, _schema(data))
 
 
 def test_a_file_with_an_encrypted_column_is_refused_before_it_ends_the_process() -> None:
@@ -34,16 +48,61 @@ def test_a_file_with_an_encrypted_column_is_refused_before_it_ends_the_process()
     # pyarrow reads this footer; asked for the column, it would abort.
     assert pq.read_metadata(io.BytesIO(data)).num_rows == 3
     with pytest.raises(pa.ArrowInvalid, match="encrypted"):
-        require_plain_columns(data)
+        require_readable_columns(data, _schema(data))
     with pytest.raises(pa.ArrowInvalid, match="encrypted"):
         ParquetInput(data)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "field", "value"),
+    [
+        (0, 1, (I64, 5)),
+        (0, 3, (LIST, ListValue(I64, [1, 2, 3]))),
+        (1, 2, (LIST, ListValue(I64, [1, 2]))),
+        (2, 2, (LIST, ListValue(I64, [1]))),
+    ],
+    ids=["bytes of a number", "definition levels", "repetition levels", "levels of a list"],
+)
+def test_a_file_with_the_size_statistics_of_another_type_is_refused(
+    leaf: int, field: int, value: tuple[int, Value]
+) -> None:
+    data = _with_size_statistics(leaf, {field: value})
+    # pyarrow reads this footer; asked for the column, it would abort.
+    assert pq.read_metadata(io.BytesIO(data)).num_rows == 3
+    with pytest.raises(pa.ArrowInvalid, match="statistics of"):
+        ParquetInput(data)
+
+
+def test_a_file_without_histograms_passes() -> None:
+    empty: tuple[int, Value] = (LIST, ListValue(I64, []))
+    data = _with_size_statistics(0, {2: empty, 3: empty})
+    with ParquetInput(data) as file:
+        assert file.metadata.row_group(0).column(0).num_values == 3
+
+
+def _schema(data: bytes) -> pq.ParquetSchema:
+    return pq.ParquetFile(io.BytesIO(data)).schema
+
+
+def _with_size_statistics(leaf: int, fields: dict[int, tuple[int, Value]]) -> bytes:
+    """A file, some of whose size statistics of one column are replaced."""
+    data = parquet(ROWS)
+    footer, start = read_footer(io.BytesIO(data))
+    metadata, _ = read_struct(footer)
+    column = metadata.structs(4)[0].structs(1)[leaf].get(3)
+    assert isinstance(column, Struct)
+    statistics = column.get(16)
+    assert isinstance(statistics, Struct)
+    statistics.fields.update(fields)
+    changed = struct_bytes(metadata)
+    return data[:start] + changed + len(changed).to_bytes(4, "little") + b"PAR1"
 
 
 @given(st.binary(max_size=300))
 def test_no_bytes_end_in_another_error(data: bytes) -> None:
     length = len(data).to_bytes(4, "little")
     with suppress(pa.ArrowInvalid):
-        require_plain_columns(data + length + b"PAR1")
+        require_readable_columns(data + length + b"PAR1", SCHEMA)
 
 
 @pytest.mark.cases
@@ -54,7 +113,7 @@ def test_footers_of_every_engine_pass(corpus: Path) -> None:
         if file.stat().st_size > 12:
             with file.open("rb") as source:
                 try:
-                    pq.read_metadata(source)
+                    metadata = pq.read_metadata(source)
                 except pa.ArrowException:
                     continue
-                require_plain_file(source)
+                require_readable_file(source, metadata.schema)

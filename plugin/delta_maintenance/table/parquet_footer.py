@@ -1,21 +1,26 @@
-"""The end of a Parquet file, and whether any of its columns is encrypted.
+"""The end of a Parquet file, and whether pyarrow can be asked about its columns.
 
-pyarrow ends the process when it is asked for the metadata of an encrypted column, because an
-exception of the C++ library leaves a function that may not raise any. A few bytes in a footer are
-enough for that, so footers are looked through before pyarrow is asked for anything about a column.
+pyarrow ends the process when it is asked for the metadata of an encrypted column, or of one whose
+size statistics do not fit its type, because an exception of the C++ library leaves a function that
+may not raise any. A few bytes in a footer are enough for that, so footers are looked through before
+pyarrow is asked for anything about a column.
 
-Implements "File Metadata" and "Encrypted Column Metadata" of the Parquet format, and as much of
-Thrift's compact protocol as skipping takes.
+Implements "File Metadata", "Encrypted Column Metadata" and "Size Statistics" of the Parquet format,
+and as much of Thrift's compact protocol as skipping takes.
 """
 
 from __future__ import annotations
 
 import io
-from typing import BinaryIO
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import pyarrow as pa
 
 from delta_maintenance.table.compact_protocol import MalformedThriftError, varint
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 TAIL_BYTES = 64 << 10
 """What is read of a file at first, as pyarrow does: the footers of most files are shorter."""
@@ -24,10 +29,10 @@ _END = 8
 _STOP, _LIST, _SET, _MAP, _STRUCT = 0, 9, 10, 11, 12
 _FIXED = {1: 0, 2: 0, 3: 1, 7: 8, 13: 16}
 """The bytes of values of a fixed size, by type; booleans of a struct are part of their type."""
-_ROW_GROUPS, _COLUMNS, _CRYPTO_METADATA = 4, 1, 8
-_WAY = (_ROW_GROUPS, _COLUMNS, _CRYPTO_METADATA)
-"""The field to follow in the metadata of the file, of a row group and of a column."""
 _MOST_DEPTH = 16
+_Readers: TypeAlias = "Mapping[int, Callable[[int, int], int | None]]"
+"""By the number of a field, what takes its type and position. It gives the position after the
+value, or None for a value that is skipped."""
 
 
 def footer_size(tail: bytes) -> int:
@@ -35,29 +40,27 @@ def footer_size(tail: bytes) -> int:
     return int.from_bytes(tail[-_END:-4], "little") + _END
 
 
-def require_plain_columns(tail: bytes) -> None:
-    """Raises `pa.ArrowInvalid` if a column is encrypted, or the footer is none.
+def require_readable_columns(tail: bytes, schema: pq.ParquetSchema) -> None:
+    """Raises `pa.ArrowInvalid` if pyarrow cannot be asked about a column, or the footer is none.
 
-    `tail` is the end of the file and contains the whole footer.
+    `tail` is the end of the file and contains the whole footer, which has this schema.
     """
     size = footer_size(tail)
     if not _END < size <= len(tail):
         raise pa.ArrowInvalid("the footer is longer than the file")
     try:
-        found, _ = _walk(tail[-size:], 0, 0)
+        _Look(tail[-size:], schema).run()
     except IndexError:
         raise pa.ArrowInvalid("the footer is cut off") from None
     except MalformedThriftError as error:
         raise pa.ArrowInvalid(f"the footer is no footer: {error}") from None
-    if found:
-        raise pa.ArrowInvalid("columns of the file are encrypted")
 
 
-def require_plain_file(source: BinaryIO) -> None:
-    """`require_plain_columns` for a file, of which the end is read."""
+def require_readable_file(source: BinaryIO, schema: pq.ParquetSchema) -> None:
+    """`require_readable_columns` for a file, of which the end is read."""
     tail, _ = _read_tail(source)
     source.seek(0)
-    require_plain_columns(tail)
+    require_readable_columns(tail, schema)
 
 
 def read_footer(source: BinaryIO) -> tuple[bytes, int]:
@@ -82,32 +85,96 @@ def _read_tail(source: BinaryIO) -> tuple[bytes, int]:
     return tail, end
 
 
-def _walk(data: bytes, at: int, level: int) -> tuple[bool, int]:
-    """Whether the struct leads to crypto metadata, and the position after it."""
-    field = 0
-    while (head := data[at]) != _STOP:
-        at += 1
-        kind = head & 15
-        if head >> 4:
-            field += head >> 4
-        else:
-            number, at = varint(data, at)
-            field = (number >> 1) ^ -(number & 1)
-        if field == _WAY[level]:
-            if level == len(_WAY) - 1:
-                return True, at
-            if kind == _LIST:
-                count, element, at = _list_head(data, at)
-                if element == _STRUCT:
-                    for _ in range(count):
-                        found, at = _walk(data, at, level + 1)
-                        if found:
-                            return True, at
-                    continue
-                at = _skip_all(data, at, count, element, _MOST_DEPTH)
-                continue
-        at = _skip(data, at, kind, _MOST_DEPTH)
-    return False, at + 1
+class _Look:
+    """One look through a footer."""
+
+    def __init__(self, data: bytes, schema: pq.ParquetSchema) -> None:
+        self._data = data
+        self._schema = schema
+        self._leaves = len(schema)
+        self._leaf = 0
+        self._of_file: _Readers = {4: self._row_groups}
+        self._of_row_group: _Readers = {1: self._columns}
+        self._of_column: _Readers = {3: self._column_metadata, 8: self._crypto_metadata}
+        self._of_column_metadata: _Readers = {16: self._size_statistics}
+        self._of_size_statistics: _Readers = {
+            1: self._unencoded_bytes,
+            2: self._repetition_levels,
+            3: self._definition_levels,
+        }
+
+    def run(self) -> None:
+        self._fields(0, self._of_file)
+
+    def _row_groups(self, kind: int, at: int) -> int | None:
+        return self._structs(kind, at, self._row_group)
+
+    def _row_group(self, at: int) -> int:
+        self._leaf = 0
+        return self._fields(at, self._of_row_group)
+
+    def _columns(self, kind: int, at: int) -> int | None:
+        return self._structs(kind, at, self._column)
+
+    def _column(self, at: int) -> int:
+        end = self._fields(at, self._of_column)
+        self._leaf += 1
+        return end
+
+    def _crypto_metadata(self, kind: int, at: int) -> int | None:
+        raise pa.ArrowInvalid("columns of the file are encrypted")
+
+    def _column_metadata(self, kind: int, at: int) -> int | None:
+        return self._fields(at, self._of_column_metadata) if kind == _STRUCT else None
+
+    def _size_statistics(self, kind: int, at: int) -> int | None:
+        known = kind == _STRUCT and self._leaf < self._leaves
+        return self._fields(at, self._of_size_statistics) if known else None
+
+    def _unencoded_bytes(self, kind: int, at: int) -> int | None:
+        if self._schema.column(self._leaf).physical_type != "BYTE_ARRAY":
+            raise pa.ArrowInvalid("a column of the file has the size statistics of texts")
+        return None
+
+    def _repetition_levels(self, kind: int, at: int) -> int | None:
+        return self._levels(kind, at, self._schema.column(self._leaf).max_repetition_level)
+
+    def _definition_levels(self, kind: int, at: int) -> int | None:
+        return self._levels(kind, at, self._schema.column(self._leaf).max_definition_level)
+
+    def _levels(self, kind: int, at: int, most: int) -> int | None:
+        """A histogram has a number for every level, or none."""
+        if kind == _LIST:
+            count, _, _ = _list_head(self._data, at)
+            if count not in (0, most + 1):
+                raise pa.ArrowInvalid("a column of the file has statistics of other levels")
+        return None
+
+    def _structs(self, kind: int, at: int, read: Callable[[int], int]) -> int | None:
+        if kind != _LIST:
+            return None
+        count, element, at = _list_head(self._data, at)
+        if element != _STRUCT:
+            return _skip_all(self._data, at, count, element, _MOST_DEPTH)
+        for _ in range(count):
+            at = read(at)
+        return at
+
+    def _fields(self, at: int, readers: _Readers) -> int:
+        """The position after a struct, some of whose fields are read."""
+        data, field = self._data, 0
+        while (head := data[at]) != _STOP:
+            at += 1
+            if head >> 4:
+                field += head >> 4
+            else:
+                number, at = varint(data, at)
+                field = (number >> 1) ^ -(number & 1)
+            kind = head & 15
+            reader = readers.get(field)
+            after = None if reader is None else reader(kind, at)
+            at = _skip(data, at, kind, _MOST_DEPTH) if after is None else after
+        return at + 1
 
 
 def _skip(data: bytes, at: int, kind: int, depth: int) -> int:

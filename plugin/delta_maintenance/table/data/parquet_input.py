@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
 from delta_maintenance.protocol.schema.types import ColumnMappingMode
-from delta_maintenance.table.parquet_footer import require_plain_file
+from delta_maintenance.table.parquet_footer import require_readable_file
 
 ROWS = 1 << 16
 """The most rows that a batch has."""
@@ -51,8 +51,9 @@ class ParquetInput:
         else:
             opened = self._stack.enter_context(source)
         try:
-            require_plain_file(io.BytesIO(source) if isinstance(source, bytes) else opened)
             self.metadata = pq.read_metadata(opened)
+            plain = io.BytesIO(source) if isinstance(source, bytes) else opened
+            require_readable_file(plain, self.metadata.schema)
             widest = max(
                 (self.metadata.row_group(at).total_byte_size for at in range(self.row_groups)),
                 default=0,

@@ -20,7 +20,7 @@ from delta_maintenance.limits import ReadLimits
 from delta_maintenance.table.parquet_footer import (
     TAIL_BYTES,
     footer_size,
-    require_plain_columns,
+    require_readable_columns,
 )
 from delta_maintenance.table.read.parquet_pages import ChunkPages, read_pages
 
@@ -45,7 +45,7 @@ def open_footer(source: BinaryIO, limits: ReadLimits) -> tuple[pq.FileMetaData, 
     """The footer of a Parquet file.
 
     `OversizedFileError` where it is too long, or claims more rows than so short a file can hold;
-    otherwise the errors of pyarrow, also for encrypted columns.
+    otherwise the errors of pyarrow, also for columns that it cannot be asked about.
     """
     size = source.seek(0, io.SEEK_END)
     tail = _tail(source, size, min(size, TAIL_BYTES))
@@ -56,7 +56,7 @@ def open_footer(source: BinaryIO, limits: ReadLimits) -> tuple[pq.FileMetaData, 
             )
         tail = _tail(source, size, footer_size(tail))
     file = _open(_Stored(size, [(size - len(tail), memoryview(tail))]))
-    require_plain_columns(tail)
+    require_readable_columns(tail, file.schema)
     rows = file.metadata.num_rows
     if not 0 <= rows <= limits.rows(size):
         raise OversizedFileError(
