@@ -6,6 +6,9 @@ from PySpark, which has the same version.
 
 from __future__ import annotations
 
+import getpass
+import importlib.util
+import io
 import json
 import os
 import re
@@ -13,15 +16,19 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyspark
 from servers.spark_processes import free_port
 
-SPARK_JARS = Path(pyspark.__file__).parent / "jars"
+from delta_maintenance.storage.hdfs.store import HdfsStore
+
+_SPARK = importlib.util.find_spec("pyspark")
+# Without loading it, since every test session imports this module.
+SPARK_JARS = Path(_SPARK.origin if _SPARK and _SPARK.origin else "pyspark").parent / "jars"
 PATIENCE_SECONDS = 180
 # Short lives: compiling costs more than it brings.
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
@@ -53,9 +60,22 @@ class HdfsCluster:
         """The address of a path through the name node's HTTP server, or its own (`hdfs`)."""
         return f"{scheme}://{self.rpc if scheme == 'hdfs' else self.http}{path}"
 
+    def make_home(self, user: str) -> None:
+        """Makes `/user/USER`, which belongs to the user."""
+        for operation in ("MKDIRS", f"SETOWNER&owner={user}"):
+            url = f"http://{self.http}/webhdfs/v1/user/{user}?user.name={getpass.getuser()}"
+            request = urllib.request.Request(f"{url}&op={operation}", method="PUT")
+            with urllib.request.urlopen(request, timeout=30):
+                pass
+
     def data_node_address(self, number: int = 0) -> str:
         """Where a data node serves HTTP: under the name that the name node calls it."""
         return f"http://localhost:{self._http_of_data_nodes[number].rpartition(':')[2]}"
+
+    def data_transfer_address(self) -> str:
+        """Where the only data node serves Hadoop's own protocol."""
+        [node] = json.loads(self.bean("NameNodeInfo")["LiveNodes"]).values()
+        return str(node["xferaddr"])
 
     def start_data_node(self, number: int) -> None:
         """Starts a data node, again on its directory if it ran before, and waits for it."""
@@ -77,6 +97,16 @@ class HdfsCluster:
         """Ends a data node at once, as `kill -9` does."""
         self.data_nodes[number].send_signal(signal.SIGKILL)
         self.data_nodes[number].wait()
+
+    def kill_name_node(self) -> None:
+        """Ends the name node at once, as `kill -9` does."""
+        self._name_node.send_signal(signal.SIGKILL)
+        self._name_node.wait()
+
+    def start_name_node(self) -> None:
+        """Starts the name node again, and waits until it knows its data nodes."""
+        self._name_node = self._start("name-node", "namenode.NameNode")
+        self._await_data_nodes()
 
     def bean(self, name: str) -> dict[str, Any]:
         """Figures of the name node."""
@@ -118,6 +148,8 @@ class HdfsCluster:
             conf / "hdfs-site.xml",
             {
                 "dfs.replication": 1,
+                # Writes are allowed as soon as the blocks are known again.
+                "dfs.namenode.safemode.extension": 0,
                 # So that a log of a few hundred files takes several pages.
                 "dfs.ls.limit": 100,
                 "dfs.namenode.rpc-address": self.rpc,
@@ -155,6 +187,16 @@ class HdfsCluster:
     def _last_line(self, name: str) -> str:
         lines = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else "it said nothing"
+
+
+def make_empty_files(store: HdfsStore, paths: Iterable[str]) -> None:
+    """Makes files directly under their names: for empty ones no data node is waited for."""
+
+    def make(path: str) -> None:
+        store._client.upload(f"{store._folder}/{path}", io.BytesIO(), 0)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make, paths))
 
 
 def mini_cluster_jar(jars: Path) -> Path:
