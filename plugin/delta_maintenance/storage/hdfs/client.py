@@ -104,7 +104,7 @@ class HdfsClient(ABC):
     def rename(self, path: str, target: str, *, replace: bool) -> None:
         """Renames a file in one step of the name node, once.
 
-        Without `replace`, a failure that is `refuted` if there is a target.
+        Without `replace`, a failure that is `precondition_failed` if there is a target.
         """
 
     @abstractmethod

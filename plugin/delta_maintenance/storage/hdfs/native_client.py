@@ -92,7 +92,7 @@ class NativeClient(HdfsClient):
         try:
             self._once(once)
         except HdfsFailure as failure:
-            if failure.refuted:
+            if failure.precondition_failed:
                 # The package sends a call again after a broken connection, and then meets the file
                 # of its first attempt.
                 raise HdfsFailure(status=503, code=failure.code, said="sent twice") from None
