@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from killed_writers import check, play
+from kills.killed_writers import check, play
 from servers.hdfs_cluster import HdfsCluster, make_empty_files
 from servers.rpc_faults import WRITES, serve_rpc_faults
 
@@ -37,8 +37,11 @@ PATIENCE = 2.0
 """Seconds that a client under test waits for an answer: a busy JVM takes its time."""
 
 
-def new_root(hdfs: HdfsCluster) -> str:
-    return hdfs.address(f"/user/{uuid.uuid4()}/ware%20house/a b", scheme="hdfs")
+@pytest.fixture(scope="module")
+def name_node(hdfs: HdfsCluster) -> Iterator[str]:
+    """The address of the name node through a proxy without faults, which closes files sooner."""
+    with serve_rpc_faults(hdfs.rpc, hdfs.data_transfer_address()) as proxy:
+        yield proxy.url
 
 
 class TestNativeStore(StoreContract):
@@ -47,8 +50,8 @@ class TestNativeStore(StoreContract):
     refused_names = frozenset(["a:b"])
 
     @pytest.fixture
-    def store(self, hdfs: HdfsCluster) -> Iterator[HdfsStore]:
-        self.opened = [HdfsStore(new_root(hdfs))]
+    def store(self, name_node: str) -> Iterator[HdfsStore]:
+        self.opened = [HdfsStore(f"{name_node}/user/{uuid.uuid4()}/ware%20house/a b")]
         yield self.opened[0]
         for store in self.opened:
             store.close()
@@ -114,7 +117,7 @@ def test_single_calls_cost_few_requests(hdfs: HdfsCluster) -> None:
 def test_another_user_is_turned_away_with_the_permission_that_is_missing(
     hdfs: HdfsCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = HdfsStore(new_root(hdfs))
+    store = HdfsStore(hdfs.address(f"/user/{uuid.uuid4()}", scheme="hdfs"))
     assert store.put_if_absent("a/x", b"1") is Put.DONE
     monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
     stranger = HdfsStore(store.root)

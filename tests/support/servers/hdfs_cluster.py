@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -155,6 +156,10 @@ class HdfsCluster:
                 "dfs.namenode.rpc-address": self.rpc,
                 "dfs.namenode.http-address": self.http,
                 "dfs.namenode.name.dir": self.folder / "name",
+                # For the data node's own client, which serves the REST interface: it asks again
+                # whether a file is closed after milliseconds instead of 0.4 s.
+                "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": 5,
+                "dfs.client.block.write.locateFollowingBlock.retries": 10,
                 # One second, so that a data node that ended is soon known to have.
                 "dfs.heartbeat.interval": 1,
                 "dfs.namenode.heartbeat.recheck-interval": 1000,
@@ -178,7 +183,8 @@ class HdfsCluster:
         self, name: str, kind: str, *arguments: str, properties: dict[str, object] | None = None
     ) -> subprocess.Popen[bytes]:
         given = [f"-D{key}={value}" for key, value in (properties or {}).items()]
-        command = [_java(), *QUICK_START, "-cp", self._server_path, f"{_SERVERS}.{kind}"]
+        java = [_java(), *QUICK_START, "-cp", self._server_path, f"{_SERVERS}.{kind}"]
+        command = [*_ending_with_this_process(), *java]
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
                 [*command, *given, *arguments], cwd=self.folder, stdout=log, stderr=log
@@ -233,6 +239,12 @@ def serve_hdfs(folder: Path, jar: Path) -> Iterator[HdfsCluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+def _ending_with_this_process() -> list[str]:
+    """A prefix of a command: it also ends where this process is killed."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
 
 
 def _java() -> str:

@@ -3,6 +3,9 @@
 Calls of the name node look like HTTP requests to the tests: the target is `/` and the name of the
 call, the method is `PUT` for a call that writes, `DELETE` for `delete` and `GET` for the others. A
 read from a data node is a `GET` of `/READ_BLOCK`. Writes to a data node pass without faults.
+
+The name node closes a file once a data node has reported the last block, which takes milliseconds,
+and hdfs-native asks again after half a second. The proxy asks much sooner, to spare the tests that.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,6 +81,10 @@ def _quietly(handle: Callable[[socket.socket], None], client: socket.socket) -> 
     _shut(client)
 
 
+_FALSE = b"\x02\x08\x00"
+"""How an answer ends whose only field is false: its length, the field and the value."""
+
+
 class _Calls:
     """One connection to the name node."""
 
@@ -95,6 +103,7 @@ class _Calls:
         self._moved = (_port_field(int(data_node.rpartition(":")[2])), _port_field(blocks))
         assert len(self._moved[0]) == len(self._moved[1]) == 4
         self._faults: dict[int, HttpFault] = {}
+        self._closing: dict[int, bytes] = {}
         self._sending = threading.Lock()
 
     def relay(self) -> None:
@@ -115,14 +124,16 @@ class _Calls:
                         return
                     else:
                         continue
-                self._server.sendall(frame)
+                if call and call.request.target == "/complete":
+                    self._closing[call.number] = frame
+                self._send(self._server, frame)
         finally:
             _shut(self._server)
 
     def _injected(self, number: int, fault: HttpFault) -> bool:
         """Answers a call by a fault. Returns whether the connection stands."""
         if fault in ERROR:
-            self._send(_error(number))
+            self._send(self._client, _error(number))
             return True
         if fault in SILENCE:
             return True
@@ -133,16 +144,23 @@ class _Calls:
         with contextlib.suppress(OSError, EOFError):
             while True:
                 frame = _frame(self._server)
-                fault = self._faults.pop(_call_number(frame), None)
+                number = _call_number(frame)
+                if number in self._closing:
+                    if frame.endswith(_FALSE):
+                        time.sleep(0.003)
+                        self._send(self._server, self._closing[number])
+                        continue
+                    del self._closing[number]
+                fault = self._faults.pop(number, None)
                 if fault is None:
-                    self._send(frame.replace(*self._moved))
-                elif not self._injected(_call_number(frame), fault):
+                    self._send(self._client, frame.replace(*self._moved))
+                elif not self._injected(number, fault):
                     break
         _shut(self._client)
 
-    def _send(self, frame: bytes) -> None:
+    def _send(self, to: socket.socket, frame: bytes) -> None:
         with self._sending:
-            self._client.sendall(frame)
+            to.sendall(frame)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,31 +184,36 @@ class _Call:
 
 
 def _relay_blocks(client: socket.socket, data_node: str, proxy: FaultProxy) -> None:
-    """One connection to the data node."""
+    """One connection to the data node, until it ends."""
     server = _connect(data_node)
-    left = [-1]
+    # Bytes of the answer that are still to be passed on; None without a limit.
+    left: list[int | None] = [None]
 
-    def back() -> None:
+    def forth() -> None:
         with contextlib.suppress(OSError):
-            while data := server.recv(1 << 16):
-                if left[0] >= 0:
-                    data, left[0] = data[: left[0]], left[0] - len(data)
-                client.sendall(data)
-                if left[0] == 0 or left[0] < -1:
-                    break
-        _shut(client)
+            while data := client.recv(1 << 16):
+                if data.startswith(READ_BLOCK):
+                    request = Request(
+                        method="GET", target="/READ_BLOCK", headers=Message(), body=b""
+                    )
+                    fault = proxy.choose(request)
+                    if fault is HttpFault.HALF_AN_ANSWER:
+                        proxy.injected.append(fault)
+                        left[0] = 100_000
+                server.sendall(data)
+            # After the last packet, a writer closes its half and waits for the acknowledgement.
+            server.shutdown(socket.SHUT_WR)
+            return
         _shut(server)
 
-    threading.Thread(target=back, daemon=True).start()
+    threading.Thread(target=forth, daemon=True).start()
     try:
-        while data := client.recv(1 << 16):
-            if data.startswith(READ_BLOCK):
-                request = Request(method="GET", target="/READ_BLOCK", headers=Message(), body=b"")
-                fault = proxy.choose(request)
-                if fault is HttpFault.HALF_AN_ANSWER:
-                    proxy.injected.append(fault)
-                    left[0] = 100_000
-            server.sendall(data)
+        while data := server.recv(1 << 16):
+            client.sendall(data[: left[0]])
+            if left[0] is not None:
+                left[0] -= len(data)
+                if left[0] <= 0:
+                    return
     finally:
         _shut(server)
 
