@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
 from delta_maintenance.errors import InvalidRequestError
@@ -16,6 +15,7 @@ from delta_maintenance.storage.core.packages import require_package
 from delta_maintenance.storage.core.request_failure import PAUSES, patiently
 from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
 from delta_maintenance.storage.hdfs.native_options import NativeOptions
+from delta_maintenance.storage.hdfs.time_limit import Step, within_steps
 
 T = TypeVar("T")
 
@@ -24,7 +24,8 @@ class NativeClient(HdfsClient):
     """Sends calls to the name nodes of one file system, and to its data nodes. Thread-safe.
 
     The package has no time limits, so each step of a call gets `patience`, in seconds. After a step
-    that takes longer, the next call opens new connections.
+    that takes longer, the next call opens new connections. Its asynchronous client is not used: to
+    release it can block for ever, because it joins threads that wait for the interpreter's lock.
     """
 
     has_inodes = False
@@ -45,33 +46,30 @@ class NativeClient(HdfsClient):
         self._native = self._opened()
 
     def status(self, path: str) -> Entry:
-        found = self._patiently(lambda native: self._step(native.get_file_info(path)))
-        return _entry(found, "")
+        return _entry(self._patiently(lambda native, _: native.get_file_info(path)), "")
 
     def entries(self, path: str, after: str = "") -> Iterator[Entry]:
-        # The package lists from the beginning only, and a file lists itself.
-        async def listed(native: Any) -> list[Any]:
-            statuses, listing = [], native.list_status(path)
-            while True:
-                try:
-                    statuses.append(await self._step(listing.__anext__()))
-                except StopAsyncIteration:
-                    return statuses
+        def listed(native: Any, step: Step) -> list[Any]:
+            statuses, listing = [], iter(native.list_status(path, False))
+            while (found := step(lambda: next(listing, None))) is not None:
+                statuses.append(found)
+            return statuses
 
+        # The package lists from the beginning only, and a file lists itself.
         for found in self._patiently(listed):
             name = found.path.rpartition("/")[2]
             if found.path.rstrip("/") != path.rstrip("/") and name > after:
                 yield _entry(found, name)
 
     def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        async def once(native: Any) -> bytes:
-            reader = await self._step(native.read(path))
-            size = len(reader)
+        def once(native: Any, step: Step) -> bytes:
+            reader = step(lambda: native.read(path))
+            size = reader.file_length()
             first, parts = min(offset, size), []
             end = size if length is None else min(first + length, size)
             while first < end:
                 count = min(_CHUNK_SIZE, end - first)
-                parts.append(await self._step(reader.read_range(first, count)))
+                parts.append(step(partial(reader.read_range, first, count)))
                 first += count
             return b"".join(parts)
 
@@ -80,14 +78,14 @@ class NativeClient(HdfsClient):
     def upload(self, path: str, source: BinaryIO, size: int) -> None:
         from hdfs_native import WriteOptions
 
-        async def once(native: Any) -> None:
+        def once(native: Any, step: Step) -> None:
             options = WriteOptions(overwrite=False, create_parent=True)
-            writer = await self._step(native.create(path, options))
-            while data := source.read(_CHUNK_SIZE):
-                await self._step(writer.write(data))
+            writer = step(lambda: native.create(path, options))
+            while data := step(partial(source.read, _CHUNK_SIZE)):
+                step(partial(writer.write, data))
             if size:
-                await self._step(writer.hsync())
-            await self._step(writer.close())
+                step(writer.hsync)
+            step(writer.close)
 
         try:
             self._once(once)
@@ -99,30 +97,24 @@ class NativeClient(HdfsClient):
             raise
 
     def rename(self, path: str, target: str, *, replace: bool) -> None:
-        self._once(lambda native: self._step(native.rename(path, target, replace)))
+        self._once(lambda native, _: native.rename(path, target, replace))
 
     def delete(self, path: str) -> None:
-        self._once(lambda native: self._step(native.delete(path, False)))
+        self._once(lambda native, _: native.delete(path, False))
 
     def close(self) -> None:
         # The package closes its connections when it is collected.
         self._native = None
 
-    def _patiently(self, attempt: Callable[[Any], Awaitable[T]]) -> T:
+    def _patiently(self, attempt: Callable[[Any, Step], T]) -> T:
         return patiently(lambda: self._once(attempt), self.sleep, self.pauses)
 
-    def _once(self, attempt: Callable[[Any], Awaitable[T]]) -> T:
+    def _once(self, attempt: Callable[[Any, Step], T]) -> T:
         """The result of an attempt with the client of the package. `HdfsFailure` if it fails."""
-        from fsspec.asyn import get_loop
-
         native = self._native or self._opened()
-
-        async def run() -> T:
-            return await attempt(native)
-
         try:
-            result = asyncio.run_coroutine_threadsafe(run(), get_loop()).result()
-        except (TimeoutError, concurrent.futures.TimeoutError):
+            result = within_steps(partial(attempt, native), self._patience)
+        except TimeoutError:
             failure = HdfsFailure(status=None, code="TimeoutError", said="no answer in time")
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
@@ -135,15 +127,12 @@ class NativeClient(HdfsClient):
             self._native = None
         raise failure
 
-    async def _step(self, call: Awaitable[T]) -> T:
-        return await asyncio.wait_for(call, self._patience)
-
     def _opened(self) -> Any:
         import hdfs_native
 
         options = self._options
         try:
-            return hdfs_native.AsyncClient(
+            client = hdfs_native.Client(
                 options.url,
                 dict(options.properties),
                 options.config_dir,
@@ -151,6 +140,8 @@ class NativeClient(HdfsClient):
                 kerberos_keytab=options.kerberos_keytab,
                 kerberos_cache=options.kerberos_cache,
             )
+            # Its own client wraps writers in objects that send requests when they are collected.
+            return client.inner
         except Exception as error:
             raise InvalidRequestError(
                 f"HDFS cannot be opened ({_failure_of(error)})",
