@@ -15,6 +15,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterable, Iterator
@@ -34,6 +35,7 @@ PATIENCE_SECONDS = 180
 # Short lives: compiling costs more than it brings.
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
 _CLIENT = ("hadoop-client-api", "hadoop-client-runtime", "slf4j", "jcl-over", "log4j", "snappy")
+_MEMORY = "/dev/shm"
 _SERVERS = "org.apache.hadoop.hdfs.server"
 
 
@@ -44,8 +46,9 @@ class ClusterUnavailable(Exception):
 class HdfsCluster:
     """A running name node, with as many data nodes as were started."""
 
-    def __init__(self, folder: Path, jar: Path) -> None:
+    def __init__(self, folder: Path, jar: Path, data: Path) -> None:
         self.folder = folder
+        self._data = data
         self.rpc = f"127.0.0.1:{free_port()}"
         self.http = f"127.0.0.1:{free_port()}"
         self.data_nodes: list[subprocess.Popen[bytes]] = []
@@ -82,7 +85,7 @@ class HdfsCluster:
         """Starts a data node, again on its directory if it ran before, and waits for it."""
         if number == len(self._http_of_data_nodes):
             self._http_of_data_nodes.append(f"127.0.0.1:{free_port()}")
-        directory = self.folder / f"data-{number}"
+        directory = self._data / f"data-{number}"
         process = self._start(
             f"data-node-{number}",
             "datanode.DataNode",
@@ -155,7 +158,7 @@ class HdfsCluster:
                 "dfs.ls.limit": 100,
                 "dfs.namenode.rpc-address": self.rpc,
                 "dfs.namenode.http-address": self.http,
-                "dfs.namenode.name.dir": self.folder / "name",
+                "dfs.namenode.name.dir": self._data / "name",
                 # For the data node's own client, which serves the REST interface: it asks again
                 # whether a file is closed after milliseconds instead of 0.4 s.
                 "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": 5,
@@ -229,16 +232,25 @@ def mini_cluster_jar(jars: Path) -> Path:
 
 @contextmanager
 def serve_hdfs(folder: Path, jar: Path) -> Iterator[HdfsCluster]:
-    """A cluster with one data node until the block ends."""
+    """A cluster with one data node until the block ends. Its logs are in `folder`."""
+    with tempfile.TemporaryDirectory(dir=_memory(), ignore_cleanup_errors=True) as data:
+        try:
+            cluster = HdfsCluster(folder, jar, Path(data))
+        except FileNotFoundError as error:
+            raise ClusterUnavailable("there is no java") from error
+        try:
+            cluster.start_data_node(0)
+            yield cluster
+        finally:
+            cluster.close()
+
+
+def _memory() -> str | None:
+    """A file system in memory, because HDFS syncs every file; None if there is little room."""
     try:
-        cluster = HdfsCluster(folder, jar)
-    except FileNotFoundError as error:
-        raise ClusterUnavailable("there is no java") from error
-    try:
-        cluster.start_data_node(0)
-        yield cluster
-    finally:
-        cluster.close()
+        return _MEMORY if shutil.disk_usage(_MEMORY).free > 4 << 30 else None
+    except OSError:
+        return None
 
 
 def _ending_with_this_process() -> list[str]:
