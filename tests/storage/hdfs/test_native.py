@@ -25,7 +25,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.storage import Put, open_store
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.hdfs.native_client import NativeClient
+from delta_maintenance.storage.hdfs.native_client import NativeClient, _failure_of
 from delta_maintenance.storage.hdfs.native_options import NativeOptions
 from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.testing.fault_contract import FaultContract
@@ -255,6 +255,29 @@ def test_an_address_or_option_that_is_not_understood_is_refused(
     with pytest.raises(InvalidRequestError, match=said) as got:
         open_store(address, given)
     assert "\n" not in str(got.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "meaning"),
+    [
+        ("hadoop.security.AccessControlException", "AccessControlException", "access"),
+        ("hadoop.hdfs.server.namenode.SafeModeException", "SafeModeException", "conflict"),
+        ("hadoop.ipc.StandbyException", "StandbyException", "conflict"),
+        ("hadoop.security.token.SecretManager$InvalidToken", "InvalidToken", "access"),
+    ],
+)
+def test_an_exception_of_a_server_is_told_in_one_line(text: str, code: str, meaning: str) -> None:
+    message = f'RPCError("org.apache.{text}", "said of /t\\n\\tat org.apache.Server.call(1)")'
+    failure = _failure_of(RuntimeError(message))
+    assert str(failure) == f"{code}: said of /t"
+    assert getattr(failure, meaning) and not failure.unanswered
+
+
+def test_a_path_through_a_file_leads_to_nothing_however_long_it_is() -> None:
+    said = f"{'/long' * 100} (is not a directory)\\n\\tat org.apache"
+    exception = "org.apache.hadoop.security.AccessControlException"
+    failure = _failure_of(RuntimeError(f'RPCError("{exception}", "{said}")'))
+    assert failure.missing and len(str(failure)) < 300
 
 
 def test_options_survive_being_passed_on() -> None:

@@ -30,9 +30,7 @@ class HdfsFailure(RequestFailure):
 
     @property
     def missing(self) -> bool:
-        # A file stands where the path has a directory. Looking a file up is answered like this.
-        through_a_file = self.code == "AccessControlException" and _NO_DIRECTORY in str(self)
-        return self.code == "FileNotFoundException" or through_a_file
+        return self.code == "FileNotFoundException"
 
     @property
     def precondition_failed(self) -> bool:
@@ -116,6 +114,3 @@ class HdfsClient(ABC):
     @abstractmethod
     def close(self) -> None:
         """Closes the connections."""
-
-
-_NO_DIRECTORY = "(is not a directory)"

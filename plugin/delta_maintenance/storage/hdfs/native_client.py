@@ -161,8 +161,8 @@ def _entry(status: Any, name: str) -> Entry:
 
 
 def _failure_of(error: BaseException) -> HdfsFailure:
-    lines = str(error).strip().splitlines()
-    said = redact(lines[0])[:200] if lines else ""
+    text = "".join(str(error).strip().splitlines()[:1])
+    said = redact(text)[:200]
     match error:
         case FileNotFoundError():
             return HdfsFailure(status=404, code="FileNotFoundException", said=said)
@@ -170,17 +170,24 @@ def _failure_of(error: BaseException) -> HdfsFailure:
             return HdfsFailure(status=403, code="FileAlreadyExistsException", said=said)
         case OSError():
             return HdfsFailure(status=None, code=type(error).__name__, said=said)
-    if found := _REMOTE.match(said):
-        code = found[1]
-        return HdfsFailure(status=500 if code in _UNEXPECTED else 403, code=code, said=found[2])
-    if said.startswith(_LOGIN):
+    if found := _REMOTE.match(text):
+        code, message = found[1], found[2].partition(_LINE_END)[0].removesuffix('")')
+        if code == "AccessControlException" and message.endswith(_NO_DIRECTORY):
+            # A file stands where the path has a directory.
+            code = "FileNotFoundException"
+        status = 500 if code in _UNEXPECTED else 403
+        return HdfsFailure(status=status, code=code, said=redact(message)[:200])
+    if text.startswith(_LOGIN):
         return HdfsFailure(status=403, code="AuthenticationException", said=said)
     return HdfsFailure(status=500, code=type(error).__name__, said=said)
 
 
 _CHUNK_SIZE = 4 << 20
-_REMOTE = re.compile(r'(?:Fatal)?RPCError\("(?:[\w$]+\.)*([\w$]+)", "(.*)')
+_REMOTE = re.compile(r'(?:Fatal)?RPCError\("(?:\w+[.$])*(\w+)", "(.*)')
 """How the package writes an exception of a server."""
+_LINE_END = "\\n"
+"""The end of a line in it: after the first one follow places in the code of the server."""
+_NO_DIRECTORY = "(is not a directory)"
 _LOGIN = ("SASLError", "GSSAPIError", "NoSASLMechanism")
 # Errors of the server itself, not answers to the call.
 _UNEXPECTED = frozenset(("NullPointerException", "RuntimeException", "ServerException"))
