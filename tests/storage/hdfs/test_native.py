@@ -69,9 +69,6 @@ class TestNativeStore(StoreContract):
 
 
 class TestFaults(FaultContract):
-    # After a broken connection, hdfs-native asks the data node once more by itself.
-    requests_of_a_failed_read = 2
-
     @pytest.fixture
     def proxy(self, hdfs: HdfsCluster) -> Iterator[FaultProxy]:
         self.folder = f"/user/{uuid.uuid4()}/t"

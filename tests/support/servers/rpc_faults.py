@@ -199,7 +199,8 @@ def _relay_blocks(client: socket.socket, data_node: str, proxy: FaultProxy) -> N
                     fault = proxy.choose(request)
                     if fault is HttpFault.HALF_AN_ANSWER:
                         proxy.injected.append(fault)
-                        left[0] = 100_000
+                        # Less than a packet: the client goes on after the last whole one.
+                        left[0] = 1_000
                 server.sendall(data)
             # After the last packet, a writer closes its half and waits for the acknowledgement.
             server.shutdown(socket.SHUT_WR)
