@@ -197,7 +197,7 @@ _UNCLEAR = re.compile(r"[?#]")
 S3_SCHEMES = ("s3", "s3a", "s3n")
 GCS_SCHEMES = ("gs", "gcs")
 AZURE_SCHEMES = ("abfss", "abfs", "az")
-HDFS_SCHEMES = ("webhdfs", "swebhdfs")
+HDFS_SCHEMES = ("hdfs", "webhdfs", "swebhdfs")
 _KINDS = {
     "": StoreKind.LOCAL,
     "file": StoreKind.LOCAL,

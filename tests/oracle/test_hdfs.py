@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from delta_spark import DeltaSpark
-from servers.hdfs_cluster import ClusterUnavailable, HdfsCluster, mini_cluster_jar, serve_hdfs
+from servers.hdfs_cluster import HdfsCluster
 
 from delta_maintenance import open_table
 from delta_maintenance.cli.main import main
@@ -17,17 +15,7 @@ from delta_maintenance.storage import Put, open_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.oracle]
 
-JARS = Path(__file__).parents[2] / ".tools" / "hadoop"
 SPARK_COMMITS = 8
-
-
-@pytest.fixture(scope="module")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
-    try:
-        with serve_hdfs(tmp_path_factory.mktemp("hdfs"), mini_cluster_jar(JARS)) as cluster:
-            yield cluster
-    except ClusterUnavailable as reason:
-        pytest.skip(f"NO HDFS: {reason}")
 
 
 @pytest.mark.conformance("LOG-09", "TXN-01")

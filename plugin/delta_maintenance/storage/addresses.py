@@ -25,7 +25,7 @@ def open_store(
     """The store for a table's address, with a connection of its own or out of `clients`.
 
     `Address.parse` says how an address is read. `storage_options` are for stores behind a network:
-    see `S3Options`, `GCSOptions`, `AzureOptions` and `HdfsOptions`.
+    see `S3Options`, `GCSOptions`, `AzureOptions`, `NativeOptions` for `hdfs:` and `WebHdfsOptions`.
     Stores of every other scheme of fsspec can only be read; for their options see
     `storage.fsspec.options`. `InvalidRequestError` for an address or option that is not understood.
     """

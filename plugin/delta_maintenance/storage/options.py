@@ -48,9 +48,9 @@ def parse_options(
             place = AzureAddress.of(address)
             return AzureOptions.parse(storage_options, place, environment)
         case StoreKind.HDFS:
-            from delta_maintenance.storage.hdfs.options import HdfsOptions
+            from delta_maintenance.storage.hdfs.options import parse_options as parse_hdfs_options
 
-            return HdfsOptions.parse(storage_options, address, environment)
+            return parse_hdfs_options(address, storage_options, environment)
         case _:
             return None
 

@@ -16,7 +16,8 @@ from delta_maintenance.address import Address
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.core.request_failure import PAUSES
 from delta_maintenance.storage.gcs.options import GCSOptions
-from delta_maintenance.storage.hdfs.options import HdfsOptions
+from delta_maintenance.storage.hdfs.native_options import NativeOptions
+from delta_maintenance.storage.hdfs.webhdfs_options import WebHdfsOptions
 from delta_maintenance.storage.options import StoreOptions, parse_options
 from delta_maintenance.storage.s3.options import S3Options
 
@@ -40,7 +41,7 @@ class SharedClients:
         """
         where = Address.parse(address)
         options = parse_options(where, storage_options, os.environ)
-        unbound = isinstance(options, S3Options | HdfsOptions)
+        unbound = isinstance(options, S3Options | NativeOptions | WebHdfsOptions)
         place = "" if unbound else _place(where, options)
         with self._lock:
             client = self._clients.get((options, place))
@@ -59,10 +60,10 @@ class SharedClients:
                 from delta_maintenance.storage.gcs.client import GCSClient
 
                 return GCSClient(options, place, pauses=self._pauses)
-            case HdfsOptions():
-                from delta_maintenance.storage.hdfs.client import HdfsClient
+            case NativeOptions() | WebHdfsOptions():
+                from delta_maintenance.storage.hdfs.clients import open_client
 
-                return HdfsClient(options, pauses=self._pauses)
+                return open_client(options, pauses=self._pauses)
             case AzureOptions():
                 from delta_maintenance.storage.azure.client import AzureClient
 

@@ -10,13 +10,12 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
-from servers.hdfs_cluster import HdfsCluster
+from servers.hdfs_cluster import HdfsCluster, make_empty_files
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import (
@@ -29,10 +28,9 @@ from delta_maintenance.errors import (
 from delta_maintenance.storage import Put, open_store
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.http_session import HttpSession
-from delta_maintenance.storage.hdfs.client import HdfsClient
-from delta_maintenance.storage.hdfs.options import HdfsOptions
-from delta_maintenance.storage.hdfs.put import HdfsPut
 from delta_maintenance.storage.hdfs.store import HdfsStore
+from delta_maintenance.storage.hdfs.webhdfs_client import WebHdfsClient
+from delta_maintenance.storage.hdfs.webhdfs_options import WebHdfsOptions
 from delta_maintenance.testing.fault_contract import FaultContract
 from delta_maintenance.testing.fault_proxy import FaultProxy, serve_faults
 from delta_maintenance.testing.loopback import Reply, Request, serve
@@ -64,20 +62,10 @@ class TestHdfsStore(StoreContract):
 
     def fill(self, store: Store, paths: Iterable[str]) -> None:
         assert isinstance(store, HdfsStore)
-        fill(store, paths)
+        make_empty_files(store, paths)
 
     def contend(self, store: Store, paths: Sequence[str]) -> list[list[Put]]:
         return contend_in_processes(partial(HdfsStore, store.root), paths)
-
-
-def fill(store: HdfsStore, paths: Iterable[str]) -> None:
-    """Makes empty files directly under their names: without bytes no data node is waited for."""
-
-    def make(path: str) -> None:
-        store._client.upload(f"{store._folder}/{path}", b"", overwrite="true")
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(make, paths))
 
 
 class TestFaults(FaultContract):
@@ -94,9 +82,9 @@ class TestFaults(FaultContract):
 
     def open_through(self, proxy: FaultProxy) -> Store:
         root = f"webhdfs://{proxy.url.removeprefix('http://')}{self.root}"
-        options = HdfsOptions.parse(None, Address.parse(root))
+        options = WebHdfsOptions.parse(None, Address.parse(root))
         session = HttpSession(timeout=(1, PATIENCE))
-        return HdfsStore(root, client=HdfsClient(options, session=session, sleep=lambda _: None))
+        return HdfsStore(root, client=WebHdfsClient(options, session=session, sleep=lambda _: None))
 
     def publishes(self, request: Request) -> bool:
         return "op=RENAME" in request.target
@@ -124,11 +112,12 @@ def put_and_hang(root: str, path: str, step: str) -> None:
     store = HdfsStore(root)
     print("started", flush=True)
     if step == "rename":
-        HdfsPut._rename = lambda *_: time.sleep(600)  # type: ignore[method-assign, assignment]
+        store._client.rename = lambda *_, **__: time.sleep(600)  # type: ignore[method-assign]
         store._creator.is_trusted = lambda key: True  # type: ignore[method-assign]
         store.put_if_absent(path, b"late")
     else:
         # The data node waits for the second half of the bytes.
+        assert isinstance(store._client, WebHdfsClient)
         place = store._client.send(
             "PUT", "CREATE", f"{store._folder}/{path}.tmp", overwrite="false"
         ).headers["Location"]
@@ -172,8 +161,8 @@ def test_of_a_data_node_that_is_killed_nothing_acknowledged_is_lost(
     assert store.put_if_absent("a", b"before") is Put.DONE
     impatient = HdfsStore(
         store.root,
-        client=HdfsClient(
-            HdfsOptions.parse(None, store.address),
+        client=WebHdfsClient(
+            WebHdfsOptions.parse(None, store.address),
             session=HttpSession(timeout=(1, PATIENCE)),
             sleep=lambda _: None,
         ),
@@ -236,16 +225,16 @@ def test_a_listing_from_a_version_on_asks_for_its_tail_only(
     hdfs: HdfsCluster, store: HdfsStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages: list[int] = []
-    ask = HdfsClient.ask
+    ask = WebHdfsClient.ask
 
-    def counted(client: HdfsClient, operation: str, path: str, **query: object) -> Any:
+    def counted(client: WebHdfsClient, operation: str, path: str, **query: object) -> Any:
         found = ask(client, operation, path, **query)
         listing = found["DirectoryListing"]["partialListing"]
         pages.append(len(listing["FileStatuses"]["FileStatus"]))
         return found
 
-    fill(store, [f"_delta_log/{version:020}.json" for version in range(30)])
-    monkeypatch.setattr(HdfsClient, "ask", counted)
+    make_empty_files(store, [f"_delta_log/{version:020}.json" for version in range(30)])
+    monkeypatch.setattr(WebHdfsClient, "ask", counted)
     found = [status.path for status in store.list_from("_delta_log", f"{27:020}.json")]
     assert found == [f"_delta_log/{version:020}.json" for version in (27, 28, 29)]
     assert pages == [3]
@@ -300,8 +289,10 @@ def opened(
 ) -> Iterator[HdfsStore]:
     with serve(handle) as url:
         root = f"webhdfs://{url.removeprefix('http://')}/t"
-        client = HdfsClient(
-            HdfsOptions.parse(options, Address.parse(root)), sleep=lambda _: None, pauses=(0,) * 3
+        client = WebHdfsClient(
+            WebHdfsOptions.parse(options, Address.parse(root)),
+            sleep=lambda _: None,
+            pauses=(0,) * 3,
         )
         store = HdfsStore(root, client=client)
         yield store
@@ -398,11 +389,11 @@ def test_a_token_is_sent_and_never_shown(caplog: pytest.LogCaptureFixture) -> No
 def test_options_are_completed_by_the_environment_as_hadoop_does(
     address: str, given: dict[str, str], environment: dict[str, str], expected: dict[str, object]
 ) -> None:
-    options = HdfsOptions.parse(given, Address.parse(address), environment)
+    options = WebHdfsOptions.parse(given, Address.parse(address), environment)
     assert {name: getattr(options, name) for name in expected} == expected
     assert "a0" not in repr(options)
     again = {**options.public(), **{k: v for k, v in options.secrets().items() if v}}
-    assert HdfsOptions.parse(again, Address.parse(address)) == options
+    assert WebHdfsOptions.parse(again, Address.parse(address)) == options
 
 
 @pytest.mark.parametrize("address", ["webhdfs://", "webhdfs:///t", "webhdfs://nn:x/t", "webhdfs:t"])

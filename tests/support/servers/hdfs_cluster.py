@@ -6,26 +6,36 @@ from PySpark, which has the same version.
 
 from __future__ import annotations
 
+import getpass
+import importlib.util
+import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyspark
 from servers.spark_processes import free_port
 
-SPARK_JARS = Path(pyspark.__file__).parent / "jars"
+from delta_maintenance.storage.hdfs.store import HdfsStore
+
+_SPARK = importlib.util.find_spec("pyspark")
+# Without loading it, since every test session imports this module.
+SPARK_JARS = Path(_SPARK.origin if _SPARK and _SPARK.origin else "pyspark").parent / "jars"
 PATIENCE_SECONDS = 180
 # Short lives: compiling costs more than it brings.
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
 _CLIENT = ("hadoop-client-api", "hadoop-client-runtime", "slf4j", "jcl-over", "log4j", "snappy")
+_MEMORY = "/dev/shm"
 _SERVERS = "org.apache.hadoop.hdfs.server"
 
 
@@ -36,8 +46,9 @@ class ClusterUnavailable(Exception):
 class HdfsCluster:
     """A running name node, with as many data nodes as were started."""
 
-    def __init__(self, folder: Path, jar: Path) -> None:
+    def __init__(self, folder: Path, jar: Path, data: Path) -> None:
         self.folder = folder
+        self._data = data
         self.rpc = f"127.0.0.1:{free_port()}"
         self.http = f"127.0.0.1:{free_port()}"
         self.data_nodes: list[subprocess.Popen[bytes]] = []
@@ -53,15 +64,28 @@ class HdfsCluster:
         """The address of a path through the name node's HTTP server, or its own (`hdfs`)."""
         return f"{scheme}://{self.rpc if scheme == 'hdfs' else self.http}{path}"
 
+    def make_home(self, user: str) -> None:
+        """Makes `/user/USER`, which belongs to the user."""
+        for operation in ("MKDIRS", f"SETOWNER&owner={user}"):
+            url = f"http://{self.http}/webhdfs/v1/user/{user}?user.name={getpass.getuser()}"
+            request = urllib.request.Request(f"{url}&op={operation}", method="PUT")
+            with urllib.request.urlopen(request, timeout=30):
+                pass
+
     def data_node_address(self, number: int = 0) -> str:
         """Where a data node serves HTTP: under the name that the name node calls it."""
         return f"http://localhost:{self._http_of_data_nodes[number].rpartition(':')[2]}"
+
+    def data_transfer_address(self) -> str:
+        """Where the only data node serves Hadoop's own protocol."""
+        [node] = json.loads(self.bean("NameNodeInfo")["LiveNodes"]).values()
+        return str(node["xferaddr"])
 
     def start_data_node(self, number: int) -> None:
         """Starts a data node, again on its directory if it ran before, and waits for it."""
         if number == len(self._http_of_data_nodes):
             self._http_of_data_nodes.append(f"127.0.0.1:{free_port()}")
-        directory = self.folder / f"data-{number}"
+        directory = self._data / f"data-{number}"
         process = self._start(
             f"data-node-{number}",
             "datanode.DataNode",
@@ -77,6 +101,16 @@ class HdfsCluster:
         """Ends a data node at once, as `kill -9` does."""
         self.data_nodes[number].send_signal(signal.SIGKILL)
         self.data_nodes[number].wait()
+
+    def kill_name_node(self) -> None:
+        """Ends the name node at once, as `kill -9` does."""
+        self._name_node.send_signal(signal.SIGKILL)
+        self._name_node.wait()
+
+    def start_name_node(self) -> None:
+        """Starts the name node again, and waits until it knows its data nodes."""
+        self._name_node = self._start("name-node", "namenode.NameNode")
+        self._await_data_nodes()
 
     def bean(self, name: str) -> dict[str, Any]:
         """Figures of the name node."""
@@ -118,11 +152,17 @@ class HdfsCluster:
             conf / "hdfs-site.xml",
             {
                 "dfs.replication": 1,
+                # Writes are allowed as soon as the blocks are known again.
+                "dfs.namenode.safemode.extension": 0,
                 # So that a log of a few hundred files takes several pages.
                 "dfs.ls.limit": 100,
                 "dfs.namenode.rpc-address": self.rpc,
                 "dfs.namenode.http-address": self.http,
-                "dfs.namenode.name.dir": self.folder / "name",
+                "dfs.namenode.name.dir": self._data / "name",
+                # For the data node's own client, which serves the REST interface: it asks again
+                # whether a file is closed after milliseconds instead of 0.4 s.
+                "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": 5,
+                "dfs.client.block.write.locateFollowingBlock.retries": 10,
                 # One second, so that a data node that ended is soon known to have.
                 "dfs.heartbeat.interval": 1,
                 "dfs.namenode.heartbeat.recheck-interval": 1000,
@@ -146,7 +186,8 @@ class HdfsCluster:
         self, name: str, kind: str, *arguments: str, properties: dict[str, object] | None = None
     ) -> subprocess.Popen[bytes]:
         given = [f"-D{key}={value}" for key, value in (properties or {}).items()]
-        command = [_java(), *QUICK_START, "-cp", self._server_path, f"{_SERVERS}.{kind}"]
+        java = [_java(), *QUICK_START, "-cp", self._server_path, f"{_SERVERS}.{kind}"]
+        command = [*_ending_with_this_process(), *java]
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
                 [*command, *given, *arguments], cwd=self.folder, stdout=log, stderr=log
@@ -155,6 +196,16 @@ class HdfsCluster:
     def _last_line(self, name: str) -> str:
         lines = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else "it said nothing"
+
+
+def make_empty_files(store: HdfsStore, paths: Iterable[str]) -> None:
+    """Makes files directly under their names: for empty ones no data node is waited for."""
+
+    def make(path: str) -> None:
+        store._client.upload(f"{store._folder}/{path}", io.BytesIO(), 0)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make, paths))
 
 
 def mini_cluster_jar(jars: Path) -> Path:
@@ -181,16 +232,31 @@ def mini_cluster_jar(jars: Path) -> Path:
 
 @contextmanager
 def serve_hdfs(folder: Path, jar: Path) -> Iterator[HdfsCluster]:
-    """A cluster with one data node until the block ends."""
+    """A cluster with one data node until the block ends. Its logs are in `folder`."""
+    with tempfile.TemporaryDirectory(dir=_memory(), ignore_cleanup_errors=True) as data:
+        try:
+            cluster = HdfsCluster(folder, jar, Path(data))
+        except FileNotFoundError as error:
+            raise ClusterUnavailable("there is no java") from error
+        try:
+            cluster.start_data_node(0)
+            yield cluster
+        finally:
+            cluster.close()
+
+
+def _memory() -> str | None:
+    """A file system in memory, because HDFS syncs every file; None if there is little room."""
     try:
-        cluster = HdfsCluster(folder, jar)
-    except FileNotFoundError as error:
-        raise ClusterUnavailable("there is no java") from error
-    try:
-        cluster.start_data_node(0)
-        yield cluster
-    finally:
-        cluster.close()
+        return _MEMORY if shutil.disk_usage(_MEMORY).free > 4 << 30 else None
+    except OSError:
+        return None
+
+
+def _ending_with_this_process() -> list[str]:
+    """A prefix of a command: it also ends where this process is killed."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
 
 
 def _java() -> str:

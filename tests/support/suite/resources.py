@@ -43,6 +43,7 @@ _FIXTURES = {
     "corpus": "cases",
     "count_cases": "cases",
     "gcs_server": "server",
+    "hdfs": "server",
     "java": "spark",
     "running_s3_server": "server",
     "web": "server",

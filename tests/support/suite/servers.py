@@ -1,27 +1,30 @@
-"""One emulator of each object store for all tests of a process, and an empty bucket for each."""
+"""One emulator of each object store, and one HDFS, for all tests of a process."""
 
 from __future__ import annotations
 
 import functools
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from emulators.azure_server import AzureServer, serve_azure
 from emulators.gcs_server import GCSServer, serve_gcs
 from emulators.s3_server import S3Server, serve_s3
 from servers.azurite import AzuriteUnavailable, azurite_command
+from servers.hdfs_cluster import ClusterUnavailable, HdfsCluster, mini_cluster_jar, serve_hdfs
 
-UNAVAILABLE = pytest.StashKey[str]()
+HADOOP_JARS = Path(__file__).parents[3] / ".tools" / "hadoop"
+UNAVAILABLE = pytest.StashKey[dict[str, str]]()
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Says once, at the end, that no Azure took part."""
-    if (reason := config.stash.get(UNAVAILABLE, None)) is not None:
+    """Says once, at the end, which servers took no part."""
+    for server, reason in config.stash.get(UNAVAILABLE, {}).items():
         terminalreporter.write_line(
-            f"WARNING: every test against Azure was skipped: {reason}", yellow=True, bold=True
+            f"WARNING: every test against {server} was skipped: {reason}", yellow=True, bold=True
         )
 
 
@@ -73,10 +76,23 @@ def azure_server(pytestconfig: pytest.Config) -> Iterator[AzureServer]:
     try:
         command = azurite_command()
     except AzuriteUnavailable as reason:
-        pytestconfig.stash[UNAVAILABLE] = str(reason)
+        pytestconfig.stash.setdefault(UNAVAILABLE, {})["Azure"] = str(reason)
         pytest.skip(f"NO AZURE: {reason}")
     with serve_azure(command) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def hdfs(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[HdfsCluster]:
+    """A running cluster; where its jar can't be fetched, its tests are skipped loudly."""
+    try:
+        with serve_hdfs(tmp_path_factory.mktemp("hdfs"), mini_cluster_jar(HADOOP_JARS)) as cluster:
+            yield cluster
+    except ClusterUnavailable as reason:
+        pytestconfig.stash.setdefault(UNAVAILABLE, {})["HDFS"] = str(reason)
+        pytest.skip(f"NO HDFS: {reason}")
 
 
 @pytest.fixture

@@ -62,12 +62,6 @@ class FsspecStore(DirectoryStore):
             "and a commit could overwrite another one",
             table=self.root,
             file=path,
-            remedy=_REMEDIES.get(self._scheme, _REMEDY),
+            remedy="use the engine that writes this table, or a store that commits "
+            "(docs/stores.md)",
         )
-
-
-_REMEDY = "use the engine that writes this table, or a store that commits (docs/stores.md)"
-_REMEDIES = {
-    "hdfs": "give the address of the name node's HTTP server, webhdfs://HOST:9870/PATH, or "
-    "swebhdfs: where it uses TLS"
-}

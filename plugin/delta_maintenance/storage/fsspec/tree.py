@@ -93,7 +93,7 @@ class FsspecTree(FileTree):
             else:
                 error = InvalidRequestError(
                     f"no store is known for addresses that begin with {address.scheme}:",
-                    remedy="use a local path, file:, s3:, gs:, abfss:, webhdfs: or any address of "
+                    remedy="use a local path, file:, s3:, gs:, abfss:, hdfs: or any address of "
                     "fsspec, and ./ before a path that holds a colon",
                 )
         except TypeError as cause:
@@ -105,9 +105,7 @@ class FsspecTree(FileTree):
             )
             error = (StorageError if passing else StorageAccessError)(
                 f"the file system cannot be opened ({_said(cause, secrets)})",
-                remedy=_REMEDIES.get(
-                    address.scheme, "check the address, the storage options and the credentials"
-                ),
+                remedy="check the address, the storage options and the credentials",
             )
         else:
             without_listing_cache(system)
@@ -318,7 +316,3 @@ def _text(error: BaseException, secrets: Sequence[str]) -> str:
 
 
 _WEB = ("http", "https")
-_REMEDIES = {
-    "hdfs": "install Java and Hadoop's libhdfs for PyArrow, or give the name node's HTTP server: "
-    "webhdfs://HOST:9870/PATH"
-}

@@ -1,1 +1,1 @@
-"""HDFS, through the REST interface of its name node."""
+"""HDFS, through the name node's own protocol or its REST interface."""

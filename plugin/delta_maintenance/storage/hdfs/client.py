@@ -1,23 +1,14 @@
-"""Requests to HDFS's REST interface (WebHDFS), with failures told apart."""
+"""The calls of a file system of HDFS, and their failures told apart."""
 
 from __future__ import annotations
 
-import json
-import threading
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, BinaryIO
-from urllib.parse import quote, urlencode, urlsplit
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO, ClassVar
 
-from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.redaction import redact
-from delta_maintenance.storage.core.http_session import Answer, HttpSession
-from delta_maintenance.storage.core.option_values import redacted
-from delta_maintenance.storage.core.packages import require_package
-from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure, patiently
-from delta_maintenance.storage.core.rest_client import RestClient
-from delta_maintenance.storage.hdfs.options import HdfsOptions
+from delta_maintenance.storage.core.directory_store import Entry
+from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailure
 
 
 class HdfsFailure(RequestFailure):
@@ -71,136 +62,55 @@ class HdfsFailure(RequestFailure):
         return self.code == "PathIsNotEmptyDirectoryException"
 
 
-class HdfsClient(RestClient):
-    """Sends requests to the name nodes of one file system, and to its data nodes. Thread-safe.
+class HdfsClient(ABC):
+    """The calls of one file system. Thread-safe. Paths are absolute and literal.
 
-    `sleep` takes seconds; `pauses`, in seconds, come before each further attempt of a request that
-    may be repeated.
+    A call that is sent once leaves retries to its caller, who knows whether a repetition is safe;
+    every other call is repeated after each of `pauses`, in seconds. All raise `HdfsFailure`.
     """
 
-    failure = HdfsFailure
-    interface = "WebHDFS"
-    # 307 redirects to a data node.
-    success = frozenset((200, 201, 307))
+    has_inodes: ClassVar[bool]
+    """Whether the tag of an entry is its inode, which no other file has."""
 
     def __init__(
-        self,
-        options: HdfsOptions,
-        *,
-        session: HttpSession | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-        pauses: Sequence[float] = PAUSES,
+        self, *, sleep: Callable[[float], None] = time.sleep, pauses: Sequence[float] = PAUSES
     ) -> None:
-        require_package("requests", addresses="addresses on HDFS", extra="hdfs")
         self.sleep = sleep
         self.pauses = pauses
-        self._options = options
-        self._session = session or HttpSession(auth=_negotiation() if options.kerberos else None)
-        self._active = 0
-        self._switching = threading.Lock()
 
-    def call(self, method: str, operation: str, path: str, **query: object) -> Answer:
-        """Sends a request that may be repeated. `HdfsFailure` after the last attempt."""
-        return patiently(
-            partial(self.send, method, operation, path, **query), self.sleep, self.pauses
-        )
+    @abstractmethod
+    def status(self, path: str) -> Entry:
+        """Describes a file or directory. A failure that is `missing` if there is none."""
 
-    def ask(self, operation: str, path: str, **query: object) -> dict[str, Any]:
-        """Sends a GET request. Returns the fields of its answer, named as WebHDFS names them."""
+    @abstractmethod
+    def entries(self, path: str, after: str = "") -> Iterator[Entry]:
+        """The content of a directory, page by page.
 
-        def once() -> dict[str, Any]:
-            return self._fields(self.send("GET", operation, path, **query))
-
-        return patiently(once, self.sleep, self.pauses)
-
-    def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        """A file, or at most `length` bytes of it from `offset` on; repeated if need be."""
-        query = {"offset": offset} | ({} if length is None else {"length": length})
-        return patiently(
-            lambda: self._follow("GET", path, self.send("GET", "OPEN", path, **query)).body,
-            self.sleep,
-            self.pauses,
-        )
-
-    def upload(self, path: str, body: bytes | BinaryIO, **query: object) -> None:
-        """Creates a file, once. `HdfsFailure` unless it is closed and complete."""
-        self._follow("PUT", path, self.send("PUT", "CREATE", path, **query), body)
-
-    def send(self, method: str, operation: str, path: str, **query: object) -> Answer:
-        """Sends a request to the name node once; `path` is absolute and literal.
-
-        The answer may redirect to a data node.
+        Names up to `after` are left out if the server can do that. A file is empty.
         """
-        options = self._options
-        asked = {"op": operation, **{name: str(value) for name, value in query.items()}}
-        if options.token is not None:
-            asked["delegation"] = options.token
-        elif options.user is not None and not options.kerberos:
-            asked["user.name"] = options.user
-        if options.proxy_user is not None:
-            asked["doas"] = options.proxy_user
-        active = self._active
-        url = f"{options.endpoints[active]}{_PREFIX}{quote(path)}?"
-        try:
-            return self._sent(method, url + urlencode(asked, quote_via=quote))
-        except HdfsFailure as failure:
-            if failure.status is None or failure.code == "StandbyException":
-                # Another name node may be the active one by now.
-                with self._switching:
-                    if self._active == active:
-                        self._active = (active + 1) % len(options.endpoints)
-            raise
 
-    def _follow(
-        self, method: str, path: str, answer: Answer, body: bytes | BinaryIO | None = None
-    ) -> Answer:
-        """The answer of the data node to which the name node redirects."""
-        place = answer.headers.get("Location")
-        if answer.status != 307 or place is None:
-            raise HdfsFailure(
-                status=501, code="NoRedirect", said="the server does not send on to a data node"
-            )
-        if self._options.endpoints[0].startswith("https:") and not place.startswith("https:"):
-            raise HdfsFailure(
-                status=403, code="SecurityException", said="the data node does not use TLS"
-            )
-        # With our own path, because Java composes accents in the address of the redirect.
-        here = urlsplit(place)._replace(path=f"{_PREFIX}{quote(path)}")
-        return self._sent(method, here.geturl(), body)
+    @abstractmethod
+    def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
+        """A file, or as much as there is of `length` bytes from `offset` on."""
 
-    def _sent(self, method: str, url: str, body: bytes | BinaryIO | None = None) -> Answer:
-        headers = {} if body is None else {"Content-Type": "application/octet-stream"}
-        token = self._options.token
-        return self._exchange(
-            method, url, headers, body, refused=lambda answer: _failure_of(answer, token)
-        )
+    @abstractmethod
+    def upload(self, path: str, source: BinaryIO, size: int) -> None:
+        """Creates a file and its directories, once. `source` is read from its position on.
 
+        The file is closed and its bytes are synced when this returns. It never replaces a file.
+        """
 
-def _negotiation() -> Any:
-    """Logs in by Kerberos (SPNEGO), with the ticket of this process."""
-    try:
-        from requests_gssapi import DISABLED, HTTPSPNEGOAuth
-    except ImportError as error:
-        raise InvalidRequestError(
-            "Kerberos needs the package requests-gssapi",
-            remedy="install delta-maintenance[kerberos], or give a delegation token",
-        ) from error
-    # TLS authenticates the server, if it is used.
-    return HTTPSPNEGOAuth(mutual_authentication=DISABLED)
+    @abstractmethod
+    def rename(self, path: str, target: str, *, replace: bool) -> None:
+        """Renames a file in one step of the name node, once.
 
+        Without `replace`, a failure that is `precondition_failed` if there is a target.
+        """
 
-def _failure_of(answer: Answer, token: str | None) -> HdfsFailure:
-    """The failure that an answer without success describes."""
-    code, said = f"HTTP {answer.status}", ""
-    try:
-        told = json.loads(answer.body)["RemoteException"]
-        code = str(told["exception"])
-        lines = str(told["message"]).splitlines()
-        said = redact(redacted(lines[0], (token,)))[:200] if lines else ""
-    except (ValueError, KeyError, TypeError):
-        # Proxies answer in plain text.
-        pass
-    return HdfsFailure(status=answer.status, code=code, said=said)
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Deletes a file or an empty directory, once. Nothing happens if there is none."""
 
-
-_PREFIX = "/webhdfs/v1"
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the connections."""

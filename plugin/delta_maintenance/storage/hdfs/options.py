@@ -1,103 +1,26 @@
-"""The storage options of HDFS, under the names of fsspec and of Hadoop's environment."""
+"""The storage options of HDFS, for either of its two interfaces."""
 
 from __future__ import annotations
 
-import getpass
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from delta_maintenance.address import Address, StoreKind
-from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.storage.core.option_values import flag, named_values
-from delta_maintenance.storage.core.paths import check_directory
+from delta_maintenance.address import Address
+from delta_maintenance.storage.hdfs import native_options, webhdfs_options
+from delta_maintenance.storage.hdfs.native_options import NativeOptions
+from delta_maintenance.storage.hdfs.webhdfs_options import WebHdfsOptions
+
+NAMES = native_options.NAMES | webhdfs_options.NAMES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HdfsOptions:
-    """How to reach the name node, and as which user.
+def parse_options(
+    address: Address,
+    given: Mapping[str, str] | None,
+    environment: Mapping[str, str] | None = None,
+) -> NativeOptions | WebHdfsOptions:
+    """The options of an `hdfs:` address, or of a `webhdfs:` or `swebhdfs:` one.
 
-    A delegation token takes precedence over Kerberos, and Kerberos over a user name. Without any of
-    them, requests name the user of this process, as those of Hadoop's own clients do.
+    `InvalidRequestError` for an address or option that is not understood.
     """
-
-    endpoints: tuple[str, ...]
-    """The HTTP servers of all name nodes of one file system, such as `https://HOST:PORT`."""
-    user: str | None = None
-    proxy_user: str | None = None
-    """The user on whose behalf requests are made."""
-    kerberos: bool = False
-    token: str | None = field(default=None, repr=False)
-    """A delegation token, as `hdfs fetchdt --print` or the name node gives it."""
-
-    @classmethod
-    def parse(
-        cls,
-        given: Mapping[str, str] | None,
-        address: Address,
-        environment: Mapping[str, str] | None = None,
-    ) -> HdfsOptions:
-        """Reads options as they are given on a command line, completed by the environment.
-
-        `InvalidRequestError` for an unknown name, a malformed value, and an address that is not of
-        the form `webhdfs://USER@HOST:PORT/PATH`. No message repeats a value.
-        """
-        values = named_values(given, NAMES, store="HDFS")
-        around = environment or {}
-        user, _, server = address.authority.rpartition("@")
-        scheme, port = ("https", 9871) if address.scheme == "swebhdfs" else ("http", 9870)
-        named_servers = [server, *filter(None, values.get("name_nodes", "").split(","))]
-        servers = [name if ":" in name else f"{name}:{port}" for name in named_servers]
-        if address.kind is not StoreKind.HDFS or not all(map(_SERVER.fullmatch, servers)):
-            # The address is not repeated: a malformed one may hold a password.
-            raise InvalidRequestError(
-                "the name node's HTTP server is not given as HOST:PORT",
-                remedy="write webhdfs://HOST:PORT/PATH, and other name nodes as "
-                "name_nodes=HOST:PORT,HOST:PORT",
-            )
-        check_directory(address.path)
-        kerberos = bool(flag(values.get("kerberos"), "kerberos"))
-        token = values.get("token")
-        if token is None and not kerberos and "user" not in values:
-            token = around.get(_TOKEN) or None
-        named = values.get("user") or user or None
-        if named is None and token is None and not kerberos:
-            named = around.get(_USER) or getpass.getuser()
-        return cls(
-            endpoints=tuple(dict.fromkeys(f"{scheme}://{server}" for server in servers)),
-            user=named,
-            proxy_user=values.get("proxy_user") or around.get(_PROXY) or None,
-            kerberos=kerberos,
-            token=token,
-        )
-
-    def public(self) -> dict[str, str]:
-        """The options that are no secrets, as they may be given again."""
-        values = {
-            "user": self.user,
-            "proxy_user": self.proxy_user,
-            "kerberos": "true" if self.kerberos else None,
-            "name_nodes": ",".join(url.partition("://")[2] for url in self.endpoints[1:]),
-        }
-        return {name: value for name, value in values.items() if value}
-
-    def secrets(self) -> dict[str, str | None]:
-        """The environment variables that mean the others."""
-        return {_TOKEN: self.token} if self.token is not None else {}
-
-
-_SERVER = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
-_USER = "HADOOP_USER_NAME"
-_PROXY = "HADOOP_PROXY_USER"
-_TOKEN = "HADOOP_DELEGATION_TOKEN"
-NAMES = {
-    "user": "user",
-    _USER: "user",
-    "proxy_user": "proxy_user",
-    "proxy_to": "proxy_user",
-    _PROXY: "proxy_user",
-    "kerberos": "kerberos",
-    "name_nodes": "name_nodes",
-    "token": "token",
-    _TOKEN: "token",
-}
+    if address.scheme == "hdfs":
+        return NativeOptions.parse(given, address)
+    return WebHdfsOptions.parse(given, address, environment)

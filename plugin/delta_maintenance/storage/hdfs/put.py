@@ -21,7 +21,9 @@ class HdfsPut(ConditionalPut):
     A file that is created under its own name exists before its first byte, and remains, empty or
     partial, if its writer or a data node dies. So the bytes go to `.NAME.ID.tmp` beside it. Once
     they are complete and synced, the name node decides by a rename without `OVERWRITE`, which it
-    makes and logs in one step. The file keeps its inode, by which its writer recognises it.
+    makes and logs in one step. The file keeps its inode, by which its writer recognises it. If the
+    client is not told inodes, the writer compares size, time of modification and owner, and
+    requires that the temporary file is gone, because only the rename takes it away.
     """
 
     permission = "w and x on the directory"
@@ -39,7 +41,7 @@ class HdfsPut(ConditionalPut):
         # exist tells them apart: without options it is no error. It changes nothing.
         probe = self._temporary(key)
         try:
-            self._rename(probe, f"{probe}.2", "NONE")
+            self._client.rename(probe, f"{probe}.2", replace=False)
         except HdfsFailure as failure:
             if failure.missing:
                 return True
@@ -51,15 +53,17 @@ class HdfsPut(ConditionalPut):
     def stage(self, key: str, source: BinaryIO, size: int, put_id: str) -> Callable[[], object]:
         # Only once, so that a delayed rename finds the file that it is meant for.
         staged = self._staged.setdefault(put_id, _Staged())
-        if not staged.inode:
+        if not staged.tag:
             self._upload(key, source, size, staged)
         return partial(self._publish, staged, key)
 
     def creation(self, key: str, put_id: str) -> Creation:
-        status = self._client.ask("GETFILESTATUS", key)["FileStatus"]
+        found = self._client.status(key)
         staged = self._staged.get(put_id)
-        mine = staged is not None and staged.inode == int(status["fileId"])
-        return Creation(put_id=put_id if mine else "another", size=int(status["length"]))
+        mine = staged is not None and staged.tag == found.tag
+        if mine and staged is not None and not self._client.has_inodes:
+            mine = self._is_gone(staged.names[-1])
+        return Creation(put_id=put_id if mine else "another", size=found.size)
 
     def part(self, key: str, first: int, count: int) -> bytes:
         return self._client.read(key, offset=first, length=count)
@@ -80,7 +84,7 @@ class HdfsPut(ConditionalPut):
         staged = _Staged()
         try:
             self._upload(key, io.BytesIO(data), len(data), staged)
-            rename = partial(self._rename, staged.names[-1], key, "OVERWRITE")
+            rename = partial(self._client.rename, staged.names[-1], key, replace=True)
             try:
                 patiently(rename, self._client.sleep, self._client.pauses)
             except HdfsFailure as failure:
@@ -100,7 +104,7 @@ class HdfsPut(ConditionalPut):
             staged.names.append(temporary)
             source.seek(0)
             try:
-                self._client.upload(temporary, source if size else b"", **_CREATION)
+                self._client.upload(temporary, source, size)
             except HdfsFailure as failure:
                 if failure.code == "IOException":
                     # No data node accepts the bytes at the moment.
@@ -111,14 +115,14 @@ class HdfsPut(ConditionalPut):
             return temporary
 
         temporary = patiently(once, self._client.sleep, self._client.pauses)
-        status = self._client.ask("GETFILESTATUS", temporary)["FileStatus"]
-        if int(status["length"]) != size:
+        found = self._client.status(temporary)
+        if found.size != size:
             raise HdfsFailure(status=500, code="Incomplete", said="not all bytes were kept")
-        staged.inode = int(status["fileId"])
+        staged.tag = found.tag
 
     def _publish(self, staged: _Staged, key: str) -> None:
         try:
-            self._rename(staged.names[-1], key, "NONE")
+            self._client.rename(staged.names[-1], key, replace=False)
         except HdfsFailure as failure:
             if failure.missing:
                 # An earlier attempt may have renamed it.
@@ -128,13 +132,19 @@ class HdfsPut(ConditionalPut):
             raise
         staged.published = True
 
-    def _rename(self, path: str, target: str, options: str) -> None:
-        self._client.send("PUT", "RENAME", path, destination=target, renameoptions=options)
+    def _is_gone(self, path: str) -> bool:
+        try:
+            self._client.status(path)
+        except HdfsFailure as failure:
+            if failure.missing:
+                return True
+            raise
+        return False
 
     def _discard(self, staged: _Staged) -> None:
         for name in staged.names[:-1] if staged.published else staged.names:
             with suppress(HdfsFailure):
-                self._client.send("DELETE", "DELETE", name, recursive="false")
+                self._client.delete(name)
 
     def _temporary(self, key: str) -> str:
         directory, _, name = key.rpartition("/")
@@ -147,10 +157,7 @@ class _Staged:
 
     names: list[str] = field(default_factory=list)
     """Of its temporary files, the complete one last."""
-    inode: int = 0
-    """Of the complete one; 0 before there is one."""
+    tag: str = ""
+    """Of the complete one; empty before there is one."""
     published: bool = False
     """Whether the complete one has certainly got its own name."""
-
-
-_CREATION = {"overwrite": "false", "createflag": "CREATE,SYNC_BLOCK"}

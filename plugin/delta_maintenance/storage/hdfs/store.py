@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address
@@ -17,10 +18,15 @@ from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError,
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.storage.core.directory_store import DirectoryStore, Entry, FileTree
 from delta_maintenance.storage.core.paths import check_path, just_before
-from delta_maintenance.storage.core.request_failure import RequestFailure, storage_error
+from delta_maintenance.storage.core.request_failure import (
+    RequestFailure,
+    patiently,
+    storage_error,
+)
 from delta_maintenance.storage.core.write_streams import open_sink
 from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
-from delta_maintenance.storage.hdfs.options import HdfsOptions
+from delta_maintenance.storage.hdfs.clients import open_client
+from delta_maintenance.storage.hdfs.options import parse_options
 from delta_maintenance.storage.hdfs.put import HdfsPut
 
 if TYPE_CHECKING:
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class HdfsStore(DirectoryStore):
-    """The files below `webhdfs://HOST:PORT/PATH`, or `swebhdfs:` for a name node with TLS.
+    """The files below `hdfs://HOST:PORT/PATH`, or `webhdfs:` and `swebhdfs:` for REST.
 
     A file under way is `.NAME.ID.tmp` in its final directory; one that a killed process leaves
     behind is never taken for the file itself. HDFS knows no names with a colon.
@@ -44,7 +50,7 @@ class HdfsStore(DirectoryStore):
     ) -> None:
         address = Address.parse(root)
         if client is None:
-            client = HdfsClient(HdfsOptions.parse(storage_options, address, os.environ))
+            client = open_client(parse_options(address, storage_options, os.environ))
         folder = f"/{address.path}".rstrip("/")
         # How the log of another engine may name the root; the name nodes are not compared.
         aliases = (f"hdfs:{folder}", folder) if folder else ()
@@ -98,7 +104,7 @@ class HdfsStore(DirectoryStore):
         try:
             if self._tree.entry(path).kind != "directory":
                 return False
-            self._client.call("DELETE", "DELETE", f"{self._folder}/{path}", recursive="false")
+            self._patiently_delete(path)
         except HdfsFailure as failure:
             if failure.has_content:
                 return False
@@ -127,11 +133,14 @@ class HdfsStore(DirectoryStore):
         if ":" in path:
             return None
         try:
-            # Without `recursive` a directory stays, unless it is empty.
-            self._client.call("DELETE", "DELETE", f"{self._folder}/{path}", recursive="false")
+            self._patiently_delete(path)
         except RequestFailure as failure:
             return None if failure.missing else failure
         return None
+
+    def _patiently_delete(self, path: str) -> None:
+        delete = partial(self._client.delete, f"{self._folder}/{path}")
+        patiently(delete, self._client.sleep, self._client.pauses)
 
 
 class _HdfsTree(FileTree):
@@ -147,44 +156,14 @@ class _HdfsTree(FileTree):
         self._folder = folder
 
     def entries(self, directory: str, start: str = "") -> Iterable[Entry]:
-        path = self._path(directory)
-        after = just_before(start) if start else ""
-        while True:
-            found = self._client.ask("LISTSTATUS_BATCH", path, startafter=after)
-            try:
-                listing = found["DirectoryListing"]
-                page = listing["partialListing"]["FileStatuses"]["FileStatus"]
-                left = int(listing["remainingEntries"])
-                # A file lists itself, without a name.
-                entries = [_entry(status) for status in page if status["pathSuffix"]]
-            except (KeyError, TypeError, ValueError):
-                raise HdfsFailure(
-                    status=None, code="NoListing", said="no answer of WebHDFS"
-                ) from None
-            yield from entries
-            if not left:
-                return
-            if not entries or entries[-1].name <= after:
-                raise HdfsFailure(status=None, code="NoProgress", said="the listing does not end")
-            after = entries[-1].name
+        return self._client.entries(self._path(directory), just_before(start) if start else "")
 
     def entry(self, path: str) -> Entry:
-        found = self._client.ask("GETFILESTATUS", self._path(path))
-        try:
-            return _entry(found["FileStatus"])
-        except (KeyError, TypeError, ValueError):
-            raise HdfsFailure(status=None, code="NoStatus", said="no answer of WebHDFS") from None
+        return self._client.status(self._path(path))
 
     def get(self, path: str, *, span: tuple[int, int] | None = None) -> bytes:
-        if span is None:
-            return self._client.read(self._path(path))
-        first, count = span
-        try:
-            return self._client.read(self._path(path), offset=first, length=count)
-        except HdfsFailure as failure:
-            if failure.is_past_end:
-                return b""
-            raise
+        first, count = span or (0, None)
+        return self._client.read(self._path(path), offset=first, length=count)
 
     def close(self) -> None:
         self._client.close()
@@ -193,14 +172,3 @@ class _HdfsTree(FileTree):
         if ":" in path:
             raise HdfsFailure(status=404, code="FileNotFoundException", said="")
         return f"{self._folder}/{path}" if path else self._folder or "/"
-
-
-def _entry(status: Mapping[str, Any]) -> Entry:
-    kinds: dict[str, Literal["file", "directory"]] = {"FILE": "file", "DIRECTORY": "directory"}
-    return Entry(
-        name=status["pathSuffix"],
-        kind=kinds.get(status["type"], "other"),
-        size=int(status["length"]),
-        modified_ms=int(status["modificationTime"]),
-        tag=str(status["fileId"]),
-    )

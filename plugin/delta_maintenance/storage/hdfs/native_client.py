@@ -1,0 +1,193 @@
+"""Calls of HDFS by Hadoop's own protocol, through the package `hdfs-native`."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, BinaryIO, TypeVar
+
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.redaction import redact
+from delta_maintenance.storage.core.directory_store import Entry
+from delta_maintenance.storage.core.packages import require_package
+from delta_maintenance.storage.core.request_failure import PAUSES, patiently
+from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
+from delta_maintenance.storage.hdfs.native_options import NativeOptions
+from delta_maintenance.storage.hdfs.time_limit import Step, within_steps
+
+T = TypeVar("T")
+
+
+class NativeClient(HdfsClient):
+    """Sends calls to the name nodes of one file system, and to its data nodes. Thread-safe.
+
+    The package has no time limits, so each step of a call gets `patience`, in seconds. After a step
+    that takes longer, the next call opens new connections. Its asynchronous client is not used: to
+    release it can block for ever, because it joins threads that wait for the interpreter's lock.
+    """
+
+    has_inodes = False
+
+    def __init__(
+        self,
+        options: NativeOptions,
+        *,
+        patience: float = 60,
+        sleep: Callable[[float], None] = time.sleep,
+        pauses: Sequence[float] = PAUSES,
+    ) -> None:
+        super().__init__(sleep=sleep, pauses=pauses)
+        require_package("hdfs_native", addresses="hdfs: addresses", extra="hdfs")
+        self._options = options
+        self._patience = patience
+        self._native: Any = None
+        self._native = self._opened()
+
+    def status(self, path: str) -> Entry:
+        return _entry(self._patiently(lambda native, _: native.get_file_info(path)), "")
+
+    def entries(self, path: str, after: str = "") -> Iterator[Entry]:
+        def listed(native: Any, step: Step) -> list[Any]:
+            statuses, listing = [], iter(native.list_status(path, False))
+            while (found := step(lambda: next(listing, None))) is not None:
+                statuses.append(found)
+            return statuses
+
+        # The package lists from the beginning only, and a file lists itself.
+        for found in self._patiently(listed):
+            name = found.path.rpartition("/")[2]
+            if found.path.rstrip("/") != path.rstrip("/") and name > after:
+                yield _entry(found, name)
+
+    def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
+        def once(native: Any, step: Step) -> bytes:
+            reader = step(lambda: native.read(path))
+            size = reader.file_length()
+            first, parts = min(offset, size), []
+            end = size if length is None else min(first + length, size)
+            while first < end:
+                count = min(_CHUNK_SIZE, end - first)
+                parts.append(step(partial(reader.read_range, first, count)))
+                first += count
+            return b"".join(parts)
+
+        return self._patiently(once)
+
+    def upload(self, path: str, source: BinaryIO, size: int) -> None:
+        from hdfs_native import WriteOptions
+
+        def once(native: Any, step: Step) -> None:
+            options = WriteOptions(overwrite=False, create_parent=True)
+            writer = step(lambda: native.create(path, options))
+            while data := step(partial(source.read, _CHUNK_SIZE)):
+                step(partial(writer.write, data))
+            if size:
+                step(writer.hsync)
+            step(writer.close)
+
+        try:
+            self._once(once)
+        except HdfsFailure as failure:
+            if failure.precondition_failed:
+                # The package sends a call again after a broken connection, and then meets the file
+                # of its first attempt.
+                raise HdfsFailure(status=503, code=failure.code, said="sent twice") from None
+            raise
+
+    def rename(self, path: str, target: str, *, replace: bool) -> None:
+        self._once(lambda native, _: native.rename(path, target, replace))
+
+    def delete(self, path: str) -> None:
+        self._once(lambda native, _: native.delete(path, False))
+
+    def close(self) -> None:
+        # The package closes its connections when it is collected.
+        self._native = None
+
+    def _patiently(self, attempt: Callable[[Any, Step], T]) -> T:
+        return patiently(lambda: self._once(attempt), self.sleep, self.pauses)
+
+    def _once(self, attempt: Callable[[Any, Step], T]) -> T:
+        """The result of an attempt with the client of the package. `HdfsFailure` if it fails."""
+        native = self._native or self._opened()
+        try:
+            result = within_steps(partial(attempt, native), self._patience)
+        except TimeoutError:
+            failure = HdfsFailure(status=None, code="TimeoutError", said="no answer in time")
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            failure = _failure_of(error)
+        else:
+            self._native = native
+            return result
+        if failure.status is None:
+            self._native = None
+        raise failure
+
+    def _opened(self) -> Any:
+        import hdfs_native
+
+        options = self._options
+        try:
+            client = hdfs_native.Client(
+                options.url,
+                dict(options.properties),
+                options.config_dir,
+                kerberos_principal=options.kerberos_principal,
+                kerberos_keytab=options.kerberos_keytab,
+                kerberos_cache=options.kerberos_cache,
+            )
+            # Its own client wraps writers in objects that send requests when they are collected.
+            return client.inner
+        except Exception as error:
+            raise InvalidRequestError(
+                f"HDFS cannot be opened ({_failure_of(error)})",
+                remedy="write hdfs://HOST:PORT/PATH, or give Hadoop's configuration as config_dir "
+                "or HADOOP_CONF_DIR",
+            ) from None
+
+
+def _entry(status: Any, name: str) -> Entry:
+    return Entry(
+        name=name,
+        kind="directory" if status.isdir else "file",
+        size=int(status.length),
+        modified_ms=int(status.modification_time),
+        tag=f"{status.length} {status.modification_time} {status.owner}",
+    )
+
+
+def _failure_of(error: BaseException) -> HdfsFailure:
+    text = "".join(str(error).strip().splitlines()[:1])
+    said = redact(text)[:200]
+    match error:
+        case FileNotFoundError():
+            return HdfsFailure(status=404, code="FileNotFoundException", said=said)
+        case FileExistsError():
+            return HdfsFailure(status=403, code="FileAlreadyExistsException", said=said)
+        case OSError():
+            return HdfsFailure(status=None, code=type(error).__name__, said=said)
+    if found := _REMOTE.match(text):
+        code, message = found[1], found[2].partition(_LINE_END)[0].removesuffix('")')
+        if code == "AccessControlException" and message.endswith(_NO_DIRECTORY):
+            # A file stands where the path has a directory.
+            code = "FileNotFoundException"
+        status = 500 if code in _UNEXPECTED else 403
+        return HdfsFailure(status=status, code=code, said=redact(message)[:200])
+    if text.startswith(_LOGIN):
+        return HdfsFailure(status=403, code="AuthenticationException", said=said)
+    return HdfsFailure(status=500, code=type(error).__name__, said=said)
+
+
+_CHUNK_SIZE = 4 << 20
+_REMOTE = re.compile(r'(?:Fatal)?RPCError\("(?:\w+[.$])*(\w+)", "(.*)')
+"""How the package writes an exception of a server."""
+_LINE_END = "\\n"
+"""The end of a line in it: after the first one follow places in the code of the server."""
+_NO_DIRECTORY = "(is not a directory)"
+_LOGIN = ("SASLError", "GSSAPIError", "NoSASLMechanism")
+# Errors of the server itself, not answers to the call.
+_UNEXPECTED = frozenset(("NullPointerException", "RuntimeException", "ServerException"))

@@ -1,0 +1,84 @@
+"""The storage options of `hdfs:` addresses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from delta_maintenance.address import Address
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.storage.core.option_values import named_values
+from delta_maintenance.storage.core.paths import check_directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeOptions:
+    """How to reach the name nodes by Hadoop's own protocol, and by which Kerberos ticket.
+
+    The user, the delegation tokens and the folder of Hadoop's configuration come from the
+    environment of the process, as for Hadoop's own clients.
+    """
+
+    url: str | None
+    """`hdfs://HOST:PORT` or `hdfs://NAMESERVICE`; None for `fs.defaultFS` of the configuration."""
+    config_dir: str | None = None
+    """Folder of `core-site.xml` and `hdfs-site.xml`."""
+    kerberos_principal: str | None = None
+    kerberos_keytab: str | None = None
+    """Path of a keytab."""
+    kerberos_cache: str | None = None
+    """Path of a ticket cache."""
+    properties: tuple[tuple[str, str], ...] = ()
+    """Properties of Hadoop that go before those of the configuration, sorted by name."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str] | None, address: Address) -> NativeOptions:
+        """Reads options as they are given on a command line.
+
+        `InvalidRequestError` for an unknown name, and for an address that is not of the form
+        `hdfs://HOST:PORT/PATH` or `hdfs://NAMESERVICE/PATH`. No message repeats a value.
+        """
+        properties = {
+            name: value for name, value in (given or {}).items() if _PROPERTY.fullmatch(name)
+        }
+        others = {name: value for name, value in (given or {}).items() if name not in properties}
+        if any(name.lower() in _OF_THE_ENVIRONMENT for name in others) or "@" in address.authority:
+            raise InvalidRequestError(
+                "hdfs: addresses take the user and the delegation tokens from the environment only",
+                remedy="set HADOOP_USER_NAME, HADOOP_PROXY_USER or HADOOP_TOKEN_FILE_LOCATION, or "
+                "write webhdfs://HOST:9870/PATH, which has options for them",
+            )
+        values = named_values(others, NAMES, store="HDFS")
+        if address.authority and not _SERVER.fullmatch(address.authority):
+            # The address is not repeated: a malformed one may hold a password.
+            raise InvalidRequestError(
+                "the name node is not given as HOST:PORT or by the name of its service",
+                remedy="write hdfs://HOST:PORT/PATH, or hdfs://NAMESERVICE/PATH and config_dir",
+            )
+        check_directory(address.path)
+        return cls(
+            url=f"hdfs://{address.authority}" if address.authority else None,
+            properties=tuple(sorted(properties.items())),
+            **values,
+        )
+
+    def public(self) -> dict[str, str]:
+        """The options that are no secrets, as they may be given again."""
+        values = {name: getattr(self, name) for name in NAMES}
+        return {name: value for name, value in values.items() if value} | dict(self.properties)
+
+    def secrets(self) -> dict[str, str | None]:
+        """The environment variables that mean the others: none."""
+        return {}
+
+
+# Properties of other file systems, such as `fs.s3a.secret.key`, can be secrets.
+_PROPERTY = re.compile(r"dfs\.[A-Za-z0-9_.-]+|fs\.defaultFS|hadoop\.security\.authentication")
+_SERVER = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_OF_THE_ENVIRONMENT = frozenset(
+    ("user", "hadoop_user_name", "proxy_user", "hadoop_proxy_user", "token")
+)
+NAMES = {
+    name: name for name in ("config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache")
+}

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from delta_maintenance.storage.hdfs.time_limit import Step, within_steps
+
+
+def test_each_step_has_its_own_time() -> None:
+    def attempt(step: Step) -> int:
+        return sum(step(lambda: time.sleep(0.3) or 1) for _ in range(4))
+
+    assert within_steps(attempt, 1.0) == 4
+
+
+def test_a_step_that_takes_too_long_is_the_last_one() -> None:
+    released, ended, made = threading.Event(), threading.Event(), []
+
+    def attempt(step: Step) -> None:
+        try:
+            step(released.wait)
+            step(lambda: made.append("later"))
+        finally:
+            ended.set()
+
+    with pytest.raises(TimeoutError):
+        within_steps(attempt, 0.05)
+    released.set()
+    assert ended.wait(30)
+    assert made == []
+
+
+def test_an_error_of_the_attempt_is_raised_as_it_is() -> None:
+    def attempt(step: Step) -> None:
+        step(lambda: int("x"))
+
+    with pytest.raises(ValueError, match="'x'"):
+        within_steps(attempt, 30)
