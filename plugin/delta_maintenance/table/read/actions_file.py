@@ -6,7 +6,7 @@ footer tell which row groups hold an action, and whether a column states what an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,15 @@ class ActionsFile:
             problem = f"{path} is not a readable Parquet file ({problem_of(error)})"
             raise UnusableCheckpointError(problem) from None
 
+    @read_once
+    def _leaves(self) -> Mapping[str, Sequence[int]]:
+        """The leaf columns below each column of the top level."""
+        schema = self.metadata.schema
+        found: dict[str, list[int]] = {}
+        for leaf in range(self.metadata.num_columns):
+            found.setdefault(schema.column(leaf).path.split(".", 1)[0], []).append(leaf)
+        return found
+
     def has_file_actions(self) -> bool:
         return any(
             batch.num_rows - batch.column(0).null_count
@@ -94,10 +103,11 @@ class ActionsFile:
         """How many rows hold the action at most, by the null counts of its paths."""
         if action not in self.schema.names:
             return 0
-        names = [self.metadata.schema.column(n).path for n in range(self.metadata.num_columns)]
-        if f"{action}.path" not in names:
+        schema, path = self.metadata.schema, f"{action}.path"
+        leaves = self._leaves.get(action, ())
+        leaf = next((leaf for leaf in leaves if schema.column(leaf).path == path), None)
+        if leaf is None:
             return 0
-        leaf = names.index(f"{action}.path")
         groups = map(self.metadata.row_group, range(self.metadata.num_row_groups))
         return sum(group.num_rows - _null_count(group.column(leaf)) for group in groups)
 
@@ -197,18 +207,19 @@ class ActionsFile:
             return
         with self._store.open(self.path) as source:
             yield from guarded_batches(
-                source, self.metadata, row_groups=groups, columns=columns, limits=self._limits
+                source,
+                self.metadata,
+                row_groups=groups,
+                columns=columns,
+                limits=self._limits,
+                among=self._leaves.get(top, ()),
             )
 
     def _row_groups_with(self, top: str) -> list[int]:
         """The row groups that may contain the action, by their null counts."""
         if top not in self.schema.names:
             return []
-        leaves = [
-            index
-            for index in range(self.metadata.num_columns)
-            if self.metadata.schema.column(index).path.split(".", 1)[0] == top
-        ]
+        leaves = self._leaves.get(top, ())
         return [
             group
             for group in range(self.metadata.num_row_groups)
@@ -227,7 +238,7 @@ def _null_count(chunk: pq.ColumnChunkMetaData) -> int:
     return int(statistics.null_count) if known else 0
 
 
-def _all_null(group: pq.RowGroupMetaData, leaves: list[int]) -> bool:
+def _all_null(group: pq.RowGroupMetaData, leaves: Sequence[int]) -> bool:
     for leaf in leaves:
         chunk = group.column(leaf)
         statistics = chunk.statistics

@@ -77,14 +77,16 @@ def guarded_batches(
     row_groups: Sequence[int],
     columns: Sequence[str],
     limits: ReadLimits,
+    among: Iterable[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Some columns of some row groups of a Parquet file, by dotted names, in batches.
 
+    `among` are leaf columns that include those of the named columns, if the caller knows them.
     `OversizedFileError` before something is decoded that would be larger than the limits; for
     damage the errors of pyarrow, and `ValueError`.
     """
     size = source.seek(0, io.SEEK_END)
-    leaves = _leaves(metadata, columns)
+    leaves = _leaves(metadata, columns, range(metadata.num_columns) if among is None else among)
     left = limits.decoded_bytes(size)
     for groups in _slices(metadata, row_groups, leaves):
         chunks = [_chunk(metadata, group, leaf) for group in groups for leaf in leaves]
@@ -133,12 +135,13 @@ def _open(source: Any, **options: Any) -> pq.ParquetFile:
     )
 
 
-def _leaves(metadata: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
+def _leaves(metadata: pq.FileMetaData, columns: Sequence[str], among: Iterable[int]) -> list[int]:
     """The leaf columns below the named ones."""
-    paths = [metadata.schema.column(leaf).path for leaf in range(metadata.num_columns)]
+    schema = metadata.schema
     prefixes = tuple(f"{column}." for column in columns)
     wanted = set(columns)
-    return [leaf for leaf, path in enumerate(paths) if path in wanted or path.startswith(prefixes)]
+    paths = ((leaf, schema.column(leaf).path) for leaf in among)
+    return [leaf for leaf, path in paths if path in wanted or path.startswith(prefixes)]
 
 
 def _slices(
