@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 from rewrites.data_files import parquet
 
 from delta_maintenance.table.compact_protocol import (
+    BINARY,
+    I32,
     I64,
     LIST,
     ListValue,
@@ -73,6 +76,27 @@ def test_a_file_with_the_size_statistics_of_another_type_is_refused(
         ParquetInput(data)
 
 
+@pytest.mark.parametrize("field", [1, 2, 5, 6])
+def test_a_file_with_a_bound_that_is_cut_off_is_refused(field: int) -> None:
+    def cut(column: Struct) -> None:
+        statistics = column.get(12)
+        assert isinstance(statistics, Struct)
+        statistics.put(field, BINARY, b"123")
+
+    data = _changed(0, cut)
+    assert pq.read_metadata(io.BytesIO(data)).num_rows == 3
+    with pytest.raises(pa.ArrowInvalid, match="cut off"):
+        ParquetInput(data)
+
+
+@pytest.mark.parametrize("number", [-1, 1, 6, 8])
+def test_a_file_with_columns_of_another_type_than_its_schema_is_refused(number: int) -> None:
+    data = _changed(0, lambda column: column.put(1, I32, number))
+    assert pq.read_metadata(io.BytesIO(data)).num_rows == 3
+    with pytest.raises(pa.ArrowInvalid, match="another type"):
+        ParquetInput(data)
+
+
 def test_a_file_without_histograms_passes() -> None:
     empty: tuple[int, Value] = (LIST, ListValue(I64, []))
     data = _with_size_statistics(0, {2: empty, 3: empty})
@@ -86,14 +110,23 @@ def _schema(data: bytes) -> pq.ParquetSchema:
 
 def _with_size_statistics(leaf: int, fields: dict[int, tuple[int, Value]]) -> bytes:
     """A file, some of whose size statistics of one column are replaced."""
+
+    def replace(column: Struct) -> None:
+        statistics = column.get(16)
+        assert isinstance(statistics, Struct)
+        statistics.fields.update(fields)
+
+    return _changed(leaf, replace)
+
+
+def _changed(leaf: int, change: Callable[[Struct], None]) -> bytes:
+    """A file, the metadata of one of whose columns is changed."""
     data = parquet(ROWS)
     footer, start = read_footer(io.BytesIO(data))
     metadata, _ = read_struct(footer)
     column = metadata.structs(4)[0].structs(1)[leaf].get(3)
     assert isinstance(column, Struct)
-    statistics = column.get(16)
-    assert isinstance(statistics, Struct)
-    statistics.fields.update(fields)
+    change(column)
     changed = struct_bytes(metadata)
     return data[:start] + changed + len(changed).to_bytes(4, "little") + b"PAR1"
 

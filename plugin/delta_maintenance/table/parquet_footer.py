@@ -1,11 +1,11 @@
 """The end of a Parquet file, and whether pyarrow can be asked about its columns.
 
 pyarrow ends the process when it is asked for the metadata of an encrypted column, or of one whose
-size statistics do not fit its type, because an exception of the C++ library leaves a function that
-may not raise any. A few bytes in a footer are enough for that, so footers are looked through before
-pyarrow is asked for anything about a column.
+type or statistics do not fit the schema, because an exception of the C++ library leaves a function
+that may not raise any. A few bytes in a footer are enough for that, so footers are looked through
+before pyarrow is asked for anything about a column.
 
-Implements "File Metadata", "Encrypted Column Metadata" and "Size Statistics" of the Parquet format,
+Implements "File Metadata", "Encrypted Column Metadata" and the statistics of the Parquet format,
 and as much of Thrift's compact protocol as skipping takes.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import pyarrow as pa
 
-from delta_maintenance.table.compact_protocol import MalformedThriftError, varint
+from delta_maintenance.table.compact_protocol import MalformedThriftError, varint, zigzag
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -26,10 +26,31 @@ TAIL_BYTES = 64 << 10
 """What is read of a file at first, as pyarrow does: the footers of most files are shorter."""
 _END = 8
 """Bytes after a footer: its length and a magic."""
-_STOP, _LIST, _SET, _MAP, _STRUCT = 0, 9, 10, 11, 12
+_STOP, _BINARY, _LIST, _SET, _MAP, _STRUCT = 0, 8, 9, 10, 11, 12
 _FIXED = {1: 0, 2: 0, 3: 1, 7: 8, 13: 16}
 """The bytes of values of a fixed size, by type; booleans of a struct are part of their type."""
 _MOST_DEPTH = 16
+_TYPES = (
+    "BOOLEAN",
+    "INT32",
+    "INT64",
+    "INT96",
+    "FLOAT",
+    "DOUBLE",
+    "BYTE_ARRAY",
+    "FIXED_LEN_BYTE_ARRAY",
+)
+"""The physical types by their numbers in the format."""
+_WIDTHS = {
+    "BOOLEAN": 1,
+    "INT32": 4,
+    "INT64": 8,
+    "INT96": 0,
+    "FLOAT": 4,
+    "DOUBLE": 8,
+    "BYTE_ARRAY": 0,
+}
+"""The bytes of a bound; 0 for types whose bounds may have any length or are not decoded."""
 _Readers: TypeAlias = "Mapping[int, Callable[[int, int], int | None]]"
 """By the number of a field, what takes its type and position. It gives the position after the
 value, or None for a value that is skipped."""
@@ -90,13 +111,17 @@ class _Look:
 
     def __init__(self, data: bytes, schema: pq.ParquetSchema) -> None:
         self._data = data
-        self._schema = schema
-        self._leaves = len(schema)
+        self._leaves = [schema.column(leaf) for leaf in range(len(schema))]
         self._leaf = 0
         self._of_file: _Readers = {4: self._row_groups}
         self._of_row_group: _Readers = {1: self._columns}
         self._of_column: _Readers = {3: self._column_metadata, 8: self._crypto_metadata}
-        self._of_column_metadata: _Readers = {16: self._size_statistics}
+        self._of_column_metadata: _Readers = {
+            1: self._type,
+            12: self._statistics,
+            16: self._size_statistics,
+        }
+        self._of_statistics: _Readers = dict.fromkeys((1, 2, 5, 6), self._bound)
         self._of_size_statistics: _Readers = {
             1: self._unencoded_bytes,
             2: self._repetition_levels,
@@ -125,22 +150,46 @@ class _Look:
         raise pa.ArrowInvalid("columns of the file are encrypted")
 
     def _column_metadata(self, kind: int, at: int) -> int | None:
-        return self._fields(at, self._of_column_metadata) if kind == _STRUCT else None
+        # Nothing is asked about columns beyond those of the schema.
+        known = kind == _STRUCT and self._leaf < len(self._leaves)
+        return self._fields(at, self._of_column_metadata) if known else None
+
+    @property
+    def _column_schema(self) -> pq.ColumnSchema:
+        return self._leaves[self._leaf]
+
+    def _type(self, kind: int, at: int) -> int | None:
+        number, after = zigzag(self._data, at)
+        if not 0 <= number < len(_TYPES) or _TYPES[number] != self._column_schema.physical_type:
+            raise pa.ArrowInvalid("a column of the file has another type than in the schema")
+        return after
+
+    def _statistics(self, kind: int, at: int) -> int | None:
+        return self._fields(at, self._of_statistics) if kind == _STRUCT else None
+
+    def _bound(self, kind: int, at: int) -> int | None:
+        """A minimum or maximum has all bytes of a value, or none."""
+        if kind == _BINARY:
+            length, _ = varint(self._data, at)
+            column = self._column_schema
+            width = _WIDTHS.get(column.physical_type, column.length)
+            if 0 < length < width:
+                raise pa.ArrowInvalid("a column of the file has statistics that are cut off")
+        return None
 
     def _size_statistics(self, kind: int, at: int) -> int | None:
-        known = kind == _STRUCT and self._leaf < self._leaves
-        return self._fields(at, self._of_size_statistics) if known else None
+        return self._fields(at, self._of_size_statistics) if kind == _STRUCT else None
 
     def _unencoded_bytes(self, kind: int, at: int) -> int | None:
-        if self._schema.column(self._leaf).physical_type != "BYTE_ARRAY":
+        if self._column_schema.physical_type != "BYTE_ARRAY":
             raise pa.ArrowInvalid("a column of the file has the size statistics of texts")
         return None
 
     def _repetition_levels(self, kind: int, at: int) -> int | None:
-        return self._levels(kind, at, self._schema.column(self._leaf).max_repetition_level)
+        return self._levels(kind, at, self._column_schema.max_repetition_level)
 
     def _definition_levels(self, kind: int, at: int) -> int | None:
-        return self._levels(kind, at, self._schema.column(self._leaf).max_definition_level)
+        return self._levels(kind, at, self._column_schema.max_definition_level)
 
     def _levels(self, kind: int, at: int, most: int) -> int | None:
         """A histogram has a number for every level, or none."""
