@@ -134,6 +134,16 @@ class InstanceLease:
 
 def limit_to_one(instance: dg.DagsterInstance, pool: str) -> None:
     """Gives a pool without a limit of its own, or with none but zero, the limit of one."""
-    info = instance.event_log_storage.get_concurrency_info(pool)
-    if info.using_default_limit or info.slot_count == 0:
+    if _is_limited(instance, pool):
+        return
+    try:
         instance.event_log_storage.set_concurrency_slots(pool, 1)
+    # Of any database: another run may have inserted the pool at the same time.
+    except Exception:
+        if not _is_limited(instance, pool):
+            raise
+
+
+def _is_limited(instance: dg.DagsterInstance, pool: str) -> bool:
+    info = instance.event_log_storage.get_concurrency_info(pool)
+    return not info.using_default_limit and info.slot_count > 0

@@ -9,6 +9,7 @@ from typing import Any
 from delta_maintenance_airflow.operators.operations import (
     DeltaAddConstraintOperator,
     DeltaCheckpointOperator,
+    DeltaChecksumOperator,
     DeltaDropFeatureOperator,
     DeltaFsckOperator,
     DeltaLogCleanupOperator,
@@ -24,6 +25,7 @@ from delta_maintenance_airflow.operators.operations import (
 __all__ = [
     "DeltaAddConstraintOperator",
     "DeltaCheckpointOperator",
+    "DeltaChecksumOperator",
     "DeltaDropFeatureOperator",
     "DeltaFsckOperator",
     "DeltaLogCleanupOperator",

@@ -30,6 +30,20 @@ class DeltaCheckpointOperator(DeltaSparkOperator):
     operation = "checkpoint"
 
 
+class DeltaChecksumOperator(DeltaMaintenanceOperator):
+    """Writes the version checksum of a table's newest version, and of versions with a checkpoint.
+
+    Other engines read a checksum instead of the log to learn protocol, metadata and totals. A
+    checksum adds no version, deletes nothing and never replaces one that exists. Running the task
+    twice, or two at a time, does no harm.
+
+    `status` is `written`, `already-there` or `nothing-to-do`. Takes the parameters of
+    `DeltaMaintenanceOperator`. `options` are fields of `ChecksumOptions`: `checkpoints`.
+    """
+
+    operation = "checksum"
+
+
 class DeltaLogCompactionOperator(DeltaSparkOperator):
     """Combines the commits after the newest checkpoint into fewer files, which readers read
     instead.

@@ -104,4 +104,10 @@ def test_loading_the_plugin_loads_no_web_framework_and_no_library() -> None:
         "print(json.dumps(sorted(set(sys.modules) - before)))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(run.stdout.splitlines()[-1]) == ["delta_maintenance_airflow.plugin"]
+    assert json.loads(run.stdout.splitlines()[-1]) == [
+        "airflow._shared.listeners",
+        "airflow.listeners",
+        "delta_maintenance_airflow.plugin",
+        "delta_maintenance_airflow.settings",
+        "delta_maintenance_airflow.spark_pool",
+    ]

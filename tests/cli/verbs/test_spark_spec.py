@@ -24,7 +24,7 @@ WORDS = (
 def test_the_choices_of_the_command_line_are_those_of_the_library() -> None:
     # Written down twice, so that `--help` loads nothing heavy.
     assert tuple(EXPORTERS) == spark_spec._PLATFORMS
-    listed = spark_spec._SPEC.partition("--set:\n")[2].partition("\nThe ")[0]
+    listed = spark_spec._SPEC.partition("platforms:\n")[2].partition("\ndocs/")[0]
     rows = re.split(r"\n?^  (?=\S)", listed, flags=re.MULTILINE)[1:]
     told = {words[0]: set(words[1:]) - {"or"} for words in (re.split(r"[,;\s]+", r) for r in rows)}
     assert told == {name: set(kind.__dataclass_fields__) for name, kind in EXPORTERS.items()}

@@ -69,6 +69,9 @@ class TestNativeStore(StoreContract):
 
 
 class TestFaults(FaultContract):
+    # After each packet that arrived whole.
+    resumes_reads = True
+
     @pytest.fixture
     def proxy(self, hdfs: HdfsCluster) -> Iterator[FaultProxy]:
         self.folder = f"/user/{uuid.uuid4()}/t"
