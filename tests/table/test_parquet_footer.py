@@ -97,6 +97,14 @@ def test_a_file_with_columns_of_another_type_than_its_schema_is_refused(number: 
         ParquetInput(data)
 
 
+def test_a_file_with_a_name_that_is_not_utf_8_is_refused() -> None:
+    def rename(metadata: Struct) -> None:
+        metadata.structs(2)[1].put(4, BINARY, b"\xe5d")
+
+    with pytest.raises(pa.ArrowInvalid, match="not UTF-8"):
+        ParquetInput(_with_footer(rename))
+
+
 def test_a_file_without_histograms_passes() -> None:
     empty: tuple[int, Value] = (LIST, ListValue(I64, []))
     data = _with_size_statistics(0, {2: empty, 3: empty})
@@ -121,12 +129,21 @@ def _with_size_statistics(leaf: int, fields: dict[int, tuple[int, Value]]) -> by
 
 def _changed(leaf: int, change: Callable[[Struct], None]) -> bytes:
     """A file, the metadata of one of whose columns is changed."""
+
+    def in_footer(metadata: Struct) -> None:
+        column = metadata.structs(4)[0].structs(1)[leaf].get(3)
+        assert isinstance(column, Struct)
+        change(column)
+
+    return _with_footer(in_footer)
+
+
+def _with_footer(change: Callable[[Struct], None]) -> bytes:
+    """A file with a changed footer."""
     data = parquet(ROWS)
     footer, start = read_footer(io.BytesIO(data))
     metadata, _ = read_struct(footer)
-    column = metadata.structs(4)[0].structs(1)[leaf].get(3)
-    assert isinstance(column, Struct)
-    change(column)
+    change(metadata)
     changed = struct_bytes(metadata)
     return data[:start] + changed + len(changed).to_bytes(4, "little") + b"PAR1"
 

@@ -75,6 +75,9 @@ class ParquetInput:
             self.schema: pa.Schema = self._file.schema_arrow
             leaves = self._file.schema
             self._leaves = [leaves.column(at) for at in range(len(leaves))]
+        except UnicodeDecodeError:
+            self._stack.close()
+            raise pa.ArrowInvalid("the footer has a text that is not UTF-8") from None
         except BaseException:
             self._stack.close()
             raise
