@@ -69,7 +69,7 @@ class TestNativeStore(StoreContract):
 
 
 class TestFaults(FaultContract):
-    # After each packet that arrived whole.
+    # After each packet that arrived whole; connections to data nodes are kept for some seconds.
     resumes_reads = True
 
     @pytest.fixture

@@ -190,9 +190,13 @@ def _relay_blocks(client: socket.socket, data_node: str, proxy: FaultProxy) -> N
     left: list[int | None] = [None]
 
     def forth() -> None:
+        head = b""
         with contextlib.suppress(OSError):
             while data := client.recv(1 << 16):
-                if data.startswith(READ_BLOCK):
+                # The first request may come in pieces; later ones begin with a piece.
+                begins = len(head) < len(READ_BLOCK)
+                head = head + data if begins else data
+                if head.startswith(READ_BLOCK):
                     request = Request(
                         method="GET", target="/READ_BLOCK", headers=Message(), body=b""
                     )
