@@ -8,11 +8,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+
+from delta_maintenance.table.read import actions_file, guarded_parquet
 
 pytestmark = pytest.mark.process
 
@@ -170,3 +174,27 @@ def test_generated_data_files_are_a_table(tmp_path: Path, partitions: int) -> No
     assert {path.name for path in (tmp_path / "t").rglob("*.parquet")} == {
         str(add["path"]).rpartition("/")[2] for add in adds
     }
+
+
+def test_the_peer_of_the_limits_reads_without_them(
+    tmp_path: Path, measure: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subjects = importlib.import_module("benchmarks.subjects")
+    _generate(tmp_path, commits=3, adds=30, removes=5)
+    DeltaTable(tmp_path).create_checkpoint()
+    looks: list[str] = []
+
+    def look(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **options: [looks.append(name), call(*args, **options)][1]
+
+    for name in ("require_readable_columns", "read_pages"):
+        monkeypatch.setattr(guarded_parquet, name, look(name, getattr(guarded_parquet, name)))
+    for name in ("open_footer", "guarded_batches"):
+        # Put back after the test.
+        monkeypatch.setattr(actions_file, name, getattr(actions_file, name))
+
+    limited = subjects.files_by_limits("limited", str(tmp_path))
+    assert {*looks} == {"require_readable_columns", "read_pages"}
+    looks.clear()
+    assert subjects.files_by_limits("unlimited", str(tmp_path)) == limited
+    assert not looks

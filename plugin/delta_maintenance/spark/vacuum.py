@@ -91,7 +91,7 @@ class SparkVacuum:
 
     def _find(self, request: Request) -> Found:
         snapshot = request.snapshot
-        buckets = max(_LEAST_BUCKETS, -(-_log_bytes(snapshot) // self._log_bytes_per_bucket))
+        buckets = max(_LEAST_BUCKETS, -(-snapshot.log_bytes // self._log_bytes_per_bucket))
         listing = self._listing(request, buckets).persist()
         with small_batches(self._spark):
             # List now, because the listing must be older than the log that is read.
@@ -256,12 +256,3 @@ def _together(tallies: Sequence[BucketTally]) -> tuple[Tally, ...]:
             count, size = sum(one.count for one in found), sum(one.bytes for one in found)
             together.append(Tally(reason, count, size, tuple(samples)))
     return tuple(together)
-
-
-def _log_bytes(snapshot: Snapshot) -> int:
-    size = sum(entry.status.size for entry in snapshot.segment.tail)
-    checkpoint = snapshot.checkpoint
-    if checkpoint is not None:
-        size += sum(entry.status.size for entry in checkpoint.files.entries)
-        size += sum(sidecar.size_in_bytes for sidecar in checkpoint.sidecars)
-    return size

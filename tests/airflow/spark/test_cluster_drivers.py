@@ -83,7 +83,7 @@ def test_an_application_that_outlives_its_task_is_taken_up_again(
             Path(words[words.index("--report") + 1]).write_text(json.dumps(DONE))
         first_answer(self)
 
-    yarn.do_GET = finish  # type: ignore[method-assign]
+    yarn.do_GET = finish
     outcome = task.execute(context_with(states, task_context))
     assert outcome["status"] == "written"
     assert (len(spark.starts), states) == (1, {})
@@ -138,7 +138,7 @@ def test_a_kill_ends_the_application_on_yarn(
         task.on_kill()
         answer(self)
 
-    yarn.do_GET = kill_then_answer  # type: ignore[method-assign]
+    yarn.do_GET = kill_then_answer
     with pytest.raises(AirflowException):
         task.execute(context_with(States(), task_context))
     assert any(line.startswith("PUT") and "application_1_0001" in line for line in yarn.requests)

@@ -363,7 +363,7 @@ def test_a_resource_manager_that_is_down_for_a_while_loses_nothing(
         else:
             answer(self)
 
-    yarn.do_GET = down_at_first  # type: ignore[method-assign]  # a class of this test alone
+    yarn.do_GET = down_at_first
     assert resumed(task, context, deferral)["status"] == "written"
     assert yarn.requests[:2] == ["down", "down"]
 

@@ -93,7 +93,7 @@ def test_what_cannot_be_deleted_is_told_and_keeps_what_rests_on_it() -> None:
     store = Stubborn()
     table = build()
     for path in names(table):
-        store.now_ms = lambda path=path: table.store.stat(f"{LOG}/{path}").modified_ms  # type: ignore[union-attr]
+        store.now_ms = lambda path=path: table.store.stat(f"{LOG}/{path}").modified_ms
         store.put(f"{LOG}/{path}", table.read(path))
     table.store = store
     table.checkpoint(9)

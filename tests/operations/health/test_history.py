@@ -218,7 +218,7 @@ def test_the_names_of_our_own_commits_are_among_those_of_maintenance() -> None:
     checkpoint.apply(opened, checkpoint.plan(opened.snapshot(), now=now))
     compact_log.plan(opened.snapshot(), now=now)
     survey = vacuum.survey(opened.snapshot(), now=now)
-    table.store.now_ms = lambda: epoch_millis(now)  # type: ignore[attr-defined]
+    table.store.now_ms = lambda: epoch_millis(now)
     result = vacuum.apply(opened, survey.plan, now=now, surveyed=survey)
     assert result.status == "vacuumed" and result.end_version is not None
     seen: Mapping[str, str | None] = {

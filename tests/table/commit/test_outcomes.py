@@ -134,7 +134,7 @@ def test_deleted_concurrent_commits_end_the_attempt(table: TableBuilder) -> None
         table.drop("00000000000000000001.json")
         return real(directory, start)
 
-    store.list_from = cleaned  # type: ignore[method-assign]
+    store.list_from = cleaned
     outcome = commit(txn)
     assert isinstance(outcome, Conflicted)
     assert outcome.conflict.rule is Rule.LOG_CLEANED
@@ -154,13 +154,13 @@ def test_a_commit_at_a_deleted_version_is_reported(table: TableBuilder, trace: s
     txn = append(table)
     for n in range(3):
         table.commit([log.add(f"x{n}")])
-    table.store.now_ms = lambda: EPOCH_MS + 86_400_000  # type: ignore[attr-defined]
+    table.store.now_ms = lambda: EPOCH_MS + 86_400_000
     if trace == "checkpoint":
         table.checkpoint()
         table.drop(*(f"{n:020d}.json" for n in (1, 2, 3)))
     else:
         table.drop(f"{1:020d}.json")
-    table.store.now_ms = lambda: EPOCH_MS + 86_400_000  # type: ignore[attr-defined]
+    table.store.now_ms = lambda: EPOCH_MS + 86_400_000
     with pytest.raises(CommitUnknownError, match="older"):
         commit(txn)
 

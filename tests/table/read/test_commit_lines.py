@@ -282,7 +282,7 @@ def test_opening_takes_no_more_of_a_long_commit_than_a_piece_at_a_time(
     def opened(path: str) -> BinaryIO:
         file = of_store(path)
         read = file.read
-        file.read = lambda size=-1: asked.append((path, size)) or read(size)  # type: ignore[func-returns-value, method-assign]
+        file.read = lambda size=-1: asked.append((path, size)) or read(size)
         return file
 
     monkeypatch.setattr(store, "open", opened)

@@ -140,8 +140,5 @@ def _in_full(snapshot: Snapshot, why: str) -> Decision:
 
 def _full_bytes(snapshot: Snapshot) -> int:
     tail = sum(entry.status.size for entry in snapshot.segment.tail)
-    base = 0
-    if snapshot.checkpoint is not None:
-        base = sum(entry.status.size for entry in snapshot.checkpoint.files.entries)
-        base += sum(sidecar.size_in_bytes for sidecar in snapshot.checkpoint.sidecars)
+    base = 0 if snapshot.checkpoint is None else snapshot.checkpoint.size_bytes
     return base + int(_CHECKPOINT_BYTES_PER_LOG_BYTE * tail)

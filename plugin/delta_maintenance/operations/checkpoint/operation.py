@@ -91,7 +91,7 @@ def plan(
         kind=None if existing else kind,
         engine=chosen,
         reason=existing or f"{_why(snapshot, options)}; {why}",
-        log_bytes=_log_bytes(snapshot),
+        log_bytes=snapshot.log_bytes,
         commits_since_checkpoint=len(snapshot.segment.commits),
         actions_per_sidecar=_sidecar_size(snapshot, options),
         time_zone=options.time_zone,
@@ -298,7 +298,7 @@ def _engine(
     snapshot: Snapshot, options: CheckpointOptions, kind: WrittenKind
 ) -> tuple[Literal["local", "spark"], str]:
     sidecars = kind != "classic" and options.actions_per_sidecar > 0
-    size = _log_bytes(snapshot)
+    size = snapshot.log_bytes
     if options.engine == "spark":
         if not sidecars:
             raise _refused(
@@ -367,15 +367,6 @@ def _needing_statistics(snapshot: Snapshot) -> str | None:
         "icebergCompatV3",
     )
     return next((name for name in needing if name in features), None)
-
-
-def _log_bytes(snapshot: Snapshot) -> int:
-    segment = snapshot.segment
-    size = sum(entry.status.size for entry in segment.tail)
-    if snapshot.checkpoint is not None:
-        size += sum(entry.status.size for entry in snapshot.checkpoint.files.entries)
-        size += sum(sidecar.size_in_bytes for sidecar in snapshot.checkpoint.sidecars)
-    return size
 
 
 def _already_there(table: Table, plan: CheckpointPlan) -> CheckpointResult:

@@ -77,7 +77,7 @@ def plan(
         reason=f"{len(missing)} versions have no checksum"
         if missing
         else f"{which} has a checksum already",
-        log_bytes=_log_bytes(snapshot),
+        log_bytes=snapshot.log_bytes,
         notes=snapshot.warnings,
     )
 
@@ -148,11 +148,3 @@ def _computed(snapshot: Snapshot) -> VersionChecksum:
             return computed_checksum(snapshot)
         except UnusableCheckpointError as error:
             snapshot = snapshot.avoiding(error)
-
-
-def _log_bytes(snapshot: Snapshot) -> int:
-    size = sum(entry.status.size for entry in snapshot.segment.tail)
-    if snapshot.checkpoint is not None:
-        size += sum(entry.status.size for entry in snapshot.checkpoint.files.entries)
-        size += sum(sidecar.size_in_bytes for sidecar in snapshot.checkpoint.sidecars)
-    return size

@@ -81,12 +81,7 @@ def engine_for(snapshot: Snapshot, options: VacuumOptions) -> Literal["local", "
         return "local"
     if options.engine == "spark":
         return "spark"
-    segment = snapshot.segment
-    size = sum(entry.status.size for entry in segment.tail)
-    if snapshot.checkpoint is not None:
-        size += sum(entry.status.size for entry in snapshot.checkpoint.files.entries)
-        size += sum(sidecar.size_in_bytes for sidecar in snapshot.checkpoint.sidecars)
-    return "spark" if size >= options.auto_spark_bytes else "local"
+    return "spark" if snapshot.log_bytes >= options.auto_spark_bytes else "local"
 
 
 @dataclass(frozen=True, slots=True)

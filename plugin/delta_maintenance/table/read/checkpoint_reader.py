@@ -119,6 +119,12 @@ class Checkpoint:
         return bool(self.singles.checkpoint_metadata)
 
     @property
+    def size_bytes(self) -> int:
+        """The bytes of its top-level files and of the sidecars that they name."""
+        top_level = sum(entry.status.size for entry in self.files.entries)
+        return top_level + sum(sidecar.size_in_bytes for sidecar in self.sidecars)
+
+    @property
     def kind(self) -> str:
         """`classic`, `multi-part`, `v2-classic`, `v2-json` or `v2-parquet`."""
         file = self.files.entries[0].file

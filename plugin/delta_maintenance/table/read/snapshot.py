@@ -168,9 +168,13 @@ class Snapshot:
     @property
     def timestamp(self) -> datetime | None:
         """The time of the commit, in UTC: its in-commit timestamp, or else the time of its file."""
-        if self.timestamp_ms is None:
-            return None
-        return clock.instant(self.timestamp_ms)
+        return None if self.timestamp_ms is None else clock.instant(self.timestamp_ms)
+
+    @property
+    def log_bytes(self) -> int:
+        """The bytes of the log files that a replay of this version reads."""
+        checkpoint = 0 if self.checkpoint is None else self.checkpoint.size_bytes
+        return checkpoint + sum(entry.status.size for entry in self.segment.tail)
 
     @property
     def protocol(self) -> Protocol:
