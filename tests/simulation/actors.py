@@ -138,6 +138,8 @@ class ActorStore(ScheduledStore):
         self._hint = -1
         self.astray = False
         """Whether a commit is in flight, so that its outcome is unknown."""
+        self.brought_back: set[str] = set()
+        """Files that were in use again just before this actor deleted them."""
 
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
         files = super().list_from(directory, start)
@@ -178,8 +180,8 @@ class ActorStore(ScheduledStore):
         self._schedule.pause()
         if path.startswith(LOG):
             self._store.delete(path)
-        else:
-            self._world.delete(path, seen=self._seen)
+        elif self._world.delete(path, seen=self._seen):
+            self.brought_back.add(path)
 
     def _pass_time(self) -> None:
         self._world.now_ms += self._world.chance.randrange(2_000)

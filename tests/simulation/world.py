@@ -207,8 +207,6 @@ class World:
         """The start of the current task of each actor."""
         self.wanted_back: dict[str, set[str]] = {}
         """Files that each writer has seen and is about to restore."""
-        self.brought_back: set[str] = set()
-        """Files that were in use again just before they were deleted."""
         self.late: list[tuple[str, bytes]] = []
         """Commits in flight."""
         self.checks = 0
@@ -225,25 +223,26 @@ class World:
         """Lets a commit arrive that was in flight."""
         self.store.put_if_absent(*self.late.pop())
 
-    def delete(self, path: str, *, seen: int) -> None:
+    def delete(self, path: str, *, seen: int) -> bool:
         """Deletes a data file for an actor whose last listing of the log showed version `seen`.
 
-        A file that came into use after that, or is about to, is kept: no vacuum can prevent this,
-        and users who restore a table must restore files that are gone from a backup.
+        Returns whether the file came into use after that. Such a file is kept, as is one that is
+        about to: no vacuum can prevent this, and users who restore a table must restore files that
+        are gone from a backup.
         """
         ledger = self.ledger
         before_ms = self.now_ms + SKEW_MS - self.data_retention_ms
         for state in ledger.states[seen:]:
             if path in files_of(state.live.values()):
                 assert state is not ledger.states[seen], f"{path} is in use, and was deleted"
-                self.brought_back.add(path)
-                return
+                return True
         young = [r for r in ledger.latest.tombstones.values() if _deleted_at(r) > before_ms]
         assert path not in files_of(young), f"{path} is in an unexpired tombstone, and was deleted"
         status = self.store.stat(path)
         assert status is None or status.modified_ms <= before_ms, f"{path} is young"
         if not any(path in files for files in self.wanted_back.values()):
             self.store.delete(path)
+        return False
 
     def advance_promise(self) -> None:
         """Removes versions from the judge that no retention requires any more."""

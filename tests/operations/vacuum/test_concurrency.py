@@ -7,9 +7,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from vacuum_tables import NOW, Folder, named_memory, operations, paths_of
+from verbs.vacuum_cases import removed
 
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.errors import CommitConflictError, RefusedError, UnsupportedFeatureError
+from delta_maintenance.errors import (
+    CommitConflictError,
+    RefusedError,
+    StorageError,
+    UnsupportedFeatureError,
+)
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.vacuum import engine as vacuum_engine
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -31,6 +37,54 @@ def test_a_commit_between_listing_and_reading_the_log_wins(monkeypatch: pytest.M
     monkeypatch.setattr(vacuum_engine, "list_folder", listing)
     planned = vacuum.survey(snapshot, now=NOW)
     assert paths_of(planned) == {"dead.parquet"} and planned.plan.version == 1
+
+
+class CleanedUp(MemoryStore):
+    """A store whose log loses a commit each time one of these is about to be read."""
+
+    gone: tuple[str, ...] = ()
+
+    def read(self, path: str) -> bytes:
+        if self.gone and path.endswith(self.gone[0]):
+            self.delete(path)
+            self.gone = self.gone[1:]
+        return super().read(path)
+
+
+def cleaned_up(clean_ups: int) -> Folder:
+    """A table of which the last of four dead files is known to no earlier vacuum."""
+    table = Folder(CleanedUp())
+    for number in range(4):
+        table.log(add(f"{number}.parquet"))
+        table.log(removed(f"{number}.parquet", 30), days=30)
+    table.file(*(f"{number}.parquet" for number in range(4)))
+    table.checkpoint()
+    assert isinstance(table.store, CleanedUp)
+    table.store.gone = tuple(f"{version:020}.json" for version in range(clean_ups))
+    return table
+
+
+@pytest.mark.parametrize("clean_ups", [1, 2])
+@pytest.mark.parametrize(("mode", "going"), [("full", {*"0123"}), ("lite", {"3"})])
+def test_a_log_that_is_cleaned_up_while_it_is_read_is_listed_again(
+    mode: str, going: set[str], clean_ups: int
+) -> None:
+    table = cleaned_up(clean_ups)
+    table.write("_last_vacuum_info", b'{"latestCommitVersionOutsideOfRetentionWindow":6}')
+    assert table.going(mode=mode) == {f"{name}.parquet" for name in going}
+    assert table.store.stat("_delta_log/00000000000000000000.json") is None
+
+
+def test_a_vacuum_gives_up_on_a_log_that_vanishes_as_it_is_read() -> None:
+    with pytest.raises(StorageError, match="gone since it was listed; run again") as raised:
+        cleaned_up(3).survey()
+    assert str(raised.value.file).endswith("2.json")
+
+
+@pytest.mark.conformance("VAC-18")
+def test_the_mode_lite_is_refused_where_a_clean_up_takes_a_commit_that_it_needs() -> None:
+    with pytest.raises(RefusedError, match="before version 1 are gone"):
+        cleaned_up(1).survey(mode="lite")
 
 
 @pytest.mark.conformance("VAC-17")

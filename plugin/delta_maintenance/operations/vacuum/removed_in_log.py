@@ -14,7 +14,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import CorruptTableError, RefusedError, StorageError
+from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, locations
 from delta_maintenance.protocol.delta_log.file_names import MAX_VERSION
 from delta_maintenance.protocol.ndjson.parse import (
@@ -94,11 +94,12 @@ def removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
     """The data files, deletion vectors and change data files that commits removed or wrote.
 
     Relative to the root and decoded, each once; those that lie elsewhere or are no UTF-8 are left
-    out. `CorruptTableError` where a commit cannot be read, `StorageError` where one is gone since
-    it was listed.
+    out. `CorruptTableError` where a commit cannot be read, `FileNotFoundError` where one is gone
+    since it was listed.
     """
     found: list[pa.BinaryArray] = []
-    everything = ((_readable(content)[0], True) for _, content in _commits(store, entries))
+    contents = read_ahead(store, entries, partial(_content, store))
+    everything = ((_readable(content)[0], True) for _, content in contents)
     for sources, _ in _batches(everything):
         found += _places(_parsed(sources), store.addresses)
     places = pc.unique(pa.chunked_array(found, pa.binary()))
@@ -130,7 +131,7 @@ class RemovedSince:
     def actions(self) -> Iterator[pa.Table]:
         """The actions some at a time: their `path`, and their `deletionVector` if any has one.
 
-        `StorageError` where a commit is gone since it was listed.
+        `FileNotFoundError` where a commit is gone since it was listed.
         """
         for sources, late in _batches(self._lines()):
             for parsed in self._parsed(sources):
@@ -143,7 +144,7 @@ class RemovedSince:
                 yield removes
 
     def _lines(self) -> Iterator[tuple[FileLines, bool]]:
-        for entry, content in _commits(self.store, self.entries):
+        for entry, content in read_ahead(self.store, self.entries, partial(_content, self.store)):
             try:
                 lines, told_ms = _readable(content)
             except CorruptTableError as error:
@@ -166,15 +167,6 @@ class RemovedSince:
 
 _Content = CommitText | CorruptTableError
 """Of a commit, or why it cannot be read."""
-
-
-def _commits(store: Store, entries: Sequence[LogEntry]) -> Iterator[tuple[LogEntry, _Content]]:
-    try:
-        yield from read_ahead(store, entries, partial(_content, store))
-    except FileNotFoundError as error:
-        raise StorageError(
-            "a commit is gone since it was listed", file=error.filename, remedy="run again"
-        ) from None
 
 
 def _content(store: Store, entry: LogEntry) -> _Content:
