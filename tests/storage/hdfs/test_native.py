@@ -35,6 +35,12 @@ from delta_maintenance.testing.store_contract import StoreContract, contend_in_p
 
 PATIENCE = 2.0
 """Seconds that a client under test waits for an answer: a busy JVM takes its time."""
+BRIEFLY = {
+    "dfs.client.failover.sleep.base.millis": "10",
+    "dfs.client.failover.sleep.max.millis": "50",
+    "dfs.client.failover.max.attempts": "2",
+}
+"""The package gives up after its second attempt, and pauses for milliseconds instead of seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +86,7 @@ class TestFaults(FaultContract):
 
     def open_through(self, proxy: FaultProxy) -> Store:
         root = f"{proxy.url}{self.folder}"
-        options = NativeOptions.parse(None, Address.parse(root))
+        options = NativeOptions.parse(BRIEFLY, Address.parse(root))
         client = NativeClient(options, patience=PATIENCE, sleep=lambda _: None)
         return HdfsStore(root, client=client)
 

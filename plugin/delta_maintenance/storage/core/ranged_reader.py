@@ -51,5 +51,12 @@ class _Ranges(io.RawIOBase):
         self._position += count
         return count
 
+    def readall(self) -> bytes:
+        """The rest of the file by one request; the inherited method would ask for 8 KiB at a time."""
+        count = max(0, self._size - self._position)
+        data = self._fetch(self._position, count) if count else b""
+        self._position += count
+        return data
+
 
 _BUFFER_SIZE = 1 << 20
