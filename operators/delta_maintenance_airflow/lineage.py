@@ -22,7 +22,7 @@ RUN_FACET = "deltaMaintenance_run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class LineageFacts:
     """The facts that a task reports about its table."""
 
     table_uri: str
@@ -34,13 +34,13 @@ class Told:
     """The Results of its operations, as JSON."""
 
 
-class TellsLineage:
+class ReportsLineage:
     """An operator that reports its table to OpenLineage, if Airflow has the provider for it.
 
     Failed tasks report as well, because they may have written to the table.
     """
 
-    def lineage(self) -> Told | None:
+    def lineage(self) -> LineageFacts | None:
         """The facts so far; None without a table."""
         raise NotImplementedError
 
@@ -82,7 +82,7 @@ _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 _PLACES = {"s3": _BUCKET, "gs": _BUCKET, "abfss": re.compile(r"[a-z0-9$-]+@[a-z0-9.-]+")}
 
 
-def _facets(told: Told | None) -> OperatorLineage | None:
+def _facets(told: LineageFacts | None) -> OperatorLineage | None:
     if told is None:
         return None
     try:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from delta_maintenance_dagster import memory
 from delta_maintenance_dagster.maintenance import RETRY_POLICY, StepSettings, failure_of
-from delta_maintenance_dagster.table_run import Ending, Resources, TableRun, all_of
+from delta_maintenance_dagster.table_run import FinishedRun, Resources, TableRun, all_of
 from delta_maintenance_dagster.tables import DeltaTable
 
 if TYPE_CHECKING:
@@ -66,20 +66,20 @@ def build_approval_job(
                 "ID of a run whose metadata lists waiting plans",
                 allow_retries=False,
             )
-        failed: list[Ending] = []
+        failed: list[FinishedRun] = []
 
-        def work(run: TableRun) -> Ending:
+        def work(run: TableRun) -> FinishedRun:
             return run.approved([waiting.plan for waiting in plans[run.table.uri]])
 
-        for run, ending in all_of(runs, work):
+        for run, finished in all_of(runs, work):
             key = run.table.maintenance_key
             if settings.thresholds is not None:
-                run.evaluate_checks(ending, settings.thresholds)
-            if ending.problem is not None:
-                failed.append(ending)
-                context.log_event(dg.AssetObservation(key, metadata=ending.facts))
+                run.evaluate_checks(finished, settings.thresholds)
+            if finished.problem is not None:
+                failed.append(finished)
+                context.log_event(dg.AssetObservation(key, metadata=finished.facts))
             else:
-                context.log_event(dg.AssetMaterialization(key, metadata=ending.facts))
+                context.log_event(dg.AssetMaterialization(key, metadata=finished.facts))
         if failed:
             raise failure_of(failed, of=len(runs))
 

@@ -19,7 +19,7 @@ from delta_maintenance_dagster.health.checks import HealthThresholds
 from delta_maintenance_dagster.references import Reference
 from delta_maintenance_dagster.resources import DeltaStorageResource
 from delta_maintenance_dagster.spark.spark_resource import DeltaSparkResource
-from delta_maintenance_dagster.table_run import Ending, Resources, TableRun, all_of
+from delta_maintenance_dagster.table_run import FinishedRun, Resources, TableRun, all_of
 from delta_maintenance_dagster.tables import MAINTENANCE, DeltaTable
 
 _ASKED_FOR = registry.names()
@@ -144,21 +144,21 @@ def build_maintenance_step(
             for key, table in of_tables.items()
             if key in selected
         ]
-        failed: list[Ending] = []
+        failed: list[FinishedRun] = []
         try:
-            for run, ending in all_of(runs, lambda run: _work(run, config)):
+            for run, finished in all_of(runs, lambda run: _work(run, config)):
                 if settings.thresholds is not None:
-                    run.evaluate_checks(ending, settings.thresholds)
-                if ending.problem is not None:
-                    failed.append(ending)
+                    run.evaluate_checks(finished, settings.thresholds)
+                if finished.problem is not None:
+                    failed.append(finished)
                 # A plan materialises nothing. Dagster keeps no output of failed steps, but
                 # completed work should be visible.
-                if ending.problem is not None or config.plan_only:
+                if finished.problem is not None or config.plan_only:
                     key = run.table.maintenance_key
-                    context.log_event(dg.AssetObservation(key, metadata=ending.facts))
+                    context.log_event(dg.AssetObservation(key, metadata=finished.facts))
                 else:
                     yield dg.MaterializeResult(
-                        asset_key=run.table.maintenance_key, metadata=ending.facts
+                        asset_key=run.table.maintenance_key, metadata=finished.facts
                     )
         except dg.DagsterExecutionInterruptedError as interrupt:
             # A retry policy alone would start the same work again.
@@ -171,23 +171,23 @@ def build_maintenance_step(
     return maintenance
 
 
-def failure_of(failed: Sequence[Ending], *, of: int) -> dg.Failure:
+def failure_of(failed: Sequence[FinishedRun], *, of: int) -> dg.Failure:
     """The failure of a step, some of whose `of` tables failed."""
-    problems = [ending.problem or "" for ending in failed]
+    problems = [finished.problem or "" for finished in failed]
     if of == 1:
         text, facts = problems[0], failed[0].facts
     else:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         text = f"{len(failed)} of {of} tables: {'; '.join(problems[:_SHOWN])}{more}"
         facts = {
-            ending.table.policy.name: dg.MetadataValue.text(p)
-            for ending, p in zip(failed, problems, strict=True)
+            finished.table.policy.name: dg.MetadataValue.text(p)
+            for finished, p in zip(failed, problems, strict=True)
         }
-    retryable = all(ending.result.retryable for ending in failed)
+    retryable = all(finished.result.retryable for finished in failed)
     return dg.Failure(text, metadata=facts, allow_retries=retryable)
 
 
-def _work(run: TableRun, config: MaintenanceConfig) -> Ending:
+def _work(run: TableRun, config: MaintenanceConfig) -> FinishedRun:
     if config.operation is not None:
         return run.on_demand(config.operation, config.options, plan_only=config.plan_only)
     return run.due(approve=config.approve, plan_only=config.plan_only)

@@ -59,7 +59,7 @@ class Resources:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class FinishedRun:
     """The result of a run on a table, and what it leaves for the next run."""
 
     table: DeltaTable
@@ -88,7 +88,7 @@ class TableRun:
     table: DeltaTable
     resources: Resources
 
-    def due(self, *, approve: Sequence[str] = (), plan_only: bool = False) -> Ending:
+    def due(self, *, approve: Sequence[str] = (), plan_only: bool = False) -> FinishedRun:
         """Runs the operations that are due by the policy.
 
         `approve` names operations that need no further approval.
@@ -116,7 +116,7 @@ class TableRun:
 
     def on_demand(
         self, operation: str, options: Mapping[str, Any], *, plan_only: bool = False
-    ) -> Ending:
+    ) -> FinishedRun:
         """Runs one operation, due or not, with the options of the policy below `options`."""
         from delta_maintenance.policies.on_demand import run_operation
 
@@ -133,7 +133,7 @@ class TableRun:
 
         return self._on_table(work)
 
-    def approved(self, plans: Sequence[ApprovedPlan]) -> Ending:
+    def approved(self, plans: Sequence[ApprovedPlan]) -> FinishedRun:
         """Runs approved plans, each only if it still has the approved effect."""
         from delta_maintenance.policies.on_demand import run_plans
 
@@ -148,12 +148,12 @@ class TableRun:
 
         return self._on_table(work)
 
-    def evaluate_checks(self, ending: Ending, thresholds: HealthThresholds) -> None:
+    def evaluate_checks(self, finished: FinishedRun, thresholds: HealthThresholds) -> None:
         """Records the health checks: the table has just been assessed."""
-        latest = ending.result.after or ending.result.before
+        latest = finished.result.after or finished.result.before
         if latest is None:
             return
-        for judgement in judge(latest, self.table, thresholds, pending=ending.pending):
+        for judgement in judge(latest, self.table, thresholds, pending=finished.pending):
             evaluation = judgement.evaluation(self.table)
             # The annotation of OpExecutionContext lacks check evaluations, which it accepts.
             self.context.log_event(evaluation)  # type: ignore[arg-type]
@@ -169,7 +169,7 @@ class TableRun:
             submit=self._submit, lease=lease, progress=LoggedProgress(self.context.log)
         )
 
-    def _on_table(self, work: Callable[[Table, memory.Memory], RunResult]) -> Ending:
+    def _on_table(self, work: Callable[[Table, memory.Memory], RunResult]) -> FinishedRun:
         """Opens the table and runs the work. A table that cannot be opened is a failed run."""
         from delta_maintenance.policies.run import failed_run
 
@@ -205,7 +205,7 @@ class TableRun:
         except InvalidRequestError as error:
             raise error.located(table=policy_table.uri) from error.__cause__
 
-    def _ended(self, result: RunResult, known: memory.Memory) -> Ending:
+    def _ended(self, result: RunResult, known: memory.Memory) -> FinishedRun:
         log = self.context.log
         for assessed in _operations(result.before):
             log.info(f"{assessed.operation}: {assessed.status}, {in_dagster(assessed.reason)}")
@@ -213,7 +213,7 @@ class TableRun:
             reason = in_dagster(outcome.reason)
             log.info(f"{outcome.operation} on {outcome.engine}: {outcome.status}; {reason}")
         log.info(f"{self.table.uri}: {result.status}")
-        return Ending(table=self.table, result=result, pending=_waiting(result, known.pending))
+        return FinishedRun(table=self.table, result=result, pending=_waiting(result, known.pending))
 
 
 def _waiting(result: RunResult, before: Sequence[PendingPlan]) -> tuple[PendingPlan, ...]:
@@ -228,8 +228,8 @@ def _waiting(result: RunResult, before: Sequence[PendingPlan]) -> tuple[PendingP
 
 
 def all_of(
-    runs: Sequence[TableRun], work: Callable[[TableRun], Ending]
-) -> Iterator[tuple[TableRun, Ending]]:
+    runs: Sequence[TableRun], work: Callable[[TableRun], FinishedRun]
+) -> Iterator[tuple[TableRun, FinishedRun]]:
     """Does the work on each table, in order; tables on which another run is at work come last.
 
     Waits for those, `WAIT_SECONDS` at most, and then raises a `Failure` that may be retried.
@@ -237,23 +237,23 @@ def all_of(
     late: list[TableRun] = []
     for each in runs:
         try:
-            ending = work(each)
+            finished = work(each)
         except BusyError as error:
             each.context.log.info(f"{each.table.uri}: {error}; it comes last")
             late.append(each)
         else:
-            yield each, ending
+            yield each, finished
     end = time.monotonic() + WAIT_SECONDS
     for each in late:
         while True:
             try:
-                ending = work(each)
+                finished = work(each)
             except BusyError as error:
                 if time.monotonic() >= end:
                     raise dg.Failure(str(error.located(table=each.table.uri))) from error
                 time.sleep(PAUSE_SECONDS)
             else:
-                yield each, ending
+                yield each, finished
                 break
 
 

@@ -31,7 +31,7 @@ from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.health_page import formats, rows
 from delta_maintenance_airflow.health_page.charts import charts
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile
-from delta_maintenance_airflow.health_page.standing import SHOWN, standing
+from delta_maintenance_airflow.health_page.overview import SHOWN, overview_of
 
 MANUAL_DAG = "delta_manual"
 _FOLDER = Path(__file__).parent
@@ -112,7 +112,7 @@ class Pages:
             request,
             "tables.html",
             page=rows.select(everything, query),
-            standing=standing(everything, now=self._now()),
+            overview=overview_of(everything, now=self._now()),
             shown=SHOWN,
             query=query,
             known=known,

@@ -16,7 +16,7 @@ from delta_maintenance.operations import core
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.delta import DeltaHook
-from delta_maintenance_airflow.lineage import TellsLineage, Told
+from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage
 from delta_maintenance_airflow.links import HealthPageLink, ReportLink
 from delta_maintenance_airflow.outlets import tell_outlets
 from delta_maintenance_airflow.template_values import as_flag
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from delta_maintenance.operations.core.registry import AnyOperation
 
 
-class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
+class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
     """Runs one operation on one table: plans, logs the plan and its reason, carries it out.
 
     The return value, which is pushed to XCom, is a small flat JSON object: `operation`, `status`
@@ -76,15 +76,15 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
         self.options = options
         self.plan_only = plan_only
         self.delta_conn_id = delta_conn_id
-        self._lineage: Told | None = None
+        self._lineage: LineageFacts | None = None
 
     @property
     def record(self) -> AnyOperation:
         """The record of the operation."""
         return core.find(self.operation)
 
-    def lineage(self) -> Told | None:
-        begun = Told(table_uri=self.table_uri, written=not as_flag(self.plan_only))
+    def lineage(self) -> LineageFacts | None:
+        begun = LineageFacts(table_uri=self.table_uri, written=not as_flag(self.plan_only))
         return self._lineage or begun
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class DeltaMaintenanceOperator(TellsLineage, BaseOperator):
         """
         record = self.record
         outcome = self._told(document, planned=planned)
-        self._lineage = Told(
+        self._lineage = LineageFacts(
             table_uri=self.table_uri,
             written=not planned and record.wrote_to_table(document),
             facts=outcome,

@@ -22,7 +22,7 @@ from delta_maintenance_airflow.compat import (
 )
 from delta_maintenance_airflow.failures import retrying_only_what_may_pass
 from delta_maintenance_airflow.hooks.policy import PolicyHook
-from delta_maintenance_airflow.lineage import TellsLineage, Told
+from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage
 from delta_maintenance_airflow.links import HealthPageLink
 from delta_maintenance_airflow.outlets import tell_outlets
 from delta_maintenance_airflow.policy_work import PolicyWork, submitter
@@ -121,7 +121,7 @@ class DeltaAssessOperator(BaseOperator):
             return {row["uri"]: row for row in pool.map(look, tables)}
 
 
-class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
+class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
     """Runs the operations that are due on one table by its policy, in order.
 
     While another task changes the same table, in any Dag, this task is skipped; a task that changes
@@ -158,7 +158,7 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
         self.plan_only = plan_only
         self.approved = approved
         self._submissions: list[SparkSubmission] = []
-        self._lineage: Told | None = None
+        self._lineage: LineageFacts | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         if self.table.get("problem") and not self.table.get("due"):
@@ -223,9 +223,9 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
         """The facts in XCom besides those of every run."""
         return {}
 
-    def lineage(self) -> Told | None:
+    def lineage(self) -> LineageFacts | None:
         uri = (self.table or {}).get("uri")
-        begun = Told(table_uri=uri, written=not as_flag(self.plan_only)) if uri else None
+        begun = LineageFacts(table_uri=uri, written=not as_flag(self.plan_only)) if uri else None
         return self._lineage or begun
 
     def _ended(self, context: Context, result: RunResult) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class DeltaPolicyRunOperator(TellsLineage, BaseOperator):
             }
         )
         done = [each for each in result.outcomes if _may_have_written(each)]
-        self._lineage = Told(
+        self._lineage = LineageFacts(
             table_uri=result.uri,
             written=bool(done),
             facts=facts,

@@ -10,6 +10,7 @@ import pytest
 from row_ids import RacedStore, append, check, compact, delete, delete_rows, state
 from verbs.backfills import (
     SUSPENDED,
+    TRACKED,
     apply,
     backfill,
     built,
@@ -21,6 +22,7 @@ from verbs.backfills import (
     stats,
 )
 
+from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.table.data.footers import RowCounts
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -164,6 +166,15 @@ def test_a_suspension_by_somebody_else_ends_the_backfill() -> None:
     assert (result.status, result.num_commits, result.files_backfilled) == ("incomplete", 2, 4)
     assert "row tracking is suspended" in str(result.problem)
     assert not any(a.get("baseRowId") is not None for v, a in of(table, "add") if v > 3)
+
+
+def test_a_suspension_after_the_plan_is_not_lifted() -> None:
+    table = built(protocol=TRACKED)
+    plan = plan_of(table, lift_suspension=True)
+    suspend(table)
+    with pytest.raises(CommitConflictError, match="row tracking is suspended since a commit"):
+        apply(table, plan)
+    assert of(table, "metaData")[-1][1]["configuration"] == SUSPENDED
 
 
 def test_a_suspension_just_before_the_end_keeps_row_tracking_from_being_enabled() -> None:

@@ -19,9 +19,11 @@ from droppable_tables import (
 
 from delta_maintenance.errors import RefusedError, VersionNotFoundError
 from delta_maintenance.operations.drop_feature import DropFeatureResult
+from delta_maintenance.operations.drop_feature.history import EMPTY_COMMIT, standing_barrier
 from delta_maintenance.operations.drop_feature.traces import history_traces
 from delta_maintenance.protocol.changes.drop import removal_of
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
@@ -159,6 +161,31 @@ def test_the_protection_is_dropped_with_its_history(clock: Clock) -> None:
     )
     assert "delta.requireCheckpointProtectionBeforeVersion" not in snapshot.metadata.configuration
     assert min(int(n[:20]) for n in builder.names() if n[:20].isdecimal()) == dropped.version
+
+
+class CleanedUp(MemoryStore):
+    """A store that loses a commit when it is about to be read."""
+
+    gone: str | None = None
+
+    def read(self, path: str) -> bytes:
+        if path == self.gone:
+            self.delete(path)
+        return super().read(path)
+
+
+def test_a_barrier_is_found_while_the_log_is_cleaned_up() -> None:
+    store = CleanedUp()
+    builder = TableBuilder(store)
+    builder.commit([log.protocol(), log.metadata()])
+    for _ in range(3):
+        builder.commit([log.commit_info(EMPTY_COMMIT)])
+        builder.checkpoint()
+    removal = removal_of("deletionVectors")
+    assert standing_barrier(builder.open().snapshot(), removal) == (1, 2, 3)
+    snapshot = builder.open().snapshot()
+    store.gone = f"{LOG}/00000000000000000001.json"
+    assert standing_barrier(snapshot, removal) == (2, 3)
 
 
 def test_the_last_protected_version_is_in_the_way_too(clock: Clock) -> None:

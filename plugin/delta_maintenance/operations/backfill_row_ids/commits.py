@@ -142,8 +142,23 @@ class RowIdBackfill:
             snapshot = self._latest(snapshot)
             if isinstance(outcome, AlreadyDone):
                 # Do not override a writer that disabled row tracking since then.
-                self._require_support(snapshot)
+                self.require_support(snapshot)
         raise self._gave_up(snapshot, outcome)
+
+    def require_support(self, snapshot: Snapshot) -> RowTrackingState:
+        """Whether the table has row tracking enabled, or only supports it.
+
+        `CommitConflictError` if it does neither: another writer disabled or suspended it.
+        """
+        state = sources_of(snapshot).state
+        if state in (RowTrackingState.SUPPORTED, RowTrackingState.ENABLED):
+            return state
+        raise CommitConflictError(
+            f"row tracking is {state.value} since a commit of another writer",
+            table=snapshot.table,
+            version=snapshot.version,
+            remedy="decide whether the table should have it, then run again",
+        )
 
     def fill(self, snapshot: Snapshot) -> None:
         """Assigns row IDs to every file of the snapshot that has none and is still live.
@@ -166,7 +181,7 @@ class RowIdBackfill:
             snapshot = moved.snapshot
             if any(pc.any(lacks_row_ids(commit.adds)).as_py() for commit in moved.commits):
                 return None
-            if self._require_support(snapshot) is RowTrackingState.ENABLED:
+            if self.require_support(snapshot) is RowTrackingState.ENABLED:
                 return snapshot.version
             txn = self._transaction(
                 snapshot,
@@ -243,7 +258,7 @@ class RowIdBackfill:
                 # Some writers leave the mark below the row IDs that they gave out.
                 given = map(highest_row_id, moved.commits)
                 self._highest_row_id = max([self._highest_row_id, *given])
-                self._require_support(base)
+                self.require_support(base)
                 files = touched.left_out_of(files)
                 outcome = self._commit_batch(base, files) if files.num_rows else None
                 if not isinstance(outcome, Conflicted):
@@ -295,17 +310,6 @@ class RowIdBackfill:
             return advance(snapshot).snapshot
         except VanishedFileError:
             return self._table.snapshot()
-
-    def _require_support(self, snapshot: Snapshot) -> RowTrackingState:
-        state = sources_of(snapshot).state
-        if state in (RowTrackingState.SUPPORTED, RowTrackingState.ENABLED):
-            return state
-        raise CommitConflictError(
-            f"row tracking is {state.value} since a commit of another writer",
-            table=snapshot.table,
-            version=snapshot.version,
-            remedy="decide whether the table should have it, then run again",
-        )
 
     def _gave_up(self, snapshot: Snapshot, outcome: CommitOutcome | None) -> CommitConflictError:
         if isinstance(outcome, Conflicted):

@@ -209,11 +209,15 @@ class _Run:
         if self._plan.changes_support and self._plan.files_to_count:
             # The protocol is never raised for a backfill that cannot be finished.
             self.backfill.require_countable(snapshot)
-        snapshot = self.backfill.support(
-            snapshot,
-            convert_draft=options.convert_draft,
-            lift_suspension=options.lift_suspension,
-        )
+        if self._plan.changes_support:
+            snapshot = self.backfill.support(
+                snapshot,
+                convert_draft=options.convert_draft,
+                lift_suspension=options.lift_suspension,
+            )
+        else:
+            # Another writer may have suspended row tracking since the plan, and means it.
+            self.backfill.require_support(snapshot)
         lacking = self._plan.files_to_backfill > 0
         for _ in range(_MAX_PASSES):
             if lacking:

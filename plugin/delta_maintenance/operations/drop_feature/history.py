@@ -23,6 +23,7 @@ from delta_maintenance.protocol.changes.drop import FeatureRemoval
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.read.history import read_commit_info
 from delta_maintenance.table.read.log_age import file_times, told_time
+from delta_maintenance.table.read.relisting import relisting
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -91,20 +92,25 @@ def standing_barrier(snapshot: Snapshot, removal: FeatureRemoval) -> tuple[int, 
     Each is an empty commit with a checkpoint, or the newest commit, and the log shows that neither
     it nor any later version uses the feature. There are at most `BARRIER` of them.
     """
+    left = relisting(lambda: _empty_commits(snapshot))[-BARRIER:]
+    if not left:
+        return ()
+    traces = history_traces(snapshot, removal, first_version=left[0])
+    return tuple(version for version in left if outdated(traces, version))
+
+
+def _empty_commits(snapshot: Snapshot) -> list[int]:
+    """The latest versions that may belong to a barrier. `FileNotFoundError` if one is gone."""
     store = snapshot.store
     listing = list_log(store, first_version=max(0, snapshot.version - _LOOKED_BACK))
     versions = {snapshot.version, *(files.version for files in listing.checkpoints)}
-    left = [
+    return [
         version
         for version in sorted(versions)
         if version in listing.commits and version <= snapshot.version
         if (info := read_commit_info(store, listing.commits[version])) is not None
         if info.operation == EMPTY_COMMIT
-    ][-BARRIER:]
-    if not left:
-        return ()
-    traces = history_traces(snapshot, removal, first_version=left[0])
-    return tuple(version for version in left if outdated(traces, version))
+    ]
 
 
 def plan_truncation(
@@ -146,7 +152,11 @@ def plan_truncation(
 def ready_at(table: Table, snapshot: Snapshot, version: int) -> datetime | None:
     """The instant from which history before a version can be deleted; None if unknown."""
     # The latest of all times of the commit counts, as it does for the clean-up.
-    times = [file_times(list_log(table.store), now_ms=0)[version]]
+    time_ms = file_times(list_log(table.store), now_ms=0).get(version)
+    if time_ms is None:
+        # Its commit has just been deleted.
+        return None
+    times = [time_ms]
     times.append(told_time(table.snapshot(version=version).state.commit_info) or 0)
     instant = clock.instant(max(times))
     return ready_after(snapshot, instant)

@@ -15,7 +15,7 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import CorruptTableError, StorageError
+from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.changes.drop import PROTECTED_BEFORE, FeatureRemoval
@@ -27,10 +27,10 @@ from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_line
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.relisting import relisting
 from delta_maintenance.table.read.segment import CheckpointFiles, LogEntry, LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 
-_LISTINGS = 3
 _ANY_KEYS = MapKeys(partition_columns=frozenset())
 
 
@@ -113,19 +113,18 @@ def history_traces(
     Versions before `first_version` are skipped, except for a feature whose traces are the versions
     themselves. All actions of commits and compactions count, but not the tombstones of checkpoints,
     because no readable version has their files. An unreadable checkpoint or compaction counts,
-    because it could become readable again. Raises `CorruptTableError` for an unreadable commit.
+    because it could become readable again. Raises `CorruptTableError` for an unreadable commit, and
+    `StorageError` where files vanish again and again.
     """
     store = snapshot.store
     if removal.needs_truncation:
         return tuple(_unprotected(list_log(store), snapshot.metadata))
-    for _ in range(_LISTINGS):
+
+    def listed() -> tuple[HistoryTrace, ...]:
         listing = list_log(store, first_version=first_version)
-        try:
-            return tuple(_history(store, listing, removal))
-        except FileNotFoundError:
-            # Another process is cleaning up; only the remaining files count.
-            continue
-    raise StorageError("files of the log keep going while they are read", table=snapshot.table)
+        return tuple(_history(store, listing, removal))
+
+    return relisting(listed)
 
 
 def clean_checkpoint(listing: LogListing, traces: Sequence[HistoryTrace]) -> CheckpointFiles | None:

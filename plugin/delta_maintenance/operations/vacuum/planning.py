@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal
 
 import pyarrow as pa
 
 from delta_maintenance.address import StoreKind
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.errors import (
-    DeltaMaintenanceError,
-    InvalidRequestError,
-    RefusedError,
-    StorageError,
-)
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
 from delta_maintenance.operations.vacuum.candidates import Search, Tally
 from delta_maintenance.operations.vacuum.deletion import require_deletable_root
 from delta_maintenance.operations.vacuum.engine import Found, LocalEngine, Request, VacuumEngine
@@ -39,20 +33,16 @@ from delta_maintenance.operations.vacuum.removed_in_log import (
 )
 from delta_maintenance.protocol.features.registry import Operation, require_supported
 from delta_maintenance.protocol.vacuum.visibility import VisibilityRules
-from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import EntryKind, tree_of
 from delta_maintenance.table.commit.follow import advance
 from delta_maintenance.table.read.log_age import file_times, newest_commit_not_after
+from delta_maintenance.table.read.relisting import relisting
 from delta_maintenance.table.read.segment import LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
-T = TypeVar("T")
-
 _LARGE = 1000
 _SAMPLES = 5
-_LISTINGS = 3
-"""A clean-up may delete a commit between listing and reading; then the log is listed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +210,10 @@ class _SurveyRun:
             "only files that the retained log records as removed are found: no files that never "
             "were in the table, and no empty directories"
         )
-        return _relisting(self.store, self._removed_in_log)
+        return relisting(self._removed_in_log)
 
-    def _removed_in_log(self, listing: LogListing) -> tuple[LogWindow, list[pa.Table]]:
+    def _removed_in_log(self) -> tuple[LogWindow, list[pa.Table]]:
+        listing = list_log(self.store)
         last = self._newest_before(listing)
         if last is None:
             return LogWindow(0, -1), []
@@ -236,11 +227,12 @@ class _SurveyRun:
         times = file_times(listing, now_ms=epoch_millis(self.now))
         return newest_commit_not_after(self.snapshot, listing, times, instant_ms=self.before_ms - 1)
 
-    def _protect_removed_since(self, references: FileReferences, listing: LogListing) -> None:
+    def _protect_removed_since(self, references: FileReferences) -> None:
         """Protects what the retained commits removed recently, by any time that is known.
 
         Checkpoints drop tombstones after the table's retention, and by the clocks of their writers.
         """
+        listing = list_log(self.store)
         times = file_times(listing, now_ms=epoch_millis(self.now))
         entries = [listing.commits[version] for version in sorted(listing.commits)]
         removed = RemovedSince(self.store, entries, times, since_ms=self.before_ms)
@@ -264,7 +256,7 @@ class _SurveyRun:
 
     def _complete(self, references: FileReferences) -> Snapshot:
         """Protects files that were committed while the folder was listed and the log was read."""
-        _relisting(self.store, partial(self._protect_removed_since, references))
+        relisting(lambda: self._protect_removed_since(references))
         advanced = advance(self.snapshot)
         for commit in advanced.commits:
             references.in_use.add(commit.adds)
@@ -359,19 +351,6 @@ def require_same_settings(settings: Settings, snapshot: Snapshot) -> None:
             "the table's retention, its partitioning or its use by Iceberg has just changed",
             "plan again",
         )
-
-
-def _relisting(store: Store, read: Callable[[LogListing], T]) -> T:
-    """The result of reading listed commits; `StorageError` where some vanish again and again."""
-    for attempt in range(_LISTINGS):
-        try:
-            return read(list_log(store))
-        except FileNotFoundError as error:
-            if attempt == _LISTINGS - 1:
-                raise StorageError(
-                    "a commit is gone since it was listed", file=error.filename, remedy="run again"
-                ) from None
-    raise AssertionError("the last attempt returns or raises")
 
 
 def _group(tally: Tally) -> DeadGroup:

@@ -390,7 +390,7 @@ def _read(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
         try:
             return pj.read_json(
                 pa.BufferReader(data),
-                read_options=pj.ReadOptions(block_size=block),
+                read_options=pj.ReadOptions(block_size=block, use_threads=len(data) > _BLOCK),
                 parse_options=pj.ParseOptions(
                     explicit_schema=schema, unexpected_field_behavior=unexpected
                 ),

@@ -52,7 +52,7 @@ class _Ranges(io.RawIOBase):
         return count
 
     def readall(self) -> bytes:
-        """The rest of the file by one request; the inherited method would ask for 8 KiB at a time."""
+        """The rest of the file by one request; the inherited method asks for 8 KiB at a time."""
         count = max(0, self._size - self._position)
         data = self._fetch(self._position, count) if count else b""
         self._position += count

@@ -6,7 +6,7 @@ footer tell which row groups hold an action, and whether a column states what an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,12 +111,20 @@ class ActionsFile:
         groups = map(self.metadata.row_group, range(self.metadata.num_row_groups))
         return sum(group.num_rows - _null_count(group.column(leaf)) for group in groups)
 
-    def values(self, name: str) -> list[Any]:
-        """The non-null values of a column of single actions."""
-        found: list[Any] = []
-        for batch in self._batches(name, [name]):
-            column = batch.column(0)
-            found.extend(column.filter(pc.is_valid(column)).to_pylist())
+    def values(self, names: Iterable[str]) -> dict[str, list[Any]]:
+        """The non-null values of some columns of single actions, by name.
+
+        Columns with values in the same row groups are read together.
+        """
+        found: dict[str, list[Any]] = {name: [] for name in names}
+        together: dict[tuple[int, ...], list[str]] = {}
+        for name in found:
+            together.setdefault(tuple(self._row_groups_with(name)), []).append(name)
+        for groups, columns in together.items():
+            for batch in self._read(groups, columns, columns):
+                for name in columns:
+                    column = batch.column(name)
+                    found[name].extend(column.filter(pc.is_valid(column)).to_pylist())
         return found
 
     def file_actions(
@@ -203,16 +211,22 @@ class ActionsFile:
         self, top: str, columns: list[str], within: Collection[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
         groups = [g for g in self._row_groups_with(top) if within is None or g in within]
-        if not groups or not columns:
+        return self._read(groups, columns, [top])
+
+    def _read(
+        self, row_groups: Sequence[int], columns: Sequence[str], tops: Iterable[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Columns that lie at or below these of the top level."""
+        if not row_groups or not columns:
             return
         with self._store.open(self.path) as source:
             yield from guarded_batches(
                 source,
                 self.metadata,
-                row_groups=groups,
+                row_groups=row_groups,
                 columns=columns,
                 limits=self._limits,
-                among=self._leaves.get(top, ()),
+                among=[leaf for top in tops for leaf in self._leaves.get(top, ())],
             )
 
     def _row_groups_with(self, top: str) -> list[int]:

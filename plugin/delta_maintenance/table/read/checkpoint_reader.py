@@ -217,8 +217,8 @@ class Checkpoint:
                 self.singles, self._inline = _read_json(self._store, entry.path)
             else:
                 parquet = ActionsFile(self._store, entry.path)
-                for name in _SINGLES:
-                    for value in parquet.values(name):
+                for name, values in parquet.values(_SINGLES).items():
+                    for value in values:
                         self.singles.take(name, value)
                 self._parquet.append(parquet)
         if self.singles.repeated:

@@ -36,6 +36,8 @@ _VALUE_OVERHEAD = 16
 """Bytes that a value takes beside itself: its offset, and its share of the bits that mark nulls."""
 _OLD_WRITERS_PADDING = 100
 """Bytes by which chunks of the first writers of Parquet are longer than their footers say."""
+_ALONE_BYTES = 1 << 20
+"""Up to so many compressed bytes, other threads cost more than they bring."""
 _CLOSE = 8 << 10
 """Ranges of a file that are nearer to each other are read as one."""
 _TEXT = "BYTE_ARRAY"
@@ -93,7 +95,12 @@ def guarded_batches(
         stored = _Stored.load(source, size, chunks, limits)
         rows = min(_batch_rows(stored, [c for c in chunks if c.group == g], limits) for g in groups)
         file = _open(stored, metadata=metadata, pre_buffer=False)
-        decoded = file.iter_batches(batch_size=rows, row_groups=list(groups), columns=list(columns))
+        decoded = file.iter_batches(
+            batch_size=rows,
+            row_groups=list(groups),
+            columns=list(columns),
+            use_threads=sum(chunk.end - chunk.start for chunk in chunks) > _ALONE_BYTES,
+        )
         for batch in _joined(decoded, limits.batch_bytes // 2):
             expanded = _without_dictionaries(batch)
             left -= expanded.nbytes

@@ -16,7 +16,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Overview:
     """The contents of the overview."""
 
     tables: int
@@ -45,7 +45,7 @@ class Standing:
         return not (self.failed or self.unlisted or self.waiting or self.is_stale)
 
 
-def standing(rows: Sequence[TableRow], *, now: datetime) -> Standing:
+def overview_of(rows: Sequence[TableRow], *, now: datetime) -> Overview:
     """The overview over the tables of the policy."""
     rows = [row for row in rows if row.in_policy]
     tables = [row for row in rows if not row.is_pattern]
@@ -66,7 +66,7 @@ def standing(rows: Sequence[TableRow], *, now: datetime) -> Standing:
     ]
     assessed = [row.assessment.assessed_at for row in rows if row.assessment is not None]
     last = max(assessed, default=None)
-    return Standing(
+    return Overview(
         tables=len(tables),
         failed=tuple(sorted(failed, key=lambda row: (row.failing_since or now, row.name))),
         unlisted=tuple(row for row in rows if row.is_pattern),
