@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,12 @@ def corpus() -> Path:
     if not (CORPUS / "expected").is_dir():
         pytest.skip(f"NO CORPUS: {CORPUS} is absent; set DELTA_MAINTENANCE_CORPUS")
     return CORPUS
+
+
+def pytest_collection_finish() -> None:
+    """Exempts the collected tests from garbage collection, each pass of which would visit them."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:

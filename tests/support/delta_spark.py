@@ -51,6 +51,8 @@ SETTINGS = {
     "spark.driver.extraJavaOptions": (
         "-XX:+UseSerialGC -XX:TieredStopAtLevel=4 -Duser.timezone=UTC"
     ),
+    # The default store of local tables starts a `readlink` for every rename.
+    "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.ui.enabled": "false",

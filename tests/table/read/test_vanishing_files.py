@@ -19,6 +19,7 @@ from delta_maintenance.storage.core.base import FileStatus
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read import log_reader
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read.relisting import relisting
 from delta_maintenance.table.read.snapshot import Snapshot, VanishedFileError
 from delta_maintenance.testing.actions import add, commit_info, features, metadata, remove
 from delta_maintenance.testing.table_builder import LOG, TableBuilder
@@ -257,3 +258,43 @@ def test_a_failing_store_is_no_corrupt_table() -> None:
     with pytest.raises(StorageError) as failure:
         table.open().snapshot()
     assert (failure.value.table, failure.value.retryable) == (store.root, True)
+
+
+@pytest.mark.parametrize("vanishing", [0, 1, 2])
+def test_a_read_is_repeated_until_nothing_vanishes(vanishing: int) -> None:
+    calls = 0
+
+    def read() -> str:
+        nonlocal calls
+        calls += 1
+        if calls <= vanishing:
+            raise FileNotFoundError(2, "gone", f"_delta_log/{calls}.json")
+        return "done"
+
+    assert relisting(read) == "done"
+    assert calls == vanishing + 1
+
+
+def test_the_third_file_that_vanishes_is_named() -> None:
+    gone = [FileNotFoundError(2, "gone", f"_delta_log/{number}.json") for number in range(3)]
+    left = iter(gone)
+
+    def read() -> None:
+        raise next(left)
+
+    with pytest.raises(StorageError, match="gone since it was listed; run again") as raised:
+        relisting(read)
+    assert raised.value.file == "_delta_log/2.json"
+
+
+def test_other_failures_are_not_repeated() -> None:
+    calls = 0
+
+    def read() -> None:
+        nonlocal calls
+        calls += 1
+        raise PermissionError
+
+    with pytest.raises(PermissionError):
+        relisting(read)
+    assert calls == 1
