@@ -106,8 +106,8 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
             facts=outcome,
             results=[] if planned else [document.to_json()],
         )
-        ending = record.ending_of_plan(document) if planned else record.ending(document)
-        error = ending.error(table=document.table, version=document.version)
+        conclusion = record.conclusion_of_plan(document) if planned else record.conclusion(document)
+        error = conclusion.error(table=document.table, version=document.version)
         if error is not None:
             # Airflow pushes the return value of a task only if it succeeds.
             context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=outcome)

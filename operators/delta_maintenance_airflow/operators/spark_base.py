@@ -142,7 +142,9 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
             version=version,
             report_uri=self.new_report(),
             plan_only=plan_only,
-            settles=lambda result: record.ending(record.result.from_json(result)).outcome.succeeded,
+            settles=lambda result: (
+                record.conclusion(record.result.from_json(result)).outcome.succeeded
+            ),
             require=partial(self._require_possible, options) if unplanned else lambda: None,
         )
         return self._parsed(document, planned=plan_only)

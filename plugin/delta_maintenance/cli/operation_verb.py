@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from delta_maintenance.operations.core.execution import Listing
-    from delta_maintenance.operations.core.outcome import Ending
+    from delta_maintenance.operations.core.outcome import Conclusion
 
 
 def add_parser(verbs: Verbs, record: AnyOperation) -> None:
@@ -120,17 +120,17 @@ class _Verb:
             print_facts(f"{record.name}, dry run" if dry_run else record.name, facts)
             if listing is not None:
                 _print_lines(listing.lines(reported=arguments.report is not None))
-        ending = self._ending(document)
-        if ending.outcome is Outcome.WAITING:
-            warn([str(ending)])
-        error = ending.error(table=document.table, version=document.version)
+        conclusion = self._conclusion(document)
+        if conclusion.outcome is Outcome.WAITING:
+            warn([str(conclusion)])
+        error = conclusion.error(table=document.table, version=document.version)
         if error is not None:
             raise error
 
-    def _ending(self, document: Any) -> Ending:
+    def _conclusion(self, document: Any) -> Conclusion:
         if self.arguments.dry_run:
-            return self.record.ending_of_plan(document)
-        return self.record.ending(document)
+            return self.record.conclusion_of_plan(document)
+        return self.record.conclusion(document)
 
 
 def _asks_for_spark(options: Any) -> bool:

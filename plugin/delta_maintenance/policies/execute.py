@@ -237,15 +237,15 @@ class _Asked:
 
     def _ended(self, outcome: OperationOutcome, result: Any) -> OperationOutcome:
         """The outcome of a Result."""
-        ending = self.record.ending(result)
+        conclusion = self.record.conclusion(result)
         return replace(
             outcome,
-            status=_STATUSES[ending.outcome],
-            reason=str(ending) or outcome.reason,
+            status=_STATUSES[conclusion.outcome],
+            reason=str(conclusion) or outcome.reason,
             result=result.to_json(),
             commits=self.record.done_amounts(result).commits,
-            exit_status=ending.outcome.exit_status,
-            retryable=ending.outcome.retryable,
+            exit_status=conclusion.outcome.exit_status,
+            retryable=conclusion.outcome.retryable,
         )
 
 

@@ -7,7 +7,7 @@ from delta_maintenance.operations.add_constraint.options import (
     AddConstraintResult,
 )
 from delta_maintenance.operations.core.facts import Facts, size_text
-from delta_maintenance.operations.core.outcome import Ending, Outcome
+from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.table_change import facts as change_facts
 
 
@@ -45,6 +45,6 @@ def result_facts(result: AddConstraintResult) -> Facts:
     }
 
 
-def ending(result: AddConstraintResult, outcome: Outcome) -> Ending:
-    """The ending of a result, with the violations or the reason of a conflict."""
-    return Ending(outcome=outcome, problem=result.problem)
+def conclusion(result: AddConstraintResult, outcome: Outcome) -> Conclusion:
+    """The conclusion of a result, with the violations or the reason of a conflict."""
+    return Conclusion(outcome=outcome, problem=result.problem)

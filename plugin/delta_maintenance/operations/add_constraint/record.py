@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delta_maintenance.operations.add_constraint.facts import ending, plan_facts, result_facts
+from delta_maintenance.operations.add_constraint.facts import conclusion, plan_facts, result_facts
 from delta_maintenance.operations.add_constraint.options import (
     AddConstraintOptions,
     AddConstraintPlan,
@@ -44,5 +44,5 @@ RECORD = OperationRecord(
     done_amounts=lambda result: commits_of(result.status),
     plan_facts=plan_facts,
     result_facts=result_facts,
-    ending_of_result=ending,
+    conclusion_of_result=conclusion,
 )

@@ -7,7 +7,7 @@ from delta_maintenance.operations.backfill_row_ids.options import (
     BackfillRowIdsResult,
 )
 from delta_maintenance.operations.core.facts import Facts
-from delta_maintenance.operations.core.outcome import Ending, Outcome
+from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 
 _SHOWN = 10
 """Files that cannot be counted; the Result has more."""
@@ -45,12 +45,12 @@ def result_facts(result: BackfillRowIdsResult) -> Facts:
     }
 
 
-def ending(result: BackfillRowIdsResult, outcome: Outcome) -> Ending:
-    """The ending of a result, with the reason if row tracking could not be enabled."""
+def conclusion(result: BackfillRowIdsResult, outcome: Outcome) -> Conclusion:
+    """The conclusion of a result, with the reason if row tracking could not be enabled."""
     if result.problem is None:
-        return Ending(outcome=outcome)
+        return Conclusion(outcome=outcome)
     were = "commit was" if result.num_commits == 1 else "commits were"
-    return Ending(
+    return Conclusion(
         outcome=outcome,
         problem=f"{result.num_commits} {were} made, then: {result.problem}",
         remedy="see the Result, and run again to go on",

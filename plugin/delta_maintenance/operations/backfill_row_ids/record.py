@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delta_maintenance.operations.backfill_row_ids.facts import ending, plan_facts, result_facts
+from delta_maintenance.operations.backfill_row_ids.facts import conclusion, plan_facts, result_facts
 from delta_maintenance.operations.backfill_row_ids.options import (
     BackfillRowIdsOptions,
     BackfillRowIdsPlan,
@@ -53,5 +53,5 @@ RECORD = OperationRecord(
     done_amounts=lambda result: Amounts(commits=result.num_commits),
     plan_facts=plan_facts,
     result_facts=result_facts,
-    ending_of_result=ending,
+    conclusion_of_result=conclusion,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from delta_maintenance.operations.clean_log.options import CleanLogPlan, CleanLogResult
 from delta_maintenance.operations.core.facts import Facts, count_text, size_text
 from delta_maintenance.operations.core.operation import Amounts
-from delta_maintenance.operations.core.outcome import Ending, Outcome
+from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 
 
 def plan_facts(plan: CleanLogPlan) -> Facts:
@@ -58,11 +58,11 @@ def done_amounts(result: CleanLogResult) -> Amounts:
     return Amounts(deleted_files=sum(group.deleted for group in result.groups))
 
 
-def ending(result: CleanLogResult, outcome: Outcome) -> Ending:
+def conclusion(result: CleanLogResult, outcome: Outcome) -> Conclusion:
     """Names the first file that could not be deleted."""
     if not result.failed:
-        return Ending(outcome=outcome)
-    return Ending(
+        return Conclusion(outcome=outcome)
+    return Conclusion(
         outcome=outcome,
         problem=f"{count_text(result.failed, 'file')} could not be deleted, first "
         f"{result.failures[0]}; nothing behind it was touched",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from delta_maintenance.operations.clean_log.facts import (
+    conclusion,
     done_amounts,
-    ending,
     plan_facts,
     planned_amounts,
     result_facts,
@@ -52,5 +52,5 @@ RECORD = OperationRecord(
     done_amounts=done_amounts,
     plan_facts=plan_facts,
     result_facts=result_facts,
-    ending_of_result=ending,
+    conclusion_of_result=conclusion,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from delta_maintenance.operations.compact_log.options import CompactLogPlan, CompactLogResult
 from delta_maintenance.operations.core.facts import Facts, count_text
-from delta_maintenance.operations.core.outcome import Ending, Outcome
+from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 
 
 def plan_facts(plan: CompactLogPlan) -> Facts:
@@ -36,12 +36,12 @@ def result_facts(result: CompactLogResult) -> Facts:
     }
 
 
-def ending(result: CompactLogResult, outcome: Outcome) -> Ending:
+def conclusion(result: CompactLogResult, outcome: Outcome) -> Conclusion:
     """Names the first window that was not compacted."""
     if not result.failures:
-        return Ending(outcome=outcome)
+        return Conclusion(outcome=outcome)
     first = result.failures[0]
-    return Ending(
+    return Conclusion(
         outcome=outcome,
         problem=f"{count_text(len(result.failures), 'window')} could not be compacted, the first "
         f"from version {first.first_version} to {first.last_version}: {first.reason}",

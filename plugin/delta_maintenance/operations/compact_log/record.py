@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delta_maintenance.operations.compact_log.facts import ending, plan_facts, result_facts
+from delta_maintenance.operations.compact_log.facts import conclusion, plan_facts, result_facts
 from delta_maintenance.operations.compact_log.options import (
     CompactLogOptions,
     CompactLogPlan,
@@ -49,6 +49,6 @@ RECORD = OperationRecord(
     reuses_snapshot=True,
     plan_facts=plan_facts,
     result_facts=result_facts,
-    ending_of_result=ending,
+    conclusion_of_result=conclusion,
     wrote=lambda result: result.status in ("written", "failed"),
 )

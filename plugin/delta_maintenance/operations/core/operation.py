@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 from delta_maintenance.operations.core.execution import Execution, Prepared
 from delta_maintenance.operations.core.facts import Facts, facts_of
 from delta_maintenance.operations.core.flags import flag_fields, has_field, required_fields
-from delta_maintenance.operations.core.outcome import Ending, Outcome
+from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.core.record import Record
 
 if TYPE_CHECKING:
@@ -211,9 +211,11 @@ class OperationRecord(Generic[O, P, R]):
     """The facts of a Result."""
     totals: Callable[[Any], Mapping[str, Any]] = lambda _: {}
     """Numbers of a Plan or a Result that orchestrators keep besides its fields."""
-    ending_of_plan: Callable[[P], Ending] = lambda _: Ending(outcome=Outcome.PLANNED)
+    conclusion_of_plan: Callable[[P], Conclusion] = lambda _: Conclusion(outcome=Outcome.PLANNED)
     """For an operation whose plan can report a damaged table."""
-    ending_of_result: Callable[[R, Outcome], Ending] = lambda _, outcome: Ending(outcome=outcome)
+    conclusion_of_result: Callable[[R, Outcome], Conclusion] = lambda _, outcome: Conclusion(
+        outcome=outcome
+    )
     """Adds problem and remedy to the outcome of a Result, or corrects it."""
     wrote: Callable[[R], bool] | None = None
     """Whether a Result means that the table was written to. By default, its outcome decides."""
@@ -253,9 +255,9 @@ class OperationRecord(Generic[O, P, R]):
         """Whether it has an option for the other writers of the table."""
         return has_field(self.options, "other_writers")
 
-    def ending(self, result: R) -> Ending:
+    def conclusion(self, result: R) -> Conclusion:
         """How a Result ended."""
-        return self.ending_of_result(result, self.outcome_of(result.status))
+        return self.conclusion_of_result(result, self.outcome_of(result.status))
 
     def outcome_of(self, status: str) -> Outcome:
         """The outcome of a Result's status. An unknown status is a failure."""
@@ -266,7 +268,7 @@ class OperationRecord(Generic[O, P, R]):
         if self.wrote is not None:
             return self.wrote(result)
         untouched = (Outcome.NOTHING_TO_DO, Outcome.CONFLICT, Outcome.REFUSED)
-        return self.ending(result).outcome not in untouched
+        return self.conclusion(result).outcome not in untouched
 
     def prepare(
         self, table: Table, options: O, *, now: datetime, execution: Execution

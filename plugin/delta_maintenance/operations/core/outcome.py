@@ -70,7 +70,7 @@ _ERRORS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Conclusion:
     """An outcome, with the problem and the remedy if it is not plain success."""
 
     outcome: Outcome
@@ -81,7 +81,7 @@ class Ending:
     file: str | None = None
 
     def error(self, *, table: str, version: int) -> DeltaMaintenanceError | None:
-        """The error that the ending amounts to; None where it is no failure."""
+        """The error that the conclusion amounts to; None where it is no failure."""
         kind = self.outcome.error
         if kind is None:
             return None

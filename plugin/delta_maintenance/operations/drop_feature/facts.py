@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from delta_maintenance.operations.core.facts import Facts, instant_text
 from delta_maintenance.operations.core.operation import Amounts
-from delta_maintenance.operations.core.outcome import Ending, Outcome
+from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.drop_feature.options import DropFeaturePlan, DropFeatureResult
 from delta_maintenance.operations.table_change.facts import cut_off_text, protocol_text
 
@@ -60,13 +60,13 @@ def done_amounts(result: DropFeatureResult) -> Amounts:
     )
 
 
-def ending(result: DropFeatureResult, outcome: Outcome) -> Ending:
-    """The ending of a result, with the time from which another run can drop the feature."""
+def conclusion(result: DropFeatureResult, outcome: Outcome) -> Conclusion:
+    """The conclusion of a result, with the time from which another run can drop the feature."""
     if outcome is not Outcome.WAITING:
-        return Ending(outcome=outcome)
+        return Conclusion(outcome=outcome)
     ready = instant_text(result.ready_at)
     when = "once history is old enough" if ready is None else f"at {ready} or later"
-    return Ending(
+    return Conclusion(
         outcome=outcome,
         problem=f"{result.feature} is switched off, but not dropped yet",
         remedy=f"run again {when}",

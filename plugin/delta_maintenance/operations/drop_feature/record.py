@@ -5,8 +5,8 @@ from __future__ import annotations
 from delta_maintenance.operations.core.operation import Effects, OperationRecord
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.drop_feature.facts import (
+    conclusion,
     done_amounts,
-    ending,
     plan_facts,
     planned_amounts,
     result_facts,
@@ -46,5 +46,5 @@ RECORD = OperationRecord(
     done_amounts=done_amounts,
     plan_facts=plan_facts,
     result_facts=result_facts,
-    ending_of_result=ending,
+    conclusion_of_result=conclusion,
 )

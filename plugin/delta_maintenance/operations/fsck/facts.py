@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from delta_maintenance.operations.core.facts import Facts, Grid, count_text
-from delta_maintenance.operations.core.outcome import Ending, Outcome
+from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.fsck.options import FsckPlan, FsckResult
 
 
@@ -27,17 +27,17 @@ def facts(document: FsckPlan | FsckResult) -> Facts:
     }
 
 
-def ending_of_plan(plan: FsckPlan) -> Ending:
+def conclusion_of_plan(plan: FsckPlan) -> Conclusion:
     """A table that is found corrupt is an error even where only a plan was asked for."""
-    return ending(plan, Outcome.CORRUPT if plan.num_corrupt else Outcome.PLANNED)
+    return conclusion(plan, Outcome.CORRUPT if plan.num_corrupt else Outcome.PLANNED)
 
 
-def ending(document: FsckPlan | FsckResult, outcome: Outcome) -> Ending:
+def conclusion(document: FsckPlan | FsckResult, outcome: Outcome) -> Conclusion:
     """Counts what is corrupt."""
     if not document.num_corrupt:
-        return Ending(outcome=outcome)
+        return Conclusion(outcome=outcome)
     counts = ", ".join(f"{c.count} {c.kind}" for c in document.counts if c.severity == "corrupt")
-    return Ending(
+    return Conclusion(
         outcome=outcome,
         problem=f"{count_text(document.num_corrupt, 'finding')} of corruption: {counts}",
         remedy="follow the remedy of each finding",

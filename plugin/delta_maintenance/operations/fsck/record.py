@@ -9,7 +9,7 @@ from delta_maintenance.operations.core.operation import (
     SparkPart,
 )
 from delta_maintenance.operations.core.outcome import Outcome
-from delta_maintenance.operations.fsck.facts import ending, ending_of_plan, facts
+from delta_maintenance.operations.fsck.facts import conclusion, conclusion_of_plan, facts
 from delta_maintenance.operations.fsck.options import FsckOptions, FsckPlan, FsckResult
 
 RECORD = OperationRecord(
@@ -46,7 +46,7 @@ RECORD = OperationRecord(
     plan_facts=facts,
     result_facts=facts,
     totals=lambda document: {"num_corrupt": document.num_corrupt},
-    ending_of_plan=ending_of_plan,
-    ending_of_result=ending,
+    conclusion_of_plan=conclusion_of_plan,
+    conclusion_of_result=conclusion,
     wrote=lambda result: any(repair.status == "done" for repair in result.repairs),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from delta_maintenance.operations.core.facts import Facts, Grid, size_text
 from delta_maintenance.operations.core.operation import Amounts
-from delta_maintenance.operations.core.outcome import Ending, Outcome
+from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.rewriting.models import (
     ReasonCount,
     RewritePlan,
@@ -80,8 +80,8 @@ def result_facts(result: RewriteResult) -> Facts:
     return facts | {"problem": result.problem, "notes": result.notes}
 
 
-def ending(result: RewriteResult, outcome: Outcome) -> Ending:
-    """The ending of a run: why some bins were not committed, and the remedy."""
+def conclusion(result: RewriteResult, outcome: Outcome) -> Conclusion:
+    """The conclusion of a run: why some bins were not committed, and the remedy."""
     remedies = {
         "failed": "see the Result; the files of the other bins are committed",
         "conflict": "run again, or use quiet_for to skip partitions that are being written to",
@@ -89,8 +89,8 @@ def ending(result: RewriteResult, outcome: Outcome) -> Ending:
     }
     remedy = remedies.get(result.status)
     if remedy is None:
-        return Ending(outcome=outcome)
-    return Ending(outcome=outcome, problem=result.problem, remedy=remedy)
+        return Conclusion(outcome=outcome)
+    return Conclusion(outcome=outcome, problem=result.problem, remedy=remedy)
 
 
 def planned_amounts(plan: RewritePlan) -> Amounts:

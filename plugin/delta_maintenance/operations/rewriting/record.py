@@ -7,8 +7,8 @@ from typing import TypeVar
 from delta_maintenance.operations.core.operation import Effects, OperationRecord, PolicyPart
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.rewriting.facts import (
+    conclusion,
     done_amounts,
-    ending,
     plan_facts,
     planned_amounts,
     result_facts,
@@ -62,6 +62,6 @@ def rewrite_record(
         done_amounts=done_amounts,
         plan_facts=plan_facts,
         result_facts=result_facts,
-        ending_of_result=ending,
+        conclusion_of_result=conclusion,
         wrote=lambda result: result.num_commits > 0,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from delta_maintenance.operations.core.operation import Amounts
-from delta_maintenance.operations.core.outcome import Ending, Outcome
+from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.table_change.options import (
     ChangePlan,
     ChangeResult,
@@ -64,9 +64,9 @@ def commits_of(status: str) -> Amounts:
     return Amounts(commits=int(status == "committed"))
 
 
-def ending(result: ChangeResult, outcome: Outcome) -> Ending:
-    """The ending of a result, with the reason of a conflict and its remedy."""
-    return Ending(outcome=outcome, problem=result.problem)
+def conclusion(result: ChangeResult, outcome: Outcome) -> Conclusion:
+    """The conclusion of a result, with the reason of a conflict and its remedy."""
+    return Conclusion(outcome=outcome, problem=result.problem)
 
 
 def protocol_text(protocol: ProtocolVersions) -> str:

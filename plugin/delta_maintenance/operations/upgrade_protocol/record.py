@@ -7,7 +7,7 @@ from delta_maintenance.operations.table_change.facts import (
     DECISIVE,
     OUTCOMES,
     commits_of,
-    ending,
+    conclusion,
     planned_amounts,
     raises_protocol,
 )
@@ -48,5 +48,5 @@ RECORD = OperationRecord(
     done_amounts=lambda result: commits_of(result.status),
     plan_facts=plan_facts,
     result_facts=result_facts,
-    ending_of_result=ending,
+    conclusion_of_result=conclusion,
 )

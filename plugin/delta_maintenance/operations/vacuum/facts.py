@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from delta_maintenance.operations.core.facts import Facts, count_text, size_text
 from delta_maintenance.operations.core.operation import Amounts
-from delta_maintenance.operations.core.outcome import Ending, Outcome
+from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.vacuum.options import VacuumPlan, VacuumResult
 
 
@@ -66,20 +66,20 @@ def done_amounts(result: VacuumResult) -> Amounts:
     )
 
 
-def ending(result: VacuumResult, outcome: Outcome) -> Ending:
-    """The ending of a result, with files that were not deleted, or should not have been."""
+def conclusion(result: VacuumResult, outcome: Outcome) -> Conclusion:
+    """The conclusion of a result, with files that were not deleted, or should not have been."""
     if result.lost:
-        return Ending(
+        return Conclusion(
             outcome=Outcome.CORRUPT,
             problem=f"{count_text(len(result.lost), 'file')} came back into use after the deletion",
             file=result.lost[0],
             remedy="restore them from a backup, or the table to a version without them",
         )
     if result.status != "partly":
-        return Ending(outcome=outcome)
+        return Conclusion(outcome=outcome)
     problem = f"{count_text(result.failed, 'file')} could not be deleted"
     if result.stopped is not None:
         problem = f"{count_text(result.deleted, 'file')} deleted, then: {result.stopped}"
     elif result.failures:
         problem += f", first {result.failures[0]}"
-    return Ending(outcome=outcome, problem=problem, remedy="see the Result, and run again")
+    return Conclusion(outcome=outcome, problem=problem, remedy="see the Result, and run again")

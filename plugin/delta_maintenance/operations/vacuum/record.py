@@ -10,8 +10,8 @@ from delta_maintenance.operations.core.operation import (
 )
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.vacuum.facts import (
+    conclusion,
     done_amounts,
-    ending,
     plan_facts,
     planned_amounts,
     result_facts,
@@ -55,5 +55,5 @@ RECORD = OperationRecord(
     done_amounts=done_amounts,
     plan_facts=plan_facts,
     result_facts=result_facts,
-    ending_of_result=ending,
+    conclusion_of_result=conclusion,
 )
