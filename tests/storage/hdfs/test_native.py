@@ -6,15 +6,16 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 from kills.killed_writers import check, play
-from servers.hdfs_cluster import HdfsCluster, make_empty_files
+from servers.hdfs_cluster import HdfsCluster
 from servers.rpc_faults import WRITES, serve_rpc_faults
+from tests.storage.hdfs.contract import PATIENCE, HdfsStoreContract
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import (
@@ -31,10 +32,7 @@ from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.testing.fault_contract import FaultContract
 from delta_maintenance.testing.fault_proxy import FaultProxy
 from delta_maintenance.testing.loopback import Request
-from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
 
-PATIENCE = 2.0
-"""Seconds that a client under test waits for an answer: a busy JVM takes its time."""
 BRIEFLY = {
     "dfs.client.failover.sleep.base.millis": "10",
     "dfs.client.failover.sleep.max.millis": "50",
@@ -50,28 +48,10 @@ def name_node(hdfs: HdfsCluster) -> Iterator[str]:
         yield proxy.url
 
 
-class TestNativeStore(StoreContract):
-    entries = 250
-    doomed = 30
-    refused_names = frozenset(["a:b"])
-
+class TestNativeStore(HdfsStoreContract):
     @pytest.fixture
-    def store(self, name_node: str) -> Iterator[HdfsStore]:
-        self.opened = [HdfsStore(f"{name_node}/user/{uuid.uuid4()}/ware%20house/a b")]
-        yield self.opened[0]
-        for store in self.opened:
-            store.close()
-
-    def reopen(self, store: Store) -> Store:
-        self.opened.append(HdfsStore(store.root))
-        return self.opened[-1]
-
-    def fill(self, store: Store, paths: Iterable[str]) -> None:
-        assert isinstance(store, HdfsStore)
-        make_empty_files(store, paths)
-
-    def contend(self, store: Store, paths: Sequence[str]) -> list[list[Put]]:
-        return contend_in_processes(partial(HdfsStore, store.root), paths)
+    def root(self, name_node: str) -> str:
+        return f"{name_node}/user/{uuid.uuid4()}/ware%20house/a b"
 
 
 class TestFaults(FaultContract):

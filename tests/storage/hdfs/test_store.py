@@ -1,3 +1,5 @@
+"""The store at `webhdfs:` addresses, by HDFS over HTTP."""
+
 from __future__ import annotations
 
 import http.client
@@ -9,13 +11,13 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pytest
 from servers.hdfs_cluster import HdfsCluster, make_empty_files
+from tests.storage.hdfs.contract import PATIENCE, HdfsStoreContract
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import (
@@ -34,38 +36,16 @@ from delta_maintenance.storage.hdfs.webhdfs_options import WebHdfsOptions
 from delta_maintenance.testing.fault_contract import FaultContract
 from delta_maintenance.testing.fault_proxy import FaultProxy, serve_faults
 from delta_maintenance.testing.loopback import Reply, Request, serve
-from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
-
-PATIENCE = 2.0
-"""Seconds that a client under test waits for an answer: a busy JVM takes its time."""
 
 
 def new_root(hdfs: HdfsCluster) -> str:
     return hdfs.address(f"/user/{uuid.uuid4()}/ware%20house/a b")
 
 
-class TestHdfsStore(StoreContract):
-    entries = 250
-    doomed = 30
-    refused_names = frozenset(["a:b"])
-
+class TestHdfsStore(HdfsStoreContract):
     @pytest.fixture
-    def store(self, hdfs: HdfsCluster) -> Iterator[HdfsStore]:
-        self.opened = [HdfsStore(new_root(hdfs))]
-        yield self.opened[0]
-        for store in self.opened:
-            store.close()
-
-    def reopen(self, store: Store) -> Store:
-        self.opened.append(HdfsStore(store.root))
-        return self.opened[-1]
-
-    def fill(self, store: Store, paths: Iterable[str]) -> None:
-        assert isinstance(store, HdfsStore)
-        make_empty_files(store, paths)
-
-    def contend(self, store: Store, paths: Sequence[str]) -> list[list[Put]]:
-        return contend_in_processes(partial(HdfsStore, store.root), paths)
+    def root(self, hdfs: HdfsCluster) -> str:
+        return new_root(hdfs)
 
 
 class TestFaults(FaultContract):

@@ -1,0 +1,43 @@
+"""The contract of stores on a real HDFS, the same for both of its interfaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+import pytest
+from servers.hdfs_cluster import make_empty_files
+
+from delta_maintenance.storage import Put
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.hdfs.store import HdfsStore
+from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
+
+PATIENCE = 2.0
+"""Seconds that a client under test waits for an answer: a busy JVM takes its time."""
+
+
+class HdfsStoreContract(StoreContract):
+    """Needs a fixture `root`, the address of a new folder."""
+
+    entries = 250
+    doomed = 30
+    refused_names = frozenset(["a:b"])
+
+    @pytest.fixture
+    def store(self, root: str) -> Iterator[HdfsStore]:
+        self.opened = [HdfsStore(root)]
+        yield self.opened[0]
+        for store in self.opened:
+            store.close()
+
+    def reopen(self, store: Store) -> Store:
+        self.opened.append(HdfsStore(store.root))
+        return self.opened[-1]
+
+    def fill(self, store: Store, paths: Iterable[str]) -> None:
+        assert isinstance(store, HdfsStore)
+        make_empty_files(store, paths)
+
+    def contend(self, store: Store, paths: Sequence[str]) -> list[list[Put]]:
+        return contend_in_processes(partial(HdfsStore, store.root), paths)
