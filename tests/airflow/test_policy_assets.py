@@ -71,7 +71,9 @@ def policy(tmp_path: Path, uri: str) -> Callable[..., str]:
         path = tmp_path / "policy.yaml"
         tables = [{"name": "events", "uri": uri, "storage": storage}]
         document = {"version": 1, "defaults": {"storage": below or {}}, "tables": tables}
-        path.write_text(yaml.safe_dump(document))
+        # At once: a watcher may read the file at any time.
+        path.with_suffix(".new").write_text(yaml.safe_dump(document))
+        path.with_suffix(".new").replace(path)
         return str(path)
 
     return write

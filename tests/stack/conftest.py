@@ -130,7 +130,8 @@ def airflow(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
         shutil.copy(ROOT / "dags" / f"{name}.py", home / "dags")
     shutil.copy(Path(__file__).with_name("probe_dags.py"), home / "dags")
     settings = {
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        # The writers of SQLite wait for each other: 5 s by default, after which requests fail.
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
         "AIRFLOW__DELTA_MAINTENANCE__POLICY": str(lake / "policy.yaml"),
         "AIRFLOW__DELTA_MAINTENANCE__POLL_INTERVAL": str(POLL_INTERVAL),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
