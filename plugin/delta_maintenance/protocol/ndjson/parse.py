@@ -34,6 +34,8 @@ from delta_maintenance.protocol.ndjson.lenient import tidy_lines
 from delta_maintenance.protocol.ndjson.split import SINGLE_ACTIONS, CommitText, LineRun
 
 _BLOCK = 1 << 24
+_ALONE_BYTES = 1 << 20
+"""Up to so many bytes, other threads cost more than they bring."""
 _USUAL_FIELDS = (
     ("add", "path"),
     ("add", "partitionValues"),
@@ -390,7 +392,7 @@ def _read(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
         try:
             return pj.read_json(
                 pa.BufferReader(data),
-                read_options=pj.ReadOptions(block_size=block, use_threads=len(data) > _BLOCK),
+                read_options=pj.ReadOptions(block_size=block, use_threads=len(data) > _ALONE_BYTES),
                 parse_options=pj.ParseOptions(
                     explicit_schema=schema, unexpected_field_behavior=unexpected
                 ),
