@@ -13,17 +13,23 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import dagster as dg
+import filelock
+from dagster._core.storage.event_log import SqliteEventLogStorage
 
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError
 
 LIFE = timedelta(minutes=5)
 """The lifetime of a lease that is not renewed."""
+
+_CLAIM_TIMEOUT = 60
+"""Seconds that a claim waits for the claims of other processes."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,13 +83,24 @@ class InstanceLease:
 
     def _claimed(self) -> bool:
         storage = self.instance.event_log_storage
-        storage.claim_concurrency_slot(self.pool, self.run_id, self._claim)
-        # Read back, because SQLite does not lock the row between its read and its update.
-        if storage.check_concurrency_claim(self.pool, self.run_id, self._claim).is_claimed:
-            return True
+        try:
+            with self._claiming():
+                if storage.claim_concurrency_slot(self.pool, self.run_id, self._claim).is_claimed:
+                    return True
+        except filelock.Timeout:
+            return False
         # A place in the queue would be given to this run even if it has ended by then.
         self._free(self.run_id, self._claim)
         return False
+
+    def _claiming(self) -> AbstractContextManager[object]:
+        """Admits one process at a time, where the database does not."""
+        if not isinstance(self.instance.event_log_storage, SqliteEventLogStorage):
+            return nullcontext()
+        # SQLite does not lock a slot between its read and its update, so that two claims of one
+        # slot can both succeed. All processes of such an instance are on one machine.
+        path = Path(self.instance.root_directory) / "delta_maintenance.lock"
+        return filelock.FileLock(path, timeout=_CLAIM_TIMEOUT)
 
     def _free_the_dead(self) -> None:
         """Frees the slots and the places in the queue of runs that do not use them any more."""

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -131,13 +133,13 @@ def test_the_holder_renews_its_lease(
             pass
 
 
-def _contend(home: str, run_id: str, start: object, entered: object) -> None:
+def _contend(home: str, run_id: str, start: Barrier, entered: Queue, leave: Event) -> None:
     with dg.DagsterInstance.local_temp(home) as instance:
         start.wait()
         try:
             with InstanceLease(instance=instance, pool=POOL, run_id=run_id)():
                 entered.put(run_id)
-                threading.Event().wait(1)
+                leave.wait(400)
         except BusyError:
             entered.put(None)
         except Exception as error:
@@ -151,14 +153,16 @@ def test_two_launches_of_a_fresh_instance_do_not_enter_together(tmp_path: Path) 
             for _ in range(2)
         ]
     context = multiprocessing.get_context("spawn")
-    start, entered = context.Barrier(2), context.Queue()
+    start, entered, leave = context.Barrier(2), context.Queue(), context.Event()
     processes = [
-        context.Process(target=_contend, args=(str(tmp_path), run_id, start, entered))
+        context.Process(target=_contend, args=(str(tmp_path), run_id, start, entered, leave))
         for run_id in runs
     ]
     for process in processes:
         process.start()
+    # The first one stays inside until the second one has its answer.
     found = [entered.get(timeout=400) for _ in processes]
+    leave.set()
     for process in processes:
         process.join()
     assert found.count(None) == 1 and {*found} < {None, *runs}

@@ -37,7 +37,7 @@ from delta_maintenance_airflow.operators import DeltaCheckpointOperator
 
 linked, arguments = sys.argv[1:]
 ti = MagicMock(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1, max_tries=0)
-# LineageFacts as soon as the driver has its session: the work has just begun.
+# Told as soon as the driver has its session: the work has just begun.
 ti.xcom_push.side_effect = lambda key, value: Path(linked).write_text(f"{key} {value}")
 task = DeltaCheckpointOperator(task_id="task", **json.loads(arguments))
 task.execute({"ti": ti, "outlet_events": {}, "params": {}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import BinaryIO
 
 import pytest
 from logs.checkpointed_logs import KINDS, busy, expected, leave_only_the_checkpoint
@@ -11,6 +12,7 @@ from tests.table.failures import fails
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.delta_log.file_names import Encoding
+from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import (
     add,
     checkpoint_metadata,
@@ -19,6 +21,7 @@ from delta_maintenance.testing.actions import (
     features,
     metadata,
     remove,
+    txn,
 )
 from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
 
@@ -116,6 +119,24 @@ def test_a_damaged_commit_under_its_checkpoint_costs_only_its_own_information() 
         assert state_of(snapshot) == expected(table)
         assert snapshot.state.commit_info is None
         assert f"{5:020d}.json" in " ".join(snapshot.warnings)
+
+
+def test_the_single_actions_of_a_checkpoint_are_read_together() -> None:
+    class Counting(MemoryStore):
+        opened = 0
+
+        def open(self, path: str) -> BinaryIO:
+            self.opened += 1
+            return super().open(path)
+
+    store = Counting()
+    table = TableBuilder(store)
+    table.commit([features("domainMetadata"), metadata(), domain("mine", "1"), txn("me", 1)])
+    table.checkpoint()
+    snapshot = table.open().snapshot()
+    assert snapshot.checkpoint is not None
+    assert len(snapshot.state.domains) == len(snapshot.state.txns) == 1
+    assert store.opened == 3, "the footer, the single actions, and the file actions"
 
 
 @pytest.mark.conformance("REC-09", "LOG-11")

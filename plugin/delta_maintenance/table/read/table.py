@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,6 +41,7 @@ from delta_maintenance.table.read.history import (
 )
 from delta_maintenance.table.read.log_file import read_listed
 from delta_maintenance.table.read.log_reader import LogTail
+from delta_maintenance.table.read.relisting import relisting
 from delta_maintenance.table.read.segment import (
     LOG_DIRECTORY,
     LogListing,
@@ -59,11 +59,16 @@ from delta_maintenance.table.read.snapshot import (
     VanishedFileError,
 )
 
-T = TypeVar("T")
-
 _NO_SUCH_STATE = (CorruptTableError, NotADeltaTableError, VersionNotFoundError)
-_LISTINGS = 3
-"""A file may be deleted between listing and reading; then the log is listed again."""
+
+_relisting = partial(
+    relisting,
+    vanished=lambda error: CorruptTableError(
+        "a file that the log lists cannot be found",
+        file=error.filename or str(error),
+        remedy="find the process that deletes files of this log",
+    ),
+)
 
 
 def open_table(uri: str, storage_options: Mapping[str, str] | None = None) -> Table:
@@ -99,9 +104,7 @@ class Table:
         try:
             if timestamp is not None:
                 instant = _millis(timestamp)
-                version = self._relisting(
-                    lambda: version_at(self.store, instant, self._in_commit_times)
-                )
+                version = _relisting(lambda: version_at(self.store, instant, self._in_commit_times))
             return self._snapshot(version)
         except DeltaMaintenanceError as error:
             raise error.located(table=self.uri) from error.__cause__
@@ -149,7 +152,7 @@ class Table:
         if limit is not None and limit < 0:
             raise InvalidRequestError(f"{limit} is no number of commits", remedy="give 0 or more")
         try:
-            return self._relisting(
+            return _relisting(
                 lambda: commit_history(self.store, self._in_commit_times, limit=limit)
             )
         except DeltaMaintenanceError as error:
@@ -168,20 +171,7 @@ class Table:
         avoid: frozenset[str] = frozenset(),
         warnings: tuple[str, ...] = (),
     ) -> Snapshot:
-        return self._relisting(lambda: self._open(version, avoid, [*warnings]))
-
-    def _relisting(self, read: Callable[[], T]) -> T:
-        for attempt in range(_LISTINGS):
-            try:
-                return read()
-            except FileNotFoundError as error:
-                if attempt == _LISTINGS - 1:
-                    raise CorruptTableError(
-                        "a file that the log lists cannot be found",
-                        file=error.filename or str(error),
-                        remedy="find the process that deletes files of this log",
-                    ) from error
-        raise AssertionError("the last attempt returns or raises")
+        return _relisting(lambda: self._open(version, avoid, [*warnings]))
 
     def _open(self, version: int | None, avoid: frozenset[str], warnings: list[str]) -> Snapshot:
         hint = hinted_version(self.store)
