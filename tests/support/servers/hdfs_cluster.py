@@ -37,6 +37,7 @@ QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-
 _CLIENT = ("hadoop-client-api", "hadoop-client-runtime", "slf4j", "jcl-over", "log4j", "snappy")
 _MEMORY = "/dev/shm"
 _SERVERS = "org.apache.hadoop.hdfs.server"
+_ADMIN = "org.apache.hadoop.hdfs.tools.DFSAdmin"
 
 
 class ClusterUnavailable(Exception):
@@ -67,10 +68,17 @@ class HdfsCluster:
     def make_home(self, user: str) -> None:
         """Makes `/user/USER`, which belongs to the user."""
         for operation in ("MKDIRS", f"SETOWNER&owner={user}"):
-            url = f"http://{self.http}/webhdfs/v1/user/{user}?user.name={getpass.getuser()}"
-            request = urllib.request.Request(f"{url}&op={operation}", method="PUT")
-            with urllib.request.urlopen(request, timeout=30):
-                pass
+            self._change(f"/user/{user}", operation)
+
+    def set_quota(self, folder: str, *, names: int = -1, space: int = -1) -> None:
+        """Limits the names in a folder and the bytes of its blocks; -1 is no limit."""
+        for kind, limit in (("namespace", names), ("storagespace", space)):
+            self._change(folder, f"SETQUOTA&{kind}quota={limit}")
+
+    def administer(self, *arguments: str) -> None:
+        """Runs `hdfs dfsadmin`."""
+        java = [_java(), *QUICK_START, "-cp", self._server_path]
+        subprocess.run([*java, _ADMIN, *arguments], check=True, capture_output=True)
 
     def data_node_address(self, number: int = 0) -> str:
         """Where a data node serves HTTP: under the name that the name node calls it."""
@@ -124,6 +132,13 @@ class HdfsCluster:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+
+    def _change(self, path: str, operation: str) -> None:
+        """Sends a request that changes a file or directory, as the user of the name node."""
+        url = f"http://{self.http}/webhdfs/v1{path}?user.name={getpass.getuser()}"
+        request = urllib.request.Request(f"{url}&op={operation}", method="PUT")
+        with urllib.request.urlopen(request, timeout=30):
+            pass
 
     def _await_data_nodes(self) -> None:
         wanted = sum(process.poll() is None for process in self.data_nodes)

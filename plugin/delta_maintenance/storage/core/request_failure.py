@@ -70,6 +70,11 @@ class RequestFailure(Exception):
         return self.status in (301, 307, 401, 403) or self.code in self.access_codes
 
     @property
+    def remedy(self) -> str | None:
+        """What helps against this failure, if the store knows more than the usual remedies."""
+        return None
+
+    @property
     def unanswered(self) -> bool:
         """Whether the request took effect is unknown; it may be sent again."""
         if self.access or self.unsupported:
@@ -107,8 +112,10 @@ def storage_error(
         return StorageAccessError(
             f"{failure.service} turns the request away ({failure})",
             file=file,
-            remedy=f"check credentials and address, and grant {permission}",
+            remedy=failure.remedy or f"check credentials and address, and grant {permission}",
         )
     return StorageError(
-        f"{failure.service} failed ({failure})", file=file, remedy="run again when it is well"
+        f"{failure.service} failed ({failure})",
+        file=file,
+        remedy=failure.remedy or "run again when it is well",
     )

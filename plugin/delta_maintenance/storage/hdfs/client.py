@@ -48,6 +48,22 @@ class HdfsFailure(RequestFailure):
         return self.status == 401 or (named and self.status in (301, 302, 307, 403, 404))
 
     @property
+    def remedy(self) -> str | None:
+        said = str(self)
+        if "libgssapi" in said:
+            return "install the system library libgssapi_krb5"
+        if self.status == 401:
+            return f"{_TICKET} and give kerberos=true, or give a delegation token"
+        if "InvalidToken" in said or self.code == "ExpiredToken":
+            return "give a new delegation token"
+        if self.code == "TimeoutError" or said.endswith(_HUNG_UP):
+            return (
+                "run again when it is well; if it demands Kerberos, set "
+                "hadoop.security.authentication=kerberos"
+            )
+        return _REMEDIES.get(self.code)
+
+    @property
     def unsupported(self) -> bool:
         return self.status == 501 or self.code == "UnsupportedOperationException"
 
@@ -60,6 +76,25 @@ class HdfsFailure(RequestFailure):
     def has_content(self) -> bool:
         """A directory is not empty."""
         return self.code == "PathIsNotEmptyDirectoryException"
+
+
+_TICKET = "get a Kerberos ticket (kinit)"
+_HUNG_UP = "RPC listener disconnected"
+"""How the package of `hdfs:` addresses says that the name node closed the connection."""
+_REMEDIES = {
+    "AuthenticationException": f"{_TICKET}, or name a keytab that can be read",
+    "SafeModeException": "run again when the name node has left safe mode "
+    "(hdfs dfsadmin -safemode get)",
+    "NSQuotaExceededException": "raise the name quota of the directory (hdfs dfsadmin -setQuota) "
+    "or delete files in it, and run again",
+    # The name node counts a whole block for a file that is being written.
+    "DSQuotaExceededException": "raise the space quota of the directory "
+    "(hdfs dfsadmin -setSpaceQuota) to at least one more block for each replica, or delete files "
+    "in it, and run again",
+    "QuotaByStorageTypeExceededException": "raise the space quota of the storage type "
+    "(hdfs dfsadmin -setSpaceQuota -storageType) or delete files in the directory, and run again",
+}
+"""By the name of the exception."""
 
 
 class HdfsClient(ABC):

@@ -145,7 +145,7 @@ class NativeClient(HdfsClient):
         except Exception as error:
             raise InvalidRequestError(
                 f"HDFS cannot be opened ({_failure_of(error)})",
-                remedy="write hdfs://HOST:PORT/PATH, or give Hadoop's configuration as config_dir "
+                remedy="write hdfs://HOST:8020/PATH, or give Hadoop's configuration as config_dir "
                 "or HADOOP_CONF_DIR",
             ) from None
 
@@ -177,7 +177,9 @@ def _failure_of(error: BaseException) -> HdfsFailure:
             code = "FileNotFoundException"
         status = 500 if code in _UNEXPECTED else 403
         return HdfsFailure(status=status, code=code, said=redact(message)[:200])
-    if text.startswith(_LOGIN):
+    if text.startswith(_LOGIN) or "libgssapi" in text:
+        if found := _GSSAPI.match(text):
+            said = _TICKET_EXPIRED if found[2] == _EXPIRED else f"{found[1]}: {found[3]}"[:200]
         return HdfsFailure(status=403, code="AuthenticationException", said=said)
     return HdfsFailure(status=500, code=type(error).__name__, said=said)
 
@@ -189,5 +191,10 @@ _LINE_END = "\\n"
 """The end of a line in it: after the first one follow places in the code of the server."""
 _NO_DIRECTORY = "(is not a directory)"
 _LOGIN = ("SASLError", "GSSAPIError", "NoSASLMechanism")
+_GSSAPI = re.compile(r'GSSAPIError\(.*routine_error: "(\w+)".*\}, (\d+), "([^"]*)')
+"""How it writes an error of GSSAPI: the kind, the code of Kerberos and a text about the kind."""
+_EXPIRED = "2529638944"
+"""The code `KRB5KRB_AP_ERR_TKT_EXPIRED`, without its sign."""
+_TICKET_EXPIRED = "the Kerberos ticket has expired"
 # Errors of the server itself, not answers to the call.
 _UNEXPECTED = frozenset(("NullPointerException", "RuntimeException", "ServerException"))

@@ -54,9 +54,14 @@ class NativeOptions:
             # The address is not repeated: a malformed one may hold a password.
             raise InvalidRequestError(
                 "the name node is not given as HOST:PORT or by the name of its service",
-                remedy="write hdfs://HOST:PORT/PATH, or hdfs://NAMESERVICE/PATH and config_dir",
+                remedy="write hdfs://HOST:8020/PATH, or hdfs://NAMESERVICE/PATH and config_dir",
             )
         check_directory(address.path)
+        if values.keys() & _OF_A_PRINCIPAL and "kerberos_principal" not in values:
+            raise InvalidRequestError(
+                "a keytab or ticket cache is given without its principal",
+                remedy="add kerberos_principal=NAME@REALM",
+            )
         return cls(
             url=f"hdfs://{address.authority}" if address.authority else None,
             properties=tuple(sorted(properties.items())),
@@ -79,6 +84,7 @@ _SERVER = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _OF_THE_ENVIRONMENT = frozenset(
     ("user", "hadoop_user_name", "proxy_user", "hadoop_proxy_user", "token")
 )
+_OF_A_PRINCIPAL = frozenset(("kerberos_keytab", "kerberos_cache"))
 NAMES = {
     name: name for name in ("config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache")
 }

@@ -40,8 +40,9 @@ class HdfsPut(ConditionalPut):
         # A gateway (HttpFS) ignores the options of a rename. The rename of a file that does not
         # exist tells them apart: without options it is no error. It changes nothing.
         probe = self._temporary(key)
+        rename = partial(self._client.rename, probe, f"{probe}.2", replace=False)
         try:
-            self._client.rename(probe, f"{probe}.2", replace=False)
+            patiently(rename, self._client.sleep, self._client.pauses)
         except HdfsFailure as failure:
             if failure.missing:
                 return True

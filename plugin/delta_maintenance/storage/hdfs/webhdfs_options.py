@@ -28,7 +28,7 @@ class WebHdfsOptions:
     """The user on whose behalf requests are made."""
     kerberos: bool = False
     token: str | None = field(default=None, repr=False)
-    """A delegation token, as `hdfs fetchdt --print` or the name node gives it."""
+    """A delegation token, as the name node gives it: the `urlString` of GETDELEGATIONTOKEN."""
 
     @classmethod
     def parse(
@@ -52,7 +52,7 @@ class WebHdfsOptions:
             # The address is not repeated: a malformed one may hold a password.
             raise InvalidRequestError(
                 "the name node's HTTP server is not given as HOST:PORT",
-                remedy="write webhdfs://HOST:PORT/PATH, and other name nodes as "
+                remedy="write webhdfs://HOST:9870/PATH, and other name nodes as "
                 "name_nodes=HOST:PORT,HOST:PORT",
             )
         check_directory(address.path)
