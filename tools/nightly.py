@@ -61,6 +61,7 @@ PYTHON_TESTS = ("-m", "not slow", "--ignore=tests/packaging", "--ignore=tests/do
 # The tests that play more with DELTA_MAINTENANCE_PLAY=all: the lists of cases, all pairs of tables
 # and checkpoints for Delta Spark, and the properties, which start nothing.
 CASES_TESTS = ("-m", "oracle or (cases and not spark) or not slow")
+KERBEROS_TESTS = ("tests/storage/hdfs/test_kerberos.py", "tests/storage/hdfs/nightly_kerberos.py")
 PARTS = {
     "cases": Part(
         tests=CASES_TESTS,
@@ -72,6 +73,8 @@ PARTS = {
         },
     ),
     "fuzz": Part(command=("make", "fuzz")),
+    # Compiled for the Kerberos libraries, so it needs their headers and a compiler.
+    "kerberos": Part(tests=KERBEROS_TESTS, overlay=("requests-gssapi==1.4.0",)),
     "spark-4.0": Part(tests=("tests/spark", *LENIENT), overlay=("pyspark==4.0.5",)),
     "spark-4.1": Part(tests=("tests/spark", *LENIENT), overlay=("pyspark==4.1.4",)),
     "spark-4.3": Part(tests=("tests/spark", *LENIENT), overlay=("pyspark==4.3.0",)),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import pytest
@@ -23,6 +24,8 @@ class HdfsStoreContract(StoreContract):
     entries = 250
     doomed = 30
     refused_names = frozenset(["a:b"])
+    environment: Mapping[str, str] = {}
+    """What other processes need to log in."""
 
     @pytest.fixture
     def store(self, root: str) -> Iterator[HdfsStore]:
@@ -40,4 +43,10 @@ class HdfsStoreContract(StoreContract):
         make_empty_files(store, paths)
 
     def contend(self, store: Store, paths: Sequence[str]) -> list[list[Put]]:
-        return contend_in_processes(partial(HdfsStore, store.root), paths)
+        return contend_in_processes(partial(open_with, self.environment, store.root), paths)
+
+
+def open_with(environment: Mapping[str, str], root: str) -> HdfsStore:
+    """A store in a process that belongs to this test alone, and gets its environment here."""
+    os.environ.update(environment)
+    return HdfsStore(root)

@@ -231,6 +231,10 @@ def test_a_user_is_named_by_the_environment_only(address: str, given: dict[str, 
         ("hdfs://nn:8020/a\nb", {}, "not a clean path"),
         ("hdfs://lake/t", {}, "HDFS cannot be opened"),
         ("hdfs:/t", {}, "HDFS cannot be opened"),
+        ("hdfs://lake/t", {}, "write hdfs://HOST:8020/PATH"),
+        ("hdfs://a b:8020/t", {}, "write hdfs://HOST:8020/PATH"),
+        ("hdfs://nn:8020/t", {"kerberos_keytab": "/k"}, "add kerberos_principal=NAME@REALM"),
+        ("hdfs://nn:8020/t", {"kerberos_cache": "/c"}, "add kerberos_principal=NAME@REALM"),
     ],
 )
 def test_an_address_or_option_that_is_not_understood_is_refused(
@@ -257,6 +261,46 @@ def test_an_exception_of_a_server_is_told_in_one_line(text: str, code: str, mean
     failure = _failure_of(RuntimeError(message))
     assert str(failure) == f"{code}: said of /t"
     assert getattr(failure, meaning) and not failure.unanswered
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "told", "said"),
+    [
+        (
+            "GSS_S_FAILURE",
+            2529638944,
+            "Unspecified GSS failure.  Minor code may provide more information",
+            "AuthenticationException: the Kerberos ticket has expired",
+        ),
+        (
+            "GSS_S_CONTEXT_EXPIRED",
+            0,
+            "The referenced context has expired: Success",
+            "AuthenticationException: the Kerberos ticket has expired",
+        ),
+        (
+            "GSS_S_NO_CRED",
+            2529639053,
+            "No credentials were supplied: Success",
+            "AuthenticationException: GSS_S_NO_CRED: No credentials were supplied: Success",
+        ),
+    ],
+)
+def test_an_error_of_kerberos_is_told_in_one_line(
+    kind: str, code: int, told: str, said: str
+) -> None:
+    codes = f'raw: "0x00070000", calling_error: "none", routine_error: "{kind}", more: "0x0000"'
+    failure = _failure_of(
+        RuntimeError(f'GSSAPIError(GssMajorCodes {{ {codes} }}, {code}, "{told}")')
+    )
+    assert str(failure) == said
+    assert failure.access and failure.remedy is not None and "kinit" in failure.remedy
+
+
+def test_without_the_libraries_of_kerberos_one_line_says_what_to_install() -> None:
+    failure = _failure_of(RuntimeError('OperationFailed("Failed to load libgssapi_krb")'))
+    assert failure.access
+    assert failure.remedy == "install the system library libgssapi_krb5"
 
 
 def test_a_path_through_a_file_leads_to_nothing_however_long_it_is() -> None:

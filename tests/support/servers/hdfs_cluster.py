@@ -18,11 +18,11 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from servers.spark_processes import free_port
 
@@ -37,7 +37,7 @@ QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-
 _CLIENT = ("hadoop-client-api", "hadoop-client-runtime", "slf4j", "jcl-over", "log4j", "snappy")
 _MEMORY = "/dev/shm"
 _SERVERS = "org.apache.hadoop.hdfs.server"
-_ADMIN = "org.apache.hadoop.hdfs.tools.DFSAdmin"
+_TOOLS = "org.apache.hadoop.hdfs.tools"
 
 
 class ClusterUnavailable(Exception):
@@ -47,11 +47,18 @@ class ClusterUnavailable(Exception):
 class HdfsCluster:
     """A running name node, with as many data nodes as were started."""
 
+    host = "127.0.0.1"
+    java_options: tuple[str, ...] = ()
+    core_properties: Mapping[str, object] = {}
+    """Further ones of `core-site.xml`."""
+    hdfs_properties: Mapping[str, object] = {}
+    """Further ones of `hdfs-site.xml`."""
+
     def __init__(self, folder: Path, jar: Path, data: Path) -> None:
         self.folder = folder
         self._data = data
-        self.rpc = f"127.0.0.1:{free_port()}"
-        self.http = f"127.0.0.1:{free_port()}"
+        self.rpc = f"{self.host}:{free_port()}"
+        self.http = f"{self.host}:{free_port()}"
         self.data_nodes: list[subprocess.Popen[bytes]] = []
         client = [f for name in _CLIENT for f in sorted(SPARK_JARS.glob(f"{name}*.jar"))]
         self.class_path = ":".join(map(str, [folder / "conf", *client]))
@@ -77,8 +84,19 @@ class HdfsCluster:
 
     def administer(self, *arguments: str) -> None:
         """Runs `hdfs dfsadmin`."""
-        java = [_java(), *QUICK_START, "-cp", self._server_path]
-        subprocess.run([*java, _ADMIN, *arguments], check=True, capture_output=True)
+        self.run_tool("DFSAdmin", *arguments)
+
+    def run_tool(
+        self, tool: str, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Runs a tool of HDFS to its end."""
+        java = [_java(), *QUICK_START, *self.java_options, "-cp", self._server_path]
+        subprocess.run(
+            [*java, f"{_TOOLS}.{tool}", *arguments],
+            env={**os.environ, **(environment or {})},
+            check=True,
+            capture_output=True,
+        )
 
     def data_node_address(self, number: int = 0) -> str:
         """Where a data node serves HTTP: under the name that the name node calls it."""
@@ -127,6 +145,11 @@ class HdfsCluster:
             beans = json.load(answer)["beans"]
         return beans[0] if beans else {}
 
+    def live_data_nodes(self) -> int:
+        """How many data nodes take part. `OSError` where the name node does not answer."""
+        # Blocks of a restarted node count once it has reported them.
+        return int(self.bean("FSNamesystemState").get("NumLiveDataNodes", 0))
+
     def close(self) -> None:
         for process in (*self.data_nodes, self._name_node):
             if process.poll() is None:
@@ -151,9 +174,7 @@ class HdfsCluster:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise ClusterUnavailable(f"its {name} does not start: {self._last_line(name)}")
             try:
-                state = self.bean("FSNamesystemState")
-                # Blocks of a restarted node count once it has reported them.
-                if state.get("NumLiveDataNodes", 0) >= wanted:
+                if self.live_data_nodes() >= wanted:
                     return
             except OSError:
                 pass
@@ -162,7 +183,8 @@ class HdfsCluster:
     def _configure(self) -> None:
         conf = self.folder / "conf"
         conf.mkdir(parents=True)
-        _write(conf / "core-site.xml", {"fs.defaultFS": f"hdfs://{self.rpc}"})
+        core = {"fs.defaultFS": f"hdfs://{self.rpc}", **self.core_properties}
+        _write(conf / "core-site.xml", core)
         _write(
             conf / "hdfs-site.xml",
             {
@@ -185,6 +207,7 @@ class HdfsCluster:
                 "dfs.datanode.ipc.address": "127.0.0.1:0",
                 "dfs.namenode.datanode.registration.ip-hostname-check": "false",
                 "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
+                **self.hdfs_properties,
             },
         )
         (conf / "log4j2.properties").write_text(
@@ -201,8 +224,8 @@ class HdfsCluster:
         self, name: str, kind: str, *arguments: str, properties: dict[str, object] | None = None
     ) -> subprocess.Popen[bytes]:
         given = [f"-D{key}={value}" for key, value in (properties or {}).items()]
-        java = [_java(), *QUICK_START, "-cp", self._server_path, f"{_SERVERS}.{kind}"]
-        command = [*_ending_with_this_process(), *java]
+        java = [_java(), *QUICK_START, *self.java_options, "-cp", self._server_path]
+        command = [*_ending_with_this_process(), *java, f"{_SERVERS}.{kind}"]
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
                 [*command, *given, *arguments], cwd=self.folder, stdout=log, stderr=log
@@ -211,6 +234,9 @@ class HdfsCluster:
     def _last_line(self, name: str) -> str:
         lines = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else "it said nothing"
+
+
+Cluster = TypeVar("Cluster", bound=HdfsCluster)
 
 
 def make_empty_files(store: HdfsStore, paths: Iterable[str]) -> None:
@@ -246,11 +272,13 @@ def mini_cluster_jar(jars: Path) -> Path:
 
 
 @contextmanager
-def serve_hdfs(folder: Path, jar: Path) -> Iterator[HdfsCluster]:
+def serve_hdfs(
+    folder: Path, jar: Path, kind: Callable[[Path, Path, Path], Cluster] = HdfsCluster
+) -> Iterator[Cluster]:
     """A cluster with one data node until the block ends. Its logs are in `folder`."""
     with tempfile.TemporaryDirectory(dir=_memory(), ignore_cleanup_errors=True) as data:
         try:
-            cluster = HdfsCluster(folder, jar, Path(data))
+            cluster = kind(folder, jar, Path(data))
         except FileNotFoundError as error:
             raise ClusterUnavailable("there is no java") from error
         try:

@@ -46,6 +46,7 @@ _FIXTURES = {
     "hdfs": "server",
     "java": "spark",
     "running_s3_server": "server",
+    "secured_hdfs": "server",
     "web": "server",
 }
 _IMPLIED = {"oracle": {"spark"}}

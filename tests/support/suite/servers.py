@@ -13,6 +13,8 @@ from emulators.gcs_server import GCSServer, serve_gcs
 from emulators.s3_server import S3Server, serve_s3
 from servers.azurite import AzuriteUnavailable, azurite_command
 from servers.hdfs_cluster import ClusterUnavailable, HdfsCluster, mini_cluster_jar, serve_hdfs
+from servers.kerberos_kdc import KdcUnavailable
+from servers.secured_hdfs import SecuredHdfs, serve_secured_hdfs
 
 HADOOP_JARS = Path(__file__).parents[3] / ".tools" / "hadoop"
 UNAVAILABLE = pytest.StashKey[dict[str, str]]()
@@ -93,6 +95,20 @@ def hdfs(
     except ClusterUnavailable as reason:
         pytestconfig.stash.setdefault(UNAVAILABLE, {})["HDFS"] = str(reason)
         pytest.skip(f"NO HDFS: {reason}")
+
+
+@pytest.fixture(scope="module")
+def secured_hdfs(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[SecuredHdfs]:
+    """A cluster that demands Kerberos, and its KDC; where either is missing, a loud skip."""
+    try:
+        folder = tmp_path_factory.mktemp("secured-hdfs")
+        with serve_secured_hdfs(folder, mini_cluster_jar(HADOOP_JARS)) as cluster:
+            yield cluster
+    except (ClusterUnavailable, KdcUnavailable) as reason:
+        pytestconfig.stash.setdefault(UNAVAILABLE, {})["HDFS with Kerberos"] = str(reason)
+        pytest.skip(f"NO HDFS WITH KERBEROS: {reason}")
 
 
 @pytest.fixture

@@ -179,7 +179,8 @@ def _failure_of(error: BaseException) -> HdfsFailure:
         return HdfsFailure(status=status, code=code, said=redact(message)[:200])
     if text.startswith(_LOGIN) or "libgssapi" in text:
         if found := _GSSAPI.match(text):
-            said = _TICKET_EXPIRED if found[2] == _EXPIRED else f"{found[1]}: {found[3]}"[:200]
+            is_expired = not _EXPIRED.isdisjoint(found.group(1, 2))
+            said = _TICKET_EXPIRED if is_expired else f"{found[1]}: {found[3]}"[:200]
         return HdfsFailure(status=403, code="AuthenticationException", said=said)
     return HdfsFailure(status=500, code=type(error).__name__, said=said)
 
@@ -193,8 +194,8 @@ _NO_DIRECTORY = "(is not a directory)"
 _LOGIN = ("SASLError", "GSSAPIError", "NoSASLMechanism")
 _GSSAPI = re.compile(r'GSSAPIError\(.*routine_error: "(\w+)".*\}, (\d+), "([^"]*)')
 """How it writes an error of GSSAPI: the kind, the code of Kerberos and a text about the kind."""
-_EXPIRED = "2529638944"
-"""The code `KRB5KRB_AP_ERR_TKT_EXPIRED`, without its sign."""
+_EXPIRED = frozenset(("GSS_S_CONTEXT_EXPIRED", "GSS_S_CREDENTIALS_EXPIRED", "2529638944"))
+"""Kinds of errors, and the code `KRB5KRB_AP_ERR_TKT_EXPIRED` without its sign."""
 _TICKET_EXPIRED = "the Kerberos ticket has expired"
 # Errors of the server itself, not answers to the call.
 _UNEXPECTED = frozenset(("NullPointerException", "RuntimeException", "ServerException"))
