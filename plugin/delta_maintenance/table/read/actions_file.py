@@ -96,7 +96,7 @@ class ActionsFile:
         return any(
             batch.num_rows - batch.column(0).null_count
             for action in FILE_COLUMNS
-            for batch in self._batches(action, [f"{action}.path"])
+            for batch in self._read(self._row_groups_with(action), [f"{action}.path"], [action])
         )
 
     def most_of(self, action: str) -> int:
@@ -112,15 +112,9 @@ class ActionsFile:
         return sum(group.num_rows - _null_count(group.column(leaf)) for group in groups)
 
     def values(self, names: Iterable[str]) -> dict[str, list[Any]]:
-        """The non-null values of some columns of single actions, by name.
-
-        Columns with values in the same row groups are read together.
-        """
+        """The non-null values of some columns of single actions, by name."""
         found: dict[str, list[Any]] = {name: [] for name in names}
-        together: dict[tuple[int, ...], list[str]] = {}
-        for name in found:
-            together.setdefault(tuple(self._row_groups_with(name)), []).append(name)
-        for groups, columns in together.items():
+        for groups, columns in self._together(found):
             for batch in self._read(groups, columns, columns):
                 for name in columns:
                     column = batch.column(name)
@@ -133,24 +127,45 @@ class ActionsFile:
         fields: Mapping[str, Collection[str]] | None,
         row_groups: Collection[int] | None = None,
     ) -> Iterator[FileActionBatch]:
-        for action, types in FILE_COLUMNS.items():
-            wanted = self._wanted(action, None if fields is None else fields[action])
-            columns = [f"{action}.{name}" for name in wanted]
-            for batch in self._batches(action, columns, row_groups):
-                column = batch.column(0)
-                if column.null_count:
-                    column = column.filter(pc.is_valid(column))
-                if not len(column):
-                    continue
-                flat = pa.Table.from_batches([pa.RecordBatch.from_struct_array(column)])
-                table = normalise(flat, types, partition_keys=keys.partition_columns)
-                table.validate(full=True)
-                if len(keyless_rows(table)):
-                    raise CorruptTableError(f"{self.path} has an {action} without its path")
-                if action == "add":
-                    yield FileActionBatch(table, empty(REMOVE_TYPES))
-                else:
-                    yield FileActionBatch(empty(ADD_TYPES), table)
+        for groups, actions in self._together(FILE_COLUMNS, row_groups):
+            columns = [
+                f"{action}.{name}"
+                for action in actions
+                for name in self._wanted(action, None if fields is None else fields[action])
+            ]
+            for batch in self._read(groups, columns, actions):
+                found = [
+                    self._flat(action, batch.column(action), keys)
+                    if action in actions
+                    else empty(types)
+                    for action, types in FILE_COLUMNS.items()
+                ]
+                if any(map(len, found)):
+                    yield FileActionBatch(*found)
+
+    def _flat(self, action: str, column: pa.StructArray, keys: MapKeys) -> pa.Table:
+        """The actions of a column, a column for each of their fields."""
+        types = FILE_COLUMNS[action]
+        if column.null_count:
+            column = column.filter(pc.is_valid(column))
+        if not len(column):
+            return empty(types)
+        flat = pa.Table.from_batches([pa.RecordBatch.from_struct_array(column)])
+        table = normalise(flat, types, partition_keys=keys.partition_columns)
+        table.validate(full=True)
+        if len(keyless_rows(table)):
+            raise CorruptTableError(f"{self.path} has an {action} without its path")
+        return table
+
+    def _together(
+        self, tops: Iterable[str], within: Collection[int] | None = None
+    ) -> Iterator[tuple[tuple[int, ...], list[str]]]:
+        """Columns of the top level with values in the same row groups, which are read at once."""
+        found: dict[tuple[int, ...], list[str]] = {}
+        for top in tops:
+            groups = [g for g in self._row_groups_with(top) if within is None or g in within]
+            found.setdefault(tuple(groups), []).append(top)
+        return ((groups, columns) for groups, columns in found.items() if groups)
 
     def _wanted(self, action: str, fields: Collection[str] | None) -> list[str]:
         """The columns of an action to read, below the column of the action."""
@@ -206,12 +221,6 @@ class ActionsFile:
             size += more
         if together:
             yield tuple(together)
-
-    def _batches(
-        self, top: str, columns: list[str], within: Collection[int] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        groups = [g for g in self._row_groups_with(top) if within is None or g in within]
-        return self._read(groups, columns, [top])
 
     def _read(
         self, row_groups: Sequence[int], columns: Sequence[str], tops: Iterable[str]
