@@ -66,7 +66,7 @@ class ConditionalPut(ABC):
             self.discard(key, put_id)
 
     def _put(self, key: str, source: BinaryIO, size: int, put_id: str) -> Put:
-        doubt: RequestFailure | None = None
+        doubt: str | None = None
         for pause in (*PAUSES, None):
             source.seek(0)
             try:
@@ -84,10 +84,10 @@ class ConditionalPut(ABC):
             # A refuted condition is a doubt like no answer at all: after a lost answer the HTTP
             # client may send the request again by itself, and then meets the object of the first.
             if cause.precondition_failed or cause.unanswered:
-                outcome = self._whose(key, source, size, put_id)
-                if outcome is not None:
-                    return outcome
-                doubt = cause
+                try:
+                    return self._whose(key, source, size, put_id)
+                except RequestFailure as failure:
+                    doubt = f"{cause}; looking for it: {failure}"
             if cause.precondition_failed or not (cause.unanswered or cause.conflict):
                 # An object that was there and cannot be seen now may be a version that others have
                 # read and cleaned up: sending it again could bring it back.
@@ -136,23 +136,20 @@ class ConditionalPut(ABC):
         `RefusedError` if it is known not to.
         """
 
-    def _whose(self, key: str, source: BinaryIO, size: int, put_id: str) -> Put | None:
-        """Whether this call created the existing object; None if no object is visible."""
-        try:
-            found = self.creation(key, put_id)
-            if found.put_id is not None:
-                return Put.DONE if found.put_id == put_id else Put.EXISTS
-            # Another writer's, or ours on a server that keeps no metadata.
-            if found.size != size:
+    def _whose(self, key: str, source: BinaryIO, size: int, put_id: str) -> Put:
+        """Whether this call created the existing object; `RequestFailure` if none is visible."""
+        found = self.creation(key, put_id)
+        if found.put_id is not None:
+            return Put.DONE if found.put_id == put_id else Put.EXISTS
+        # Another writer's, or ours on a server that keeps no metadata.
+        if found.size != size:
+            return Put.EXISTS
+        source.seek(0)
+        for first in range(0, size, self.part_size):
+            mine = source.read(self.part_size)
+            if self.part(key, first, len(mine)) != mine:
                 return Put.EXISTS
-            source.seek(0)
-            for first in range(0, size, self.part_size):
-                mine = source.read(self.part_size)
-                if self.part(key, first, len(mine)) != mine:
-                    return Put.EXISTS
-            return Put.DONE
-        except RequestFailure:
-            return None
+        return Put.DONE
 
     def _require_conditions(self, key: str) -> None:
         """`RefusedError` unless the server is known to honour the condition."""
