@@ -36,7 +36,7 @@ quick: venv ## In two minutes: lint, types, and the tests that start nothing; it
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
-	DELTA_MAINTENANCE_PLAY=few $(PYTEST) -n 4 --quick
+	DELTA_MAINTENANCE_PLAY=few $(PYTEST) -n 3 --quick
 
 .PHONY: nightly
 nightly: venv ## What make test leaves out: every case, make fuzz, the other supported versions; NIGHTLY=PART

@@ -14,7 +14,7 @@ from delta_bench import Bench
 from delta_spark import checkpoint_files, decode
 from delta_spark_tables import RECIPES, comparable, copy
 from delta_views import deltalake_view, our_view
-from suite.play import PLAY
+from suite.play import PLAY, some
 
 from delta_maintenance import open_table
 from delta_maintenance.clock import new_id
@@ -92,7 +92,7 @@ def test_delta_spark_takes_the_hint(bench: Bench, name: str, kind: str, tmp_path
         assert hint.v2Checkpoint().get().sizeInBytes() == top.stat().st_size
 
 
-@pytest.mark.parametrize(("name", "kind"), IN_TURN)
+@pytest.mark.parametrize(("name", "kind"), some(IN_TURN, len(IN_TURN) // 2))
 def test_delta_spark_goes_on_writing_from_it(
     bench: Bench, name: str, kind: str, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 from checkpointing import KEEP_TOMBSTONES, NOW, write
+from suite.play import examples
 from tests.properties.model import State, replay, state_of
 
 from delta_maintenance.protocol.delta_log.sidecar_tiers import most_sidecars
@@ -26,7 +27,7 @@ from delta_maintenance.testing.actions import (
 )
 from delta_maintenance.testing.table_builder import LOG, TableBuilder
 
-ROUNDS = int(os.environ.get("DELTA_MAINTENANCE_INCREMENTAL_ROUNDS", "5"))
+ROUNDS = int(os.environ.get("DELTA_MAINTENANCE_INCREMENTAL_ROUNDS", examples(12)))
 """Histories to play; a heavy run takes 1000."""
 CHECKPOINTS = 8
 FOLDERS = ("", "day=1/", "day=2%20x/", "file:/elsewhere/", "s3://bucket/a%2Fb/", "\u00fc/")

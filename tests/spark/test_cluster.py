@@ -10,7 +10,6 @@ import sys
 import uuid
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.checkpoint import CheckpointResult
-from delta_maintenance.operations.vacuum import VacuumOptions, VacuumPlan, VacuumResult
+from delta_maintenance.operations.vacuum import VacuumOptions, VacuumResult
 from delta_maintenance.submission.job_report import JobReport
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.submission.library import library_zip
@@ -36,6 +35,8 @@ from delta_maintenance.testing.table_builder import TableBuilder
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 
+ONE_EXECUTOR = {"spark.cores.max": "1"}
+"""For a job that a second executor would teach nothing: each costs seconds of processor time."""
 VECTOR = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
 
 
@@ -107,7 +108,8 @@ def test_executors_reach_s3_with_what_the_driver_has(
     public, secret = dict(s3_server.storage_options), {}
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         secret[name] = public.pop(name)
-    told = cluster.submit(job("s3://cluster/table", **public), "s3", secret, [py_file])
+    spec = job("s3://cluster/table", **public)
+    told = cluster.submit(spec, "s3", secret, [py_file], conf=ONE_EXECUTOR)
     check(told, open_table("s3://cluster/table", s3_server.storage_options), like)
 
 
@@ -155,7 +157,8 @@ def test_the_secrets_of_a_job_are_in_no_process_list_and_no_file(
 def test_a_job_that_cannot_be_done_says_why(cluster: Cluster, py_file: str, tmp_path: Path) -> None:
     table = TableBuilder(tmp_path / "table")
     table.commit([features("v2Checkpoint", "fromTheFuture"), metadata()])
-    told = cluster.submit(job(str(tmp_path / "table")), "refused", {}, [py_file])
+    spec = job(str(tmp_path / "table"))
+    told = cluster.submit(spec, "refused", {}, [py_file], conf=ONE_EXECUTOR)
     assert (told.status, told.exit_status) == ("refused", 3)
 
 
@@ -168,17 +171,15 @@ def test_a_vacuum_on_a_cluster_deletes_the_set_of_the_local_engine(
     local = vacuum.survey(snapshot, VacuumOptions(engine="local"), now=clock.now())
     expected = set(local.found.files()["path"].to_pylist())
     assert len(expected) == 70
-    before = table.files()
+    before, executors = table.files(), cluster.executors()
     spec = JobSpec(operation="vacuum", table=table.store.root, report_uri=str(tmp_path / "list"))
-    planned = cluster.submit(replace(spec, plan_only=True), "vacuum-plan", {}, [py_file])
-    plan = VacuumPlan.from_json(planned.result_or_raise())
-    assert (plan.engine, plan.files, plan.bytes) == ("spark", local.plan.files, local.plan.bytes)
-    assert set(pq.read_table(tmp_path / "list")["path"].to_pylist()) == expected
-    assert table.files() == before
-    told = cluster.submit(replace(spec, report_uri=None), "vacuum", {}, [py_file])
+    told = cluster.submit(spec, "vacuum", {}, [py_file])
     result = VacuumResult.from_json(told.result_or_raise())
-    assert (result.status, result.deleted, result.failed) == ("vacuumed", len(expected), 0)
+    assert (result.status, result.failed) == ("vacuumed", 0)
+    assert (result.deleted, result.bytes) == (len(expected), local.plan.bytes)
+    assert set(pq.read_table(tmp_path / "list")["path"].to_pylist()) == expected
     assert before - table.files() == expected
+    assert all(more > less for more, less in zip(cluster.executors(), executors, strict=True))
 
 
 def littered(path: Path) -> Folder:
@@ -199,7 +200,7 @@ def littered(path: Path) -> Folder:
 def test_without_the_library_executors_say_what_they_lack(cluster: Cluster, tmp_path: Path) -> None:
     neglected(tmp_path / "table")
     own = {"PYSPARK_DRIVER_PYTHON": sys.executable}
-    told = cluster.submit(job(str(tmp_path / "table")), "bare", own, [])
+    told = cluster.submit(job(str(tmp_path / "table")), "bare", own, [], conf=ONE_EXECUTOR)
     assert told.error is not None and "No module named 'delta_maintenance'" in told.error.problem
 
 
@@ -220,5 +221,6 @@ def test_an_archive_of_an_environment_brings_python_and_library(
         "PYSPARK_PYTHON": "./environment/bin/python",
     }
     archives = [f"{packed}#environment"]
-    told = cluster.submit(job(str(tmp_path / "table")), "archive", own, [], archives)
+    spec = job(str(tmp_path / "table"))
+    told = cluster.submit(spec, "archive", own, [], archives, conf=ONE_EXECUTOR)
     check(told, open_table(str(tmp_path / "table")), like)

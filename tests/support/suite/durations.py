@@ -19,10 +19,16 @@ FILE = Path(__file__).parents[2] / "durations.json"
 SHARED = {
     "tests/oracle/": "tests/oracle",
     "tests/spark/": "tests/spark",
+    "tests/storage/hdfs/": "tests/storage/hdfs",
 }
-"""Where modules share a session: the beginning of their paths, and the name of their group."""
-ALONE = ("tests/spark/test_cluster.py", "tests/spark/test_connect.py")
-"""Modules in such folders that start Spark processes of their own."""
+"""Where modules share a session or a cluster: the beginning of their paths, and the name of their
+group."""
+ALONE = (
+    "tests/spark/test_cluster.py",
+    "tests/spark/test_connect.py",
+    "tests/storage/hdfs/test_kerberos.py",
+)
+"""Modules in such folders that start processes of their own."""
 UNKNOWN_SECONDS = 5.0
 """For modules that are new since the last record."""
 

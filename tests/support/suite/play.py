@@ -14,7 +14,7 @@ from hypothesis import settings
 Case = TypeVar("Case")
 
 PLAY = os.environ.get("DELTA_MAINTENANCE_PLAY", "some")
-_EXAMPLES = {"few": 0.1, "some": 0.4, "all": 5.0}
+_EXAMPLES = {"few": 0.05, "some": 0.4, "all": 5.0}
 """The examples of a property, as a multiple of what its test names."""
 if PLAY not in _EXAMPLES:
     raise ValueError(f"DELTA_MAINTENANCE_PLAY={PLAY}: choose one of {', '.join(_EXAMPLES)}")
