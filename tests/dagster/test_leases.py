@@ -9,16 +9,17 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Barrier, Event
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from types import SimpleNamespace
 
 import dagster as dg
+import filelock
 import pytest
 
 from delta_maintenance.errors import BusyError
 from delta_maintenance.testing.table_builder import TableBuilder
-from delta_maintenance_dagster import table_run
+from delta_maintenance_dagster import leases, table_run
 from delta_maintenance_dagster.leases import LIFE, InstanceLease, limit_to_one
 
 POOL = "delta_lake/events"
@@ -133,17 +134,23 @@ def test_the_holder_renews_its_lease(
             pass
 
 
-def _contend(home: str, run_id: str, start: Barrier, entered: Queue, leave: Event) -> None:
+ROUNDS = 20
+
+
+def _contend(home: str, run_id: str, start: Barrier, entered: Queue, leave: Barrier) -> None:
     with dg.DagsterInstance.local_temp(home) as instance:
-        start.wait()
-        try:
-            with InstanceLease(instance=instance, pool=POOL, run_id=run_id)():
-                entered.put(run_id)
-                leave.wait(400)
-        except BusyError:
-            entered.put(None)
-        except Exception as error:
-            entered.put(f"{type(error).__name__}: {error}")
+        for number in range(ROUNDS):
+            start.wait()
+            try:
+                with InstanceLease(instance=instance, pool=f"{POOL}/{number}", run_id=run_id)():
+                    entered.put(run_id)
+                    leave.wait()
+            except BusyError:
+                entered.put(None)
+                leave.wait()
+            except Exception as error:
+                entered.put(f"{type(error).__name__}: {error}")
+                leave.wait()
 
 
 def test_two_launches_of_a_fresh_instance_do_not_enter_together(tmp_path: Path) -> None:
@@ -153,19 +160,35 @@ def test_two_launches_of_a_fresh_instance_do_not_enter_together(tmp_path: Path) 
             for _ in range(2)
         ]
     context = multiprocessing.get_context("spawn")
-    start, entered, leave = context.Barrier(2), context.Queue(), context.Event()
+    start, leave = context.Barrier(2, timeout=400), context.Barrier(3, timeout=400)
+    entered = context.Queue()
     processes = [
         context.Process(target=_contend, args=(str(tmp_path), run_id, start, entered, leave))
         for run_id in runs
     ]
     for process in processes:
         process.start()
-    # The first one stays inside until the second one has its answer.
-    found = [entered.get(timeout=400) for _ in processes]
-    leave.set()
+    found = []
+    for _ in range(ROUNDS):
+        found.append({entered.get(timeout=400) for _ in processes})
+        # The first one stays inside until the second one has its answer.
+        leave.wait()
     for process in processes:
         process.join()
-    assert found.count(None) == 1 and {*found} < {None, *runs}
+    assert all(each in ({None, runs[0]}, {None, runs[1]}) for each in found), found
+
+
+def test_on_sqlite_one_process_claims_at_a_time(
+    instance_with_pools: dg.DagsterInstance,
+    running: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leases, "_CLAIM_TIMEOUT", 0.01)
+    lock = filelock.FileLock(Path(instance_with_pools.root_directory) / "delta_maintenance.lock")
+    with lock, pytest.raises(BusyError), lease(instance_with_pools, running())():
+        pass
+    with lease(instance_with_pools, running())():
+        pass
 
 
 def test_a_limit_that_somebody_set_is_kept(instance_with_pools: dg.DagsterInstance) -> None:
