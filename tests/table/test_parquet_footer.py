@@ -97,6 +97,15 @@ def test_a_file_with_columns_of_another_type_than_its_schema_is_refused(number: 
         ParquetInput(data)
 
 
+@pytest.mark.parametrize("number", [-2, -1, 8, 2**31 - 1])
+def test_a_file_with_an_unknown_codec_is_refused(number: int) -> None:
+    data = _changed(0, lambda column: column.put(4, I32, number))
+    # pyarrow reads this footer; asked for the codec, it would abort.
+    assert pq.read_metadata(io.BytesIO(data)).num_rows == 3
+    with pytest.raises(pa.ArrowInvalid, match=f"unknown codec {number}"):
+        ParquetInput(data)
+
+
 def test_a_file_with_a_name_that_is_not_utf_8_is_refused() -> None:
     def rename(metadata: Struct) -> None:
         metadata.structs(2)[1].put(4, BINARY, b"\xe5d")

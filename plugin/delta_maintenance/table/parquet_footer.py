@@ -1,9 +1,9 @@
 """The end of a Parquet file, and whether pyarrow can be asked about its columns.
 
-pyarrow ends the process when it is asked for the metadata of an encrypted column, or of one whose
-type or statistics do not fit the schema, because an exception of the C++ library leaves a function
-that may not raise any. A few bytes in a footer are enough for that, so footers are looked through
-before pyarrow is asked for anything about a column.
+pyarrow ends the process when it is asked for the metadata of an encrypted column, of one with an
+unknown codec, or of one whose type or statistics do not fit the schema, because an exception of the
+C++ library leaves a function that may not raise any. A few bytes in a footer are enough for that,
+so footers are looked through before pyarrow is asked for anything about a column.
 
 Implements "File Metadata", "Encrypted Column Metadata" and the statistics of the Parquet format,
 and as much of Thrift's compact protocol as skipping takes.
@@ -41,6 +41,8 @@ _TYPES = (
     "FIXED_LEN_BYTE_ARRAY",
 )
 """The physical types by their numbers in the format."""
+_CODECS = 8
+"""The codecs of the format are numbered from 0, UNCOMPRESSED, to 7, LZ4_RAW."""
 _WIDTHS = {
     "BOOLEAN": 1,
     "INT32": 4,
@@ -118,6 +120,7 @@ class _Look:
         self._of_column: _Readers = {3: self._column_metadata, 8: self._crypto_metadata}
         self._of_column_metadata: _Readers = {
             1: self._type,
+            4: self._codec,
             12: self._statistics,
             16: self._size_statistics,
         }
@@ -162,6 +165,12 @@ class _Look:
         number, after = zigzag(self._data, at)
         if not 0 <= number < len(_TYPES) or _TYPES[number] != self._column_schema.physical_type:
             raise pa.ArrowInvalid("a column of the file has another type than in the schema")
+        return after
+
+    def _codec(self, kind: int, at: int) -> int | None:
+        number, after = zigzag(self._data, at)
+        if not 0 <= number < _CODECS:
+            raise pa.ArrowInvalid(f"a column of the file has the unknown codec {number}")
         return after
 
     def _statistics(self, kind: int, at: int) -> int | None:
