@@ -99,7 +99,7 @@ class InstanceLease:
             return nullcontext()
         # SQLite does not lock a slot between its read and its update, so that two claims of one
         # slot can both succeed. All processes of such an instance are on one machine.
-        path = Path(self.instance.root_directory) / "delta_maintenance.lock"
+        path = Path(self.instance.root_directory) / "delta-maintenance.lock"
         return filelock.FileLock(path, timeout=_CLAIM_TIMEOUT)
 
     def _free_the_dead(self) -> None:

@@ -184,7 +184,7 @@ def test_on_sqlite_one_process_claims_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(leases, "_CLAIM_TIMEOUT", 0.01)
-    lock = filelock.FileLock(Path(instance_with_pools.root_directory) / "delta_maintenance.lock")
+    lock = filelock.FileLock(Path(instance_with_pools.root_directory) / "delta-maintenance.lock")
     with lock, pytest.raises(BusyError), lease(instance_with_pools, running())():
         pass
     with lease(instance_with_pools, running())():
