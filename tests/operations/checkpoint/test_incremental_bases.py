@@ -118,6 +118,14 @@ def test_sidecars_whose_file_actions_are_no_structs_are_not_taken_over() -> None
     require_sound(table, result)
 
 
+def test_sidecars_with_several_columns_of_file_actions_are_not_taken_over() -> None:
+    table = begun()
+    table.v2_checkpoint(sidecars=2, reshape=lambda rows: rows.append_column("add", rows["add"]))
+    table.commit([add("new")])
+    plan = planned(table)
+    assert not plan.incremental and "several columns named add" in plan.reason
+
+
 @pytest.mark.conformance("CKPT-30")
 def test_a_damaged_filter_costs_a_search_and_no_file() -> None:
     table = based()

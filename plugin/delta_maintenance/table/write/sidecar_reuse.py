@@ -246,6 +246,8 @@ def _require_layout(base: Checkpoint, layout: FileActionLayout) -> None:
         schema = base.sidecar_schema(path)
         if "add" not in schema.names:
             continue
+        if schema.names.count("add") > 1:
+            raise NotReusableError(f"a sidecar of {base.files.name} has several columns named add")
         kind = schema.field("add").type
         theirs = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
         for field in layout.add_type:
