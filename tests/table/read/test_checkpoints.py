@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import BinaryIO
 
 import pytest
 from logs.checkpointed_logs import KINDS, busy, expected, leave_only_the_checkpoint
@@ -12,7 +11,6 @@ from tests.table.failures import fails
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.delta_log.file_names import Encoding
-from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import (
     add,
     checkpoint_metadata,
@@ -23,6 +21,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
+from delta_maintenance.testing.counting_store import CountingStore
 from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
 
 
@@ -121,22 +120,25 @@ def test_a_damaged_commit_under_its_checkpoint_costs_only_its_own_information() 
         assert f"{5:020d}.json" in " ".join(snapshot.warnings)
 
 
-def test_the_single_actions_of_a_checkpoint_are_read_together() -> None:
-    class Counting(MemoryStore):
-        opened = 0
+def opened(store: CountingStore) -> int:
+    return sum(request.startswith("open ") for request in store.requests)
 
-        def open(self, path: str) -> BinaryIO:
-            self.opened += 1
-            return super().open(path)
 
-    store = Counting()
+def test_the_actions_of_a_checkpoint_are_read_in_few_requests() -> None:
+    store = CountingStore()
     table = TableBuilder(store)
-    table.commit([features("domainMetadata"), metadata(), domain("mine", "1"), txn("me", 1)])
+    singles = [features("domainMetadata"), metadata(), domain("mine", "1"), txn("me", 1)]
+    table.commit([*singles, add("live"), remove("gone", deletionTimestamp=1 << 43)])
     table.checkpoint()
+    store.requests.clear()
     snapshot = table.open().snapshot()
     assert snapshot.checkpoint is not None
     assert len(snapshot.state.domains) == len(snapshot.state.txns) == 1
-    assert store.opened == 3, "the footer, the single actions, and the file actions"
+    assert opened(store) == 2, "the footer, and all single actions"
+    store.requests.clear()
+    [found] = snapshot.scan()
+    assert len(found.adds) == len(found.tombstones) == 1
+    assert opened(store) == 1, "adds and removes"
 
 
 @pytest.mark.conformance("REC-09", "LOG-11")
