@@ -20,7 +20,10 @@ from pathlib import Path
 
 import dagster as dg
 import filelock
-from dagster._core.storage.event_log import SqliteEventLogStorage
+from dagster._core.storage.event_log import (
+    ConsolidatedSqliteEventLogStorage,
+    SqliteEventLogStorage,
+)
 
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError
@@ -28,6 +31,7 @@ from delta_maintenance.errors import BusyError
 LIFE = timedelta(minutes=5)
 """The lifetime of a lease that is not renewed."""
 
+_SQLITE = (SqliteEventLogStorage, ConsolidatedSqliteEventLogStorage)
 _CLAIM_TIMEOUT = 60
 """Seconds that a claim waits for the claims of other processes."""
 
@@ -95,7 +99,7 @@ class InstanceLease:
 
     def _claiming(self) -> AbstractContextManager[object]:
         """Admits one process at a time, where the database does not."""
-        if not isinstance(self.instance.event_log_storage, SqliteEventLogStorage):
+        if not isinstance(self.instance.event_log_storage, _SQLITE):
             return nullcontext()
         # SQLite does not lock a slot between its read and its update, so that two claims of one
         # slot can both succeed. All processes of such an instance are on one machine.
