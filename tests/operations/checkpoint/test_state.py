@@ -283,6 +283,9 @@ def test_an_unknown_field_that_turns_up_late_is_kept(kind: str) -> None:
     check(table, kind, 1)
 
 
+HALF = {f"odd{number}": number for number in range(501)}
+MANY = {f"odd{number}": number for number in range(1001)}
+
 REFUSED = {
     "several types": [add("a", odd=1), add("b", odd="x")],
     "several types in remove": [remove("a", odd=True), remove("b", odd={"x": 1})],
@@ -295,13 +298,18 @@ REFUSED = {
     "in other actions, exceeds 64 bits": [txn("a", 1, odd=2**64)],
     "in other actions, rounded": [txn("a", 1, odd=2**53 + 1), txn("b", 1, odd=0.5)],
     "in other actions, an empty object": [txn("a", 1, odd={"x": {}})],
+    "too many values": [add("a", odd=MANY)],
+    "too many values of a few fields": [add("a", **dict.fromkeys("stuvwxyz", [HALF]))],
+    "too many fields": [add("a", odd=HALF), add("b", **HALF), add("c", **MANY)],
+    "in a deletion vector, too many fields": [add("a", dv=deletion_vector() | MANY)],
+    "in other actions, too many values": [txn("a", 1, odd=HALF, other=MANY)],
 }
 
 
 @pytest.mark.conformance("LOG-06")
 @pytest.mark.parametrize("apart", [False, True], ids=["in commits", "in a checkpoint and a commit"])
 @pytest.mark.parametrize("actions", REFUSED.values(), ids=REFUSED)
-def test_unknown_fields_that_would_be_altered_are_refused(
+def test_unknown_fields_that_cannot_be_copied_are_refused(
     actions: list[Action], apart: bool
 ) -> None:
     table = table_of([SUPPORTED, TABLE], [actions[0]])

@@ -11,14 +11,23 @@ import pytest
 from resources import measured
 
 from delta_maintenance.errors import MOST_BYTES, CorruptTableError, StorageError
-from delta_maintenance.operations import checkpoint, fsck
+from delta_maintenance.operations import backfill_row_ids, checkpoint, fsck
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name, commit_name
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.testing.actions import add, commit_info, metadata, protocol, remove
+from delta_maintenance.testing.actions import (
+    add,
+    commit_info,
+    deletion_vector,
+    features,
+    metadata,
+    protocol,
+    remove,
+)
 from delta_maintenance.testing.table_builder import LOG, TableBuilder, parquet_bytes
 
 NOW = datetime(2026, 6, 30, tzinfo=UTC)
+MANY_FIELDS = {f"key{number}": "v" for number in range(6_000)}
 
 
 def table(store: MemoryStore | None = None) -> TableBuilder:
@@ -61,6 +70,22 @@ def test_partition_values_that_no_column_has_cost_no_more_than_their_bytes() -> 
     again = builder.open().snapshot()
     assert again.checkpoint is not None
     assert sorted(again.live_files()["path"].to_pylist()) == ["b", "c", "d"]
+
+
+def test_thousands_of_unknown_fields_cost_no_more_than_their_bytes() -> None:
+    builder = table()
+    vector = deletion_vector() | MANY_FIELDS
+    new = add("d", dv=vector, odd=MANY_FIELDS, stats='{"numRecords":1}')
+    old = [remove("b"), remove("c")]
+    builder.commit([features("deletionVectors"), *old, new])
+    with measured() as taken:
+        wanted = backfill_row_ids.plan(builder.open().snapshot(), now=NOW)
+        result = backfill_row_ids.apply(builder.open(), wanted)
+    assert taken.seconds < 10
+    assert result.status == "enabled"
+    assert "the limit is 1000" in " ".join(result.notes)
+    rewritten = json.loads(builder.read(commit_name(4)).splitlines()[-1])["add"]
+    assert (rewritten["odd"], rewritten["deletionVector"]) == (MANY_FIELDS, vector)
 
 
 @pytest.mark.parametrize("line", ['{"add":{"path":"x","tags":%s}}', '{"commitInfo":{"x":%s}}'])

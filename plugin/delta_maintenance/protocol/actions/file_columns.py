@@ -212,8 +212,7 @@ def _struct_to_map(values: pa.StructArray, *, keep_null: Collection[str]) -> pa.
         return pa.MapArray.from_arrays(
             offsets, pa.array([], pa.string()), pa.array([], pa.string())
         )
-    # By position: a name that starts with a dot would be taken for a path.
-    children = [pc.struct_field(values, at).cast(pa.string()) for at in range(len(names))]
+    children = [child.cast(pa.string()) for child in values.flatten()]
     present = np.empty((rows, len(names)), bool)
     valid = pc.is_valid(values).to_numpy(zero_copy_only=False)
     for index, (name, child) in enumerate(zip(names, children, strict=True)):
@@ -311,11 +310,12 @@ def _offset_mask(values: pa.Array) -> np.ndarray | None:
 
 def _deletion_vectors(vectors: pa.Array) -> pa.StructArray:
     wanted = _vector_type(vectors.type)
-    fields = {field.name for field in vectors.type}
+    # `pc.struct_field` takes time for each field of the struct.
+    children = dict(zip(vectors.type.names, vectors.flatten(), strict=True))
     return pa.StructArray.from_arrays(
         [
-            pc.struct_field(vectors, field.name).cast(field.type)
-            if field.name in fields
+            children[field.name].cast(field.type)
+            if field.name in children
             else pa.nulls(len(vectors), field.type)
             for field in wanted
         ],

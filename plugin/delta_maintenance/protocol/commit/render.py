@@ -76,9 +76,8 @@ def _texts(values: pa.Array) -> pa.Array:
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return values.cast(pa.string())
     if pa.types.is_struct(kind):
-        # By position: Arrow reads a name that starts with a dot as a path.
-        children = [pc.struct_field(values, [at]) for at in range(kind.num_fields)]
-        texts = _objects([child.name for child in kind], children, len(values))
+        # `pc.struct_field` takes time for each field of the struct.
+        texts = _objects([child.name for child in kind], values.flatten(), len(values))
     elif pa.types.is_map(kind):
         items = pc.fill_null(_texts(values.items), "null")
         entries = pc.binary_join_element_wise(_texts(values.keys), items, ":")

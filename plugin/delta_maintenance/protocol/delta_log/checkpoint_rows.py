@@ -41,6 +41,8 @@ from delta_maintenance.protocol.statistics.stats import (
 )
 
 TEXTS = pa.list_(pa.field("element", pa.string()))
+_MOST_UNKNOWN_COLUMNS = 1_000
+"""Of each action; footers and the time to read a file increase with its columns."""
 
 _SINGLE_TYPES: Mapping[str, Mapping[str, pa.DataType]] = {
     "txn": {"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()},
@@ -202,6 +204,11 @@ class FileActionLayout:
             vector_type=vector_type,
         )
 
+    def require_few_columns(self) -> None:
+        """Raises `RefusedError` for unknown fields with too many values for a Parquet file."""
+        for fields in (self.unknown_add_fields, self.unknown_remove_fields, self.vector_type):
+            _require_few(fields, "the file actions")
+
     def _require_fields(self, batch: pa.Table, *, removes: bool = False) -> None:
         empty = pa.schema([])
         wider = self.widened(*((empty, batch.schema) if removes else (batch.schema, empty)))
@@ -360,6 +367,7 @@ def _single_type(name: str, values: Sequence[Mapping[str, Any] | None]) -> pa.St
     inferred = [pa.field(key, pa.infer_type(found)) for key, found in extra.items()]
     for field in inferred:
         _require_storable(field, name)
+    _require_few(inferred, name)
     return pa.struct([*(pa.field(key, kind) for key, kind in known.items()), *inferred])
 
 
@@ -395,10 +403,10 @@ def _may_be_rounded(values: pa.Array) -> bool:
 def _cast_struct(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     if values.type == wanted:
         return values
-    names = {field.name for field in values.type}
+    known = dict(zip(values.type.names, values.flatten(), strict=True))
     children = [
-        pc.struct_field(values, field.name).cast(field.type)
-        if field.name in names
+        known[field.name].cast(field.type)
+        if field.name in known
         else pa.nulls(len(values), field.type)
         for field in wanted
     ]
@@ -443,6 +451,23 @@ def _merged_type(known: pa.DataType, found: pa.DataType) -> pa.DataType:
 def _require_storable(field: pa.Field, action: str) -> None:
     if _has_empty_struct(field.type):
         raise _not_carried(f"the field {field.name} of {action} contains an object without fields")
+
+
+def _require_few(fields: Iterable[pa.Field], action: str) -> None:
+    """Each value of unknown fields is a column of its own, which every reader pays for."""
+    count = sum(_leaves(field.type) for field in fields)
+    if count > _MOST_UNKNOWN_COLUMNS:
+        raise _not_carried(
+            f"those of {action} would be {count} columns, and the limit is {_MOST_UNKNOWN_COLUMNS}"
+        )
+
+
+def _leaves(kind: pa.DataType) -> int:
+    if pa.types.is_list(kind):
+        return _leaves(kind.value_type)
+    if pa.types.is_struct(kind):
+        return sum(_leaves(field.type) for field in kind)
+    return 1
 
 
 def _has_empty_struct(kind: pa.DataType) -> bool:

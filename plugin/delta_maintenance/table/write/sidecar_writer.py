@@ -246,7 +246,11 @@ class _Rolling:
 
 
 def sidecar_schema(layout: FileActionLayout) -> pa.Schema:
-    """The columns of every sidecar, whether of live files or of tombstones."""
+    """The columns of every sidecar, whether of live files or of tombstones.
+
+    Raises `RefusedError` if unknown fields would be too many columns.
+    """
+    layout.require_few_columns()
     return pa.schema([("add", layout.add_type), ("remove", layout.remove_type)])
 
 
