@@ -64,7 +64,7 @@ def quick_home(home: Path) -> Path:
         return home
     java = home / "bin" / "java"
     jars = Path(package.origin).parent / "jars"
-    parts = [str(java), str(describe(java)), str(jars), *sorted(os.listdir(jars))]
+    parts = [sys.executable, str(java), str(describe(java)), str(jars), *sorted(os.listdir(jars))]
     made_of = "\n".join([*parts, *OPTIONS, QUERY])
     name = hashlib.sha256(made_of.encode()).hexdigest()[:16]
     made = OWN_HOME / "quick" / name
@@ -94,13 +94,30 @@ def write_wrapper(home: Path, java: Path, options: list[str]) -> None:
 
 def archived(home: Path, archive: Path) -> bool:
     """Run the query with the Java of `home`, which leaves its classes in `archive`."""
-    environment = {**os.environ, "JAVA_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        # Otherwise its workers are the `python3` of the path, which may have no pyarrow.
+        "PYSPARK_PYTHON": sys.executable,
+    }
     environment.pop("SPARK_HOME", None)
     command = [sys.executable, "-c", QUERY, str(archive), str(archive.with_name("rows"))]
     done = subprocess.run(
-        command, env=environment, cwd=archive.parent, stdin=subprocess.DEVNULL, capture_output=True
+        command,
+        env=environment,
+        cwd=archive.parent,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
     )
-    return done.returncode == 0 and archive.exists()
+    if done.returncode == 0 and archive.exists():
+        return True
+    last = done.stderr.strip().rpartition("\n")[2]
+    print(f"no archive of Spark's classes, so every session starts slowly: {last}", file=sys.stderr)
+    return False
 
 
 if __name__ == "__main__":
