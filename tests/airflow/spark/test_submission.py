@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from delta_maintenance_airflow.operators import (
     DeltaLogCompactionOperator,
     DeltaVacuumOperator,
 )
+from delta_maintenance_airflow.spark.folder import end_group
 from delta_maintenance_airflow.spark.output import JobOutput
 
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
@@ -205,6 +208,22 @@ def test_a_kill_ends_the_driver_that_spark_submit_has_started(
     killer.join()
     # It did not listen to SIGTERM.
     wait_for(lambda: not is_alive(int((tmp_path / "driver").read_text())))
+
+
+def test_a_clock_that_jumps_takes_no_time_from_a_process_that_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); "
+    ready = f"open({str(tmp_path / 'ready')!r}, 'w').close(); "
+    process = subprocess.Popen(
+        [sys.executable, "-c", ends + ready + "time.sleep(90)"], start_new_session=True
+    )
+    wait_for((tmp_path / "ready").exists)
+    instants = itertools.count(step=1000)
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic", lambda: float(next(instants)))
+        end_group(process.pid, process.poll)
+    assert process.wait(timeout=30) == 7
 
 
 TASK = """\
