@@ -29,7 +29,7 @@ demo: venv ## Neglected tables in, maintained tables out, the health page; DEMO=
 
 .PHONY: test
 test: check ## The whole test suite, after the checks
-	$(WITH_TEST_JAVA) $(PYTEST) -n 3
+	$(WITH_TEST_JAVA) $(PYTEST) -n 4
 
 .PHONY: quick
 quick: venv ## In two minutes: lint, types, and the tests that start nothing; it prints what it skips
