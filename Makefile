@@ -44,15 +44,23 @@ nightly: venv ## What make test leaves out: every case, make fuzz, the other sup
 
 .PHONY: durations
 durations: venv ## The whole test suite; writes tests/durations.json, by which runs are divided
-	$(WITH_TEST_JAVA) $(PYTEST) -n 3 --record-durations
+	$(WITH_TEST_JAVA) $(PYTEST) -n 4 --record-durations
 
 .PHONY: check
 check: venv ## Lint, formatting, types, import contracts, conformance document, documentation site
-	$(PY) -m ruff check
-	$(PY) -m ruff format --check
+	@$(MAKE) --no-print-directory --jobs 2 check-types check-lint check-documents
+
+.PHONY: check-types check-lint check-documents
+check-types:
 	$(PY) -m mypy
 	$(PY) -m mypy tools
+
+check-lint:
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
 	$(VENV)/bin/lint-imports --no-logo
+
+check-documents:
 	$(PY) -m pytest -qq --conformance=check
 	$(PY) tools/build_docs.py
 
