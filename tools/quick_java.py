@@ -2,11 +2,12 @@
 
     JAVA_HOME=$(.venv/bin/python tools/quick_java.py) .venv/bin/pytest tests/spark
 
-Its `java` is the one of tools/java_home.py with three options: only the quick compiler, the serial
-collector, and an archive of Spark's classes as they are in memory after parsing and verification.
+Its `java` is the one of tools/java_home.py with a few options: only the quick compiler, the serial
+collector, no collection when classes fill their first few megabytes, processes that start without
+a helper, and an archive of Spark's classes as they are in memory after parsing and verification.
 A session that would spend 20 seconds of processor time before its first answer then spends 6; one
 that works for hours is slower, since nothing is ever optimised. The archive is made once, in
-`.java-home`, by a small query; where that fails, the other two options remain.
+`.java-home`, by a small query; where that fails, the other options remain.
 
 Standard library only, as tools/java_home.py; the query needs the PySpark of this Python.
 """
@@ -28,7 +29,16 @@ WRAPPER = """\
 #!/bin/sh
 exec {java} {options} "$@"
 """
-OPTIONS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xlog:cds=off"]
+OPTIONS = [
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:MetaspaceSize=256m",
+    "-Xshare:auto",
+    "-Xlog:cds=off",
+]
+if sys.platform == "linux":
+    # Hadoop starts a `chmod` for every file that it creates on a local disk.
+    OPTIONS.append("-Djdk.lang.Process.launchMechanism=VFORK")
 QUERY = """\
 import sys
 from pyspark.sql import SparkSession
