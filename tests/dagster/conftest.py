@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,6 +49,18 @@ def root_logger() -> Iterator[None]:
     """Dagster adds handlers to loggers; the tests of other folders get theirs back."""
     with kept_root_logger():
         yield
+
+
+@pytest.fixture(autouse=True)
+def signal_handlers() -> Iterator[None]:
+    """Dagster handles SIGTERM like SIGINT; the processes of other folders get its handler back.
+
+    A run in the background of a shell ignores SIGINT. After Dagster it ignores SIGTERM as well,
+    and so do the processes it starts.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
