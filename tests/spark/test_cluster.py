@@ -87,18 +87,7 @@ def check(told: JobReport, table: delta_maintenance.Table, like: TableBuilder) -
     assert sum(sidecar_rows(table, result.version).values()) == 600
 
 
-def test_a_cluster_with_the_library_shipped_along(
-    cluster: Cluster, py_file: str, tmp_path: Path
-) -> None:
-    neglected(tmp_path / "table")
-    like = neglected(tmp_path / "like")
-    before = cluster.executors()
-    told = cluster.submit(job(str(tmp_path / "table")), "local", {}, [py_file])
-    check(told, open_table(str(tmp_path / "table")), like)
-    assert all(more > less for more, less in zip(cluster.executors(), before, strict=True))
-
-
-def test_executors_reach_s3_with_what_the_driver_has(
+def test_executors_with_the_library_shipped_along_reach_s3_with_what_the_driver_has(
     cluster: Cluster, py_file: str, s3_server: S3Server, tmp_path: Path
 ) -> None:
     like = neglected(tmp_path / "like")
@@ -109,8 +98,10 @@ def test_executors_reach_s3_with_what_the_driver_has(
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         secret[name] = public.pop(name)
     spec = job("s3://cluster/table", **public)
-    told = cluster.submit(spec, "s3", secret, [py_file], conf=ONE_EXECUTOR)
+    before = cluster.executors()
+    told = cluster.submit(spec, "s3", secret, [py_file])
     check(told, open_table("s3://cluster/table", s3_server.storage_options), like)
+    assert all(more > less for more, less in zip(cluster.executors(), before, strict=True))
 
 
 def test_the_secrets_of_a_job_are_in_no_process_list_and_no_file(

@@ -39,8 +39,8 @@ VECTOR = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
 
 
 def engine(spark: SparkSession, table: Folder) -> SparkVacuum:
-    """Many buckets, however small the log."""
-    return SparkVacuum(spark, table.store.root, log_bytes_per_bucket=1 << 10)
+    """Several buckets, however small the log; each costs processes of Python."""
+    return SparkVacuum(spark, table.store.root, log_bytes_per_bucket=1 << 12)
 
 
 def build(root: Path) -> Folder:

@@ -8,7 +8,7 @@ import pytest
 
 from delta_maintenance.storage.core.ranged_reader import open_ranges
 
-DATA = bytes(number % 251 for number in range(3_000_000))
+DATA = (bytes(range(251)) * 12_000)[:3_000_000]
 
 
 @pytest.fixture
