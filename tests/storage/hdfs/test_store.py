@@ -116,6 +116,7 @@ def test_a_writer_that_is_killed_leaves_no_file_and_holds_up_nobody(
 ) -> None:
     path = "_delta_log/0.json"
     processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([__name__])
     writer = processes.Process(target=put_and_hang, args=(store.root, path, step))
     writer.start()
     deadline = time.monotonic() + 120

@@ -27,6 +27,8 @@ def play(open_one: Callable[[], Store], paths: Sequence[str], *, kills: int) -> 
     print(f"SEED={seed}")
     dice = random.Random(seed)
     processes = multiprocessing.get_context("forkserver")
+    # Loaded once instead of by each writer, and by those that take the place of killed ones.
+    processes.set_forkserver_preload([__name__, "s3fs", "google.auth", "azure.identity"])
     winners: dict[str, int] = {}
     running: dict[Connection, BaseProcess] = {}
     started = 0
