@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from delta_maintenance.operations.rewriting.pending import Pending
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.commit.staged import removes_of
 from delta_maintenance.protocol.data_files.tags import output_tags, with_compaction_tags
-
-if TYPE_CHECKING:
-    from delta_maintenance.operations.rewriting.commits import Pending
 
 
 def bin_adds(

@@ -19,15 +19,11 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
 from delta_maintenance.operations.rewriting import journal as journals
-from delta_maintenance.operations.rewriting.commits import (
-    CommitSettings,
-    Fate,
-    Pending,
-    RewriteCommits,
-)
+from delta_maintenance.operations.rewriting.commits import CommitSettings, RewriteCommits
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.engine import BinEngine, BinOutcome
 from delta_maintenance.operations.rewriting.models import BinReport, RefusedFile
+from delta_maintenance.operations.rewriting.pending import Fate, Pending
 from delta_maintenance.operations.rewriting.sources import bin_of
 from delta_maintenance.table.data.rewrite import Bin, Refusal
 from delta_maintenance.table.progress import Progress
