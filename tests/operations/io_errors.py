@@ -122,7 +122,9 @@ def tells(ended: Ended) -> bool:
     name = re.sub(r"^\.(.*)\.([^.]*\.tmp|crc)$", r"\1", os.path.basename(ended.path))
     told = [line for line in lines if "Input/output error" in line and name in line]
     # A file is there, but perhaps not after a crash: that commit has an unknown outcome.
-    remedy = "run again" if ended.status == 1 else "look whether it is there before running again"
+    remedy = (
+        "run again" if ended.status == 1 else "check whether the file exists before running again"
+    )
     return ended.status in (1, 4) and any(remedy in line for line in told)
 
 

@@ -192,7 +192,7 @@ def test_two_spellings_of_a_file_meet_in_one_share(spark: SparkSession, tmp_path
     table.commit([add(f"p=1%202/{n}") for n in range(40)])
     table.commit([add(f"file:{tmp_path}/p=1%202/33")])
     before = table.names()
-    with pytest.raises(RefusedError, match="two spellings"):
+    with pytest.raises(RefusedError, match="two different paths"):
         write(table.open(), SparkSidecars(spark, str(tmp_path)))
     # Other shares were fine and had been published.
     assert sidecar_files(table.open()) == set()

@@ -1,4 +1,4 @@
-"""Stores of tables: one backend per kind of storage behind one small interface."""
+"""Stores of tables: one backend per kind of storage behind one interface."""
 
 from delta_maintenance.storage.addresses import open_store
 from delta_maintenance.storage.core.base import FileStatus, Put, Store

@@ -1,4 +1,4 @@
-"""Opening the store for the address of a table."""
+"""Opens the store for the address of a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
 
-# Everything else is loaded on demand, so that no table waits for other stores.
+# Backends are imported on demand, so that opening a table loads only its own backend.
 if TYPE_CHECKING:
     from delta_maintenance.storage.shared_clients import SharedClients
 
@@ -22,11 +22,11 @@ def open_store(
     *,
     clients: SharedClients | None = None,
 ) -> Store:
-    """The store for a table's address, with a connection of its own or out of `clients`.
+    """Opens the store for a table's address, with its own connection or one from `clients`.
 
-    `Address.parse` says how an address is read. `storage_options` are for stores behind a network:
+    `Address.parse` documents the addresses. `storage_options` configure stores behind a network:
     see `S3Options`, `GCSOptions`, `AzureOptions`, `NativeOptions` for `hdfs:` and `WebHdfsOptions`.
-    Stores of every other scheme of fsspec can only be read; for their options see
+    Stores of all other fsspec schemes are read-only; for their options see
     `storage.fsspec.options`. `InvalidRequestError` for an address or option that is not understood.
     """
     address = Address.parse(uri)
@@ -34,7 +34,7 @@ def open_store(
     if kind in (StoreKind.LOCAL, StoreKind.MEMORY):
         _no_options(storage_options)
         if kind is StoreKind.LOCAL:
-            # As given: the system takes several slashes for one.
+            # The path is not normalised: the system accepts repeated slashes.
             return LocalStore(address.path if address.scheme else uri)
         from delta_maintenance.storage.memory.store import MemoryStore
 

@@ -1,4 +1,4 @@
-"""The meaning of storage options, for code that passes them on without opening a store."""
+"""Parsing of storage options for code that passes them on without opening a store."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from delta_maintenance.address import Address, StoreKind
 
 
 class StoreOptions(Protocol):
-    """The parsed options of one store. Hashable, and without secrets in its `repr`."""
+    """The parsed options of one store. Hashable; the `repr` contains no secrets."""
 
     def public(self) -> dict[str, str]:
-        """The options that are no secrets, as they may be given again."""
+        """Returns the options that are not secret, in a form that the store accepts."""
 
     def secrets(self) -> dict[str, str | None]:
-        """The environment variables that stand for the other options.
+        """Returns the environment variables for the secret options.
 
         None stands for a variable that must not be inherited.
         """
@@ -26,13 +26,13 @@ def parse_options(
     storage_options: Mapping[str, str] | None,
     environment: Mapping[str, str] | None = None,
 ) -> StoreOptions | None:
-    """The storage options for the store at an address; None for a store without options.
+    """Parses the storage options of the store at an address; None for a store without options.
 
-    `environment` completes those of Google, Azure and HDFS, as the store itself would do.
+    `environment` completes the options of Google, Azure and HDFS, as the store itself does.
     `InvalidRequestError` for an address or option that is not understood.
     """
     address = uri if isinstance(uri, Address) else Address.parse(uri)
-    # Each is loaded on demand, so that no table waits for other stores.
+    # Imported on demand, so that a table loads only its own backend.
     match address.kind:
         case StoreKind.S3:
             from delta_maintenance.storage.s3.options import S3Options
@@ -56,22 +56,22 @@ def parse_options(
 
 
 def options_over(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, str]:
-    """Some storage options over others, whichever of its names each option goes by."""
+    """Merges storage options; `upper` takes precedence, also under another name of an option."""
     given = {meaning for name in upper for meaning in _meanings(name)}
     kept = {name: value for name, value in lower.items() if not given & _meanings(name)}
     return {**kept, **upper}
 
 
 def options_for(uri: str | Address, options: Mapping[str, str]) -> dict[str, str]:
-    """The options without those that only other stores have, for tables in several stores.
+    """Returns the options without those that only other stores have, for tables in several stores.
 
-    Options that no store has are kept: opening the store refuses them by name.
+    Options that no store has are kept, so that opening the store refuses them by name.
     """
     return {name: value for name, value in options.items() if not _of_other_stores(uri, name)}
 
 
 def unknown_options(uri: str | Address, names: Iterable[str]) -> list[str]:
-    """The names that are options of no store; for an address on an fsspec file system, none."""
+    """Returns the names that no store knows as options; none for fsspec addresses."""
     address = uri if isinstance(uri, Address) else Address.parse(uri)
     if address.kind is StoreKind.OTHER:
         return []
@@ -85,7 +85,7 @@ def _of_other_stores(uri: str | Address, name: str) -> bool:
 
 
 def _meanings(name: str) -> set[tuple[str, str]]:
-    """The meanings of an option of this name, by store."""
+    """Returns the meanings of an option name, with their stores."""
     from delta_maintenance.storage.azure import options as azure_options
     from delta_maintenance.storage.gcs import options as gcs_options
     from delta_maintenance.storage.hdfs import options as hdfs_options

@@ -1,7 +1,7 @@
-"""One client for the stores of many tables, for watchers of hundreds of tables.
+"""Clients that the stores of many tables share, for watchers of hundreds of tables.
 
-A client of an object store holds connections, credentials and the description of an API, several
-megabytes in all. Without sharing, the store of every table would need them again.
+A client of an object store holds connections, credentials and an API description, several megabytes
+in all.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from delta_maintenance.storage.s3.options import S3Options
 class SharedClients:
     """Gives stores with the same options the same client. Thread-safe.
 
-    A client lives as long as a store that has it. `pauses`, in seconds, come before each further
-    attempt of a request. A caller that polls anyway needs none.
+    A client lives as long as a store that uses it. `pauses` are the seconds to wait before each
+    further attempt of a request; a caller that polls needs none.
     """
 
     def __init__(self, *, pauses: Sequence[float] = PAUSES) -> None:
@@ -35,7 +35,7 @@ class SharedClients:
         self._lock = threading.Lock()
 
     def of(self, address: str, storage_options: Mapping[str, str] | None) -> Any:
-        """The client for the store at an address.
+        """Returns the client for the store at an address.
 
         `InvalidRequestError` for options that the store does not have.
         """
@@ -50,7 +50,7 @@ class SharedClients:
             return client
 
     def _new(self, options: StoreOptions | None, place: str) -> Any:
-        # Each is loaded on demand, so that no table waits for the clients of other stores.
+        # Imported on demand, so that a table loads only its own backend.
         match options:
             case S3Options():
                 from delta_maintenance.storage.s3.client import S3Client
@@ -73,11 +73,11 @@ class SharedClients:
 
 
 def _place(address: Address, options: StoreOptions | None) -> str:
-    """The bucket or the container, to which a client of Google or Azure is bound."""
+    """Returns the bucket or the container, to which a client of Google or Azure is bound."""
     if isinstance(options, AzureOptions):
         return AzureAddress.of(address).container
     return address.authority
 
 
 _READ_TIMEOUT = 20
-"""Seconds. One store that hangs must not delay the tables of the others for long."""
+"""In seconds. One unresponsive store must not delay the tables of the others for long."""

@@ -363,7 +363,9 @@ def test_throttling_is_retried_silently(
     async def scenario() -> None:
         async with running(watcher(State()).run()) as events:
             await polls(store)
-            store.fails = StorageError("S3 failed (SlowDown)", remedy="run again when it is well")
+            store.fails = StorageError(
+                "S3 failed (SlowDown)", remedy="run again when the store is available"
+            )
             await eventually(lambda: "SlowDown" in caplog.text)
             table.commit(WRITE)
             store.fails = None
@@ -378,7 +380,7 @@ def test_a_lost_permission_is_reported_once_with_its_remedy(
     async def scenario() -> None:
         state = State()
         denied = StorageAccessError(
-            "S3 turns the request away (AccessDenied)", remedy="grant s3:ListBucket"
+            "S3 rejects the request (AccessDenied)", remedy="grant s3:ListBucket"
         )
         async with running(watcher(state).run()) as events:
             await polls(store)

@@ -194,7 +194,7 @@ def check_deltalake(
     return files_before is not None, rows_before is not None
 
 
-SPELLINGS = "two spellings"
+SPELLINGS = "two different paths"
 REFUSED = {
     "deltars-table_with_liquid_clustering": "liquid",
     "golden-canonicalized-paths-special-a": SPELLINGS,

@@ -260,7 +260,7 @@ def test_a_path_that_is_live_twice_is_refused(kind: str) -> None:
 def test_two_spellings_of_one_file_are_refused(one: Action, other: Action, kind: str) -> None:
     table = table_of([features("v2Checkpoint"), metadata(), one], [other])
     error = refuse(table, kind=kind)
-    assert "two spellings" in str(error) and error.version == 1
+    assert "two different paths" in str(error) and error.version == 1
 
 
 @pytest.mark.conformance("FILE-02", "FILE-03")

@@ -317,7 +317,7 @@ def test_a_compaction_that_comes_in_between_is_compared_and_never_overwritten() 
         (lambda actions: [*actions, add("f5", size=9)], "two actions"),
         (lambda actions: [*actions, txn("app", 1)], "differs from its commits in txn app"),
         (lambda actions: [add("other") if "add" in a else a for a in actions], "other files"),
-        (lambda actions: ["{"], "not a line of JSON"),
+        (lambda actions: ["{"], "not valid JSON"),
     ],
 )
 def test_every_difference_of_an_existing_compaction_is_found(change: Any, problem: str) -> None:

@@ -185,7 +185,7 @@ def test_two_spellings_of_one_file_stop_the_run() -> None:
     table.log(add("file:/elsewhere/x.parquet"))
     table.log(removed("file:///elsewhere/x.parquet", 30), days=30)
     table.file("x.parquet")
-    with pytest.raises(RefusedError, match="two spellings"):
+    with pytest.raises(RefusedError, match="two different paths"):
         table.survey()
 
 

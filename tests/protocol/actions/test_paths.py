@@ -75,7 +75,7 @@ def test_tables_with_relative_paths_pass() -> None:
 )
 def test_two_spellings_of_a_file_are_found(live: list[str], tombstones: list[str]) -> None:
     found = problem(live, tombstones)
-    assert found is not None and "two spellings" in found
+    assert found is not None and "two different paths" in found
 
 
 def test_absolute_paths_of_different_files_pass() -> None:

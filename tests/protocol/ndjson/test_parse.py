@@ -90,7 +90,7 @@ def test_actions_are_found_in_any_order_of_lines(commits: list[list[Line]], narr
 @given(commits=files(), kind=KINDS)
 def test_a_damaged_line_is_named(commits: list[list[Line]], kind: str) -> None:
     texts = [text_of(f"{n:020}.json", lines) for n, lines in enumerate(commits)]
-    broken = text_of("broken.json", [action(kind, 0), {kind: {"path": ["no text"]}}])
+    broken = text_of("broken.json", [action(kind, 0), {kind: {"path": ["not a string"]}}])
     sources = [FileLines.of(text, ()) for text in (*texts, broken)]
     with pytest.raises(CorruptTableError, match=r"line 3: .*path is no string") as raised:
         parse_file_actions(sources, keys=MapKeys(partition_columns=frozenset()))

@@ -352,7 +352,7 @@ def test_a_wrong_key_is_turned_away_without_a_word_of_it(
 ) -> None:
     wrong = base64.b64encode(b"hunter2").decode()
     store = AzureStore(root, azure_server.storage_options | {"account_key": wrong})
-    with pytest.raises(StorageAccessError, match="Azure turns the request away") as got:
+    with pytest.raises(StorageAccessError, match="Azure rejects the request") as got:
         store.read("x")
     assert wrong not in str(got.value) and "\n" not in str(got.value)
     store.close()

@@ -320,8 +320,8 @@ def test_the_active_one_of_several_name_nodes_is_found() -> None:
         (remote("NullPointerException", status=500), StorageError, "NullPointer"),
         (Reply(status=404, body=b"<html>"), StorageAccessError, "HTTP 404"),
         (Reply(status=401), StorageAccessError, "HTTP 401"),
-        (Reply(status=200, body=b"<html>"), StorageError, "no answer of WebHDFS"),
-        (Reply(status=200, body=b'{"FileStatus": 1}'), StorageError, "no answer of WebHDFS"),
+        (Reply(status=200, body=b"<html>"), StorageError, "not an answer of WebHDFS"),
+        (Reply(status=200, body=b'{"FileStatus": 1}'), StorageError, "not an answer of WebHDFS"),
     ],
 )
 def test_an_answer_that_is_none_says_why_in_one_line(
@@ -350,7 +350,7 @@ def test_a_token_is_sent_and_never_shown(caplog: pytest.LogCaptureFixture) -> No
     assert "delegation=hunter2" in asked[0] and "doas=bob" in asked[0]
     assert "user.name" not in asked[0]
     assert "hunter2" not in str(got.value) + repr(store) + caplog.text
-    with pytest.raises(TypeError, match="not to be pickled"):
+    with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(store)
 
 

@@ -188,7 +188,7 @@ def _lie(builder: TableBuilder, **fields: Any) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"txnId": "somebody else's"},
+        {"txnId": "another writer's"},
         {"txnId": None},
         {"numFiles": None},
         {"tableSizeBytes": None},
@@ -260,10 +260,10 @@ def test_no_checksum_after_a_concurrent_commit() -> None:
 @pytest.mark.conformance("CRC-04", "LOG-09")
 def test_an_existing_checksum_is_not_overwritten() -> None:
     builder = table()
-    builder.checksum(1, b"somebody else's")
+    builder.checksum(1, b"another writer's")
 
     assert isinstance(begin(builder.open().snapshot()).commit(), Landed)
-    assert builder.read(checksum_name(1)) == b"somebody else's"
+    assert builder.read(checksum_name(1)) == b"another writer's"
 
 
 @pytest.mark.parametrize(

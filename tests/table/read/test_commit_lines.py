@@ -139,26 +139,29 @@ def test_a_line_longer_than_any_block_of_the_parser(size: int) -> None:
 
 
 DAMAGED_LINES = {
-    "cut in an add": ('{"add":{"path":"x","si', "not a line of JSON"),
-    "cut before the last brace": ('{"add":{"path":"x"}', "not a line of JSON"),
-    "cut in another action": ('{"txn":{"appId":"x', "not a line of JSON"),
-    "two objects": ('{"add":{"path":"x"}}{"add":{"path":"y"}}', "not a line of JSON"),
+    "cut in an add": ('{"add":{"path":"x","si', "not valid JSON"),
+    "cut before the last brace": ('{"add":{"path":"x"}', "not valid JSON"),
+    "cut in another action": ('{"txn":{"appId":"x', "not valid JSON"),
+    "two objects": ('{"add":{"path":"x"}}{"add":{"path":"y"}}', "not valid JSON"),
     "no object": ("[1]", "no JSON object"),
-    "text": ("hello", "not a line of JSON"),
-    "action is no object": ('{"txn":[1]}', "txn is no JSON object"),
-    "add is no object": ('{"add":{"path":"x"},"remove":7}', "remove is no JSON object"),
-    "repeated path": ('{"add":{"path":"x","path":"y"}}', "a key stands twice"),
-    "repeated action": ('{"add":{"path":"x"},"add":{"path":"y"}}', "a key stands twice"),
-    "repeated version": ('{"txn":{"appId":"x","version":1,"version":2}}', "a key stands twice"),
-    "NaN in an add": ('{"add":{"path":"x","size":NaN}}', "NaN is no JSON number"),
-    "NaN elsewhere": ('{"txn":{"appId":"x","version":NaN}}', "NaN is no JSON number"),
+    "text": ("hello", "not valid JSON"),
+    "action is no object": ('{"txn":[1]}', "txn is not a JSON object"),
+    "add is no object": ('{"add":{"path":"x"},"remove":7}', "remove is not a JSON object"),
+    "repeated path": ('{"add":{"path":"x","path":"y"}}', "contains a key twice"),
+    "repeated action": ('{"add":{"path":"x"},"add":{"path":"y"}}', "contains a key twice"),
+    "repeated version": ('{"txn":{"appId":"x","version":1,"version":2}}', "contains a key twice"),
+    "NaN in an add": ('{"add":{"path":"x","size":NaN}}', "NaN is not a JSON number"),
+    "NaN elsewhere": ('{"txn":{"appId":"x","version":NaN}}', "NaN is not a JSON number"),
     "size is text": ('{"add":{"path":"x","size":"5"}}', "add.size is no int64"),
     "size is a fraction": ('{"add":{"path":"x","size":5.5}}', "add.size is no int64"),
     "size beyond 64 bits": ('{"add":{"path":"x","size":9223372036854775808}}', "is no int64"),
     "path is a number": ('{"remove":{"path":5}}', "remove.path is no string"),
-    "partition value": ('{"add":{"path":"x","partitionValues":{"part":5}}}', "no map of text"),
-    "tags are text": ('{"add":{"path":"x","tags":"t"}}', "add.tags is no map of text"),
-    "vector is text": ('{"add":{"path":"x","deletionVector":"u"}}', "is no JSON object"),
+    "partition value": (
+        '{"add":{"path":"x","partitionValues":{"part":5}}}',
+        "not a map of strings",
+    ),
+    "tags are text": ('{"add":{"path":"x","tags":"t"}}', "add.tags is not a map of strings"),
+    "vector is text": ('{"add":{"path":"x","deletionVector":"u"}}', "is not a JSON object"),
     "flag is text": ('{"add":{"path":"x","dataChange":"true"}}', "add.dataChange is no bool"),
     "txn without version": ('{"txn":{"appId":"x"}}', "txn.version is missing"),
     "domain without name": ('{"domainMetadata":{"configuration":""}}', "domain is missing"),
@@ -248,7 +251,7 @@ def test_a_commit_cut_between_two_lines_is_read_and_cut_anywhere_else_named(cut:
         expected = replay([START, commit[: wholes[0]]])
         assert state_of(table.open().snapshot()) == expected
     else:
-        problem = "not a line of JSON" if kept else "the file is empty"
+        problem = "not valid JSON" if kept else "the file is empty"
         with fails(CorruptTableError, problem, table=table, version=1, file=COMMIT_1):
             state_of(table.open().snapshot())
 

@@ -117,8 +117,11 @@ UNSOUND: dict[str, tuple[list[Line], str]] = {
     "a domain twice": ([domain("d", "1"), domain("d", "2")], "two actions for domainMetadata d"),
     "two protocols": ([protocol(), protocol(1, 3)], "two actions for protocol"),
     "two metaData": ([metadata(), metadata(name="x")], "two actions for metaData"),
-    "a cut line": (['{"add":{"path":"b"'], "not a line of JSON"),
-    "a size of text": (['{"add":{"path":"b","size":"x"}}', '{"add":5}'], "add is no JSON object"),
+    "a cut line": (['{"add":{"path":"b"'], "not valid JSON"),
+    "a size of text": (
+        ['{"add":{"path":"b","size":"x"}}', '{"add":5}'],
+        "add is not a JSON object",
+    ),
     "nothing": ([""], "the file is empty"),
     "no UTF-8": ([b'{"txn":{"appId":"\xff"}}'], "not UTF-8"),
     "no path": ([add("b"), '{"add":{"size":5}}'], "lacks its path"),

@@ -190,4 +190,4 @@ def test_a_commit_that_is_gone_or_broken_is_no_reason_to_stop(
     assert watch.digest(5) is None
     digest = watch.digest(6)
     assert digest is not None and digest.changes_data
-    assert "version 6" in caplog.text and "not a line of JSON" in caplog.text
+    assert "version 6" in caplog.text and "not valid JSON" in caplog.text

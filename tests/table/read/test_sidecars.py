@@ -22,9 +22,9 @@ from delta_maintenance.testing.table_builder import (
 
 MANIFEST = f"{4:020d}.checkpoint.{UUID}.json"
 JSON_DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "cut": (lambda data: data[: len(data) // 2], "not a line of JSON"),
-    "cut in the last line": (lambda data: data[:-5], "not a line of JSON"),
-    "garbage": (lambda _: b"\x00\x01garbage", "not a line of JSON"),
+    "cut": (lambda data: data[: len(data) // 2], "not valid JSON"),
+    "cut in the last line": (lambda data: data[:-5], "not valid JSON"),
+    "garbage": (lambda _: b"\x00\x01garbage", "not valid JSON"),
     "not UTF-8": (lambda data: data + b"\xff\n", "is not UTF-8"),
     "blank": (lambda _: b"\n\n", "the file is empty"),
 }

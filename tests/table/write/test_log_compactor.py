@@ -71,7 +71,7 @@ class DamagingStore(MemoryStore):
     [
         ((b'"size":1', b'"size":2'), "its bytes are not those that were written"),
         ((b'{"add":{"path":"b"', b'{"add":{"path":"B"'), "its bytes are not"),
-        ((b'"txn":{', b'"txn":'), "not a line of JSON"),
+        ((b'"txn":{', b'"txn":'), "not valid JSON"),
     ],
 )
 def test_one_damaged_byte_keeps_a_compaction_from_being_published(

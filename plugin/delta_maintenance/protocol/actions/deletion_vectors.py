@@ -1,9 +1,9 @@
-"""Deletion vectors: which vector a file has, where it is stored and which rows it marks.
+"""Deletion vectors: their descriptors, storage and contents.
 
 Implements "Deletion Vector Descriptor Schema", "Derived Fields", "Deletion Vector Format" and
-"Deletion Vector File Storage Format" of the protocol. A vector is a set of physical row positions,
-counted from 0. Whatever does not fit its descriptor raises `CorruptTableError`: a vector that is
-read wrongly brings deleted rows back.
+"Deletion Vector File Storage Format". A vector is a set of physical row positions, counted from 0.
+A vector that does not match its descriptor raises `CorruptTableError`, because reading a wrong
+vector would restore deleted rows.
 """
 
 from __future__ import annotations
@@ -33,34 +33,37 @@ STORED_INLINE = "i"
 class DeletionVectorDescriptor:
     """The `deletionVector` of one `add` or `remove`, for reading the vector.
 
-    Actions that are committed again repeat the columns they were read from, never this object.
+    Actions that are committed again copy the original columns and never use this object.
     """
 
     storage_type: str
     path_or_inline_dv: str
     offset: int | None = None
-    """Bytes from the start of the file; None where the log has none, which is not the same id."""
+    """Bytes from the start of the file; None if absent in the log, which gives another unique ID
+    than 0.
+    """
     size_in_bytes: int
-    """Of the vector itself: without the file's framing, before Z85."""
+    """The size of the vector itself in bytes: without the framing of the file, before Z85 encoding.
+    """
     cardinality: int
-    """The number of rows the vector marks."""
+    """The number of deleted rows."""
 
     @classmethod
     def from_json(cls, value: Json) -> DeletionVectorDescriptor:
-        """From the object of the log, or from the same fields of a checkpoint's row.
+        """Parses the object from the log, or the same fields of a checkpoint row.
 
-        `CorruptTableError` where a field is missing or cannot be; `UnsupportedFeatureError` for a
-        storage type that the protocol does not have.
+        `CorruptTableError` for a missing or invalid field; `UnsupportedFeatureError` for a storage
+        type that the protocol does not define.
         """
         storage_type = value.get("storageType")
         if storage_type not in (STORED_RELATIVE, STORED_ABSOLUTE, STORED_INLINE):
             raise UnsupportedFeatureError(
                 f"a deletion vector has the unknown storage type {storage_type!r}",
-                remedy="use a release that knows it",
+                remedy="use a release that supports it",
             )
         path_or_inline_dv = value.get("pathOrInlineDv")
         if not isinstance(path_or_inline_dv, str):
-            raise CorruptTableError("deletionVector.pathOrInlineDv is missing or no text")
+            raise CorruptTableError("deletionVector.pathOrInlineDv is missing or not a string")
         offset = None if value.get("offset") is None else _count(value, "offset", bits=31)
         if offset is not None and storage_type == STORED_INLINE:
             raise CorruptTableError("an inline deletion vector has an offset")
@@ -74,18 +77,18 @@ class DeletionVectorDescriptor:
 
     @property
     def unique_id(self) -> str:
-        """What tells this vector from every other one of the same data file."""
+        """The unique ID of this vector among those of the same data file."""
         place = "" if self.offset is None else f"@{self.offset}"
         return f"{self.storage_type}{self.path_or_inline_dv}{place}"
 
     def relative_path(self) -> str | None:
-        """The file below the table's root, literally as stored; None for other storage types.
+        """The path relative to the table's root, as stored; None for other storage types.
 
-        `CorruptTableError` where the UUID does not decode or the prefix leads out of the table.
+        `CorruptTableError` if the UUID cannot be decoded or the prefix leads out of the table.
         """
         if self.storage_type != STORED_RELATIVE:
             return None
-        # The UUID always takes 20 characters; what stands before it is a directory.
+        # The encoded UUID has 20 characters; the prefix before it is a directory.
         prefix, encoded = self.path_or_inline_dv[:-20], self.path_or_inline_dv[-20:]
         name = f"deletion_vector_{UUID(bytes=z85_decode(encoded, 16))}.bin"
         if not prefix:
@@ -95,22 +98,23 @@ class DeletionVectorDescriptor:
         return f"{prefix}/{name}"
 
     def absolute_path(self) -> str | None:
-        """The address of the file with its URI encoding undone; None for other storage types."""
+        """The decoded address of the file; None for other storage types."""
         if self.storage_type != STORED_ABSOLUTE:
             return None
         try:
             return unquote(self.path_or_inline_dv, errors="strict")
         except UnicodeDecodeError:
             raise CorruptTableError(
-                f"the path {self.path_or_inline_dv!r} of a deletion vector is no encoded UTF-8"
+                f"the path {self.path_or_inline_dv!r} of a deletion vector is not "
+                "percent-encoded UTF-8"
             ) from None
 
 
 def unique_ids(storage_type: pa.Array, path_or_inline_dv: pa.Array, offset: pa.Array) -> pa.Array:
-    """The unique id of each row's vector from the columns of its descriptor, all of one length.
+    """Returns the unique ID of each row's vector, from the columns of its descriptor.
 
-    Null where `storage_type` is null. `CorruptTableError` where only one of the first two is null,
-    which would make a file with a vector look like one without.
+    Null where `storage_type` is null. `CorruptTableError` if only one of the first two columns is
+    null, because a file with a vector would look like a file without one.
     """
     present = pc.is_valid(storage_type)
     if not pc.all(pc.equal(present, pc.is_valid(path_or_inline_dv)), min_count=0).as_py():
@@ -120,10 +124,10 @@ def unique_ids(storage_type: pa.Array, path_or_inline_dv: pa.Array, offset: pa.A
 
 
 def load(descriptor: DeletionVectorDescriptor, read: Callable[[str], bytes]) -> BitMap64:
-    """The rows that the vector marks, with its checksum and its cardinality checked.
+    """Reads a vector and checks its checksum and its cardinality.
 
-    `read` gives a whole file by its `relative_path` or `absolute_path`. A `FileNotFoundError` of it
-    becomes a `CorruptTableError` that names the file, since the log says that the file is there.
+    `read` returns a whole file by its `relative_path` or `absolute_path`. If it raises
+    `FileNotFoundError`, a `CorruptTableError` names the file, because the log refers to it.
     """
     path = descriptor.relative_path() or descriptor.absolute_path()
     try:
@@ -146,15 +150,16 @@ def load(descriptor: DeletionVectorDescriptor, read: Callable[[str], bytes]) -> 
 
 
 def read_from_file(data: bytes, offset: int | None, size: int) -> bytes:
-    """One vector out of a deletion vector file, with its frame checked.
+    """Extracts one vector from a deletion vector file and checks its frame.
 
-    `data` is the whole file, `offset` and `size` (bytes) are those of the descriptor.
-    `CorruptTableError` where the version, the size or the CRC-32 differs.
+    `data` is the whole file; `offset` and `size` (bytes) are those of the descriptor.
+    `CorruptTableError` if the version, the size or the CRC-32 differs.
     """
     frame_size = struct.pack(">I", size)
     start = offset or 0
-    # An absent offset means 0, which is where files have their version byte. Size and CRC-32 tell
-    # whether the vector stands right there or, as in the files of every known writer, behind it.
+    # A missing offset means 0, the position of the file's version byte. Size and CRC-32 decide
+    # whether the vector starts there or, as in the files of all known writers, after the version
+    # byte.
     if start == 0 and data[:4] != frame_size:
         start = 1
     if start > 0 and data[:1] != _FILE_VERSION:
@@ -170,7 +175,7 @@ def read_from_file(data: bytes, offset: int | None, size: int) -> bytes:
 
 
 def write_file(bitmaps: Sequence[BitMap64]) -> tuple[bytes, list[int]]:
-    """A deletion vector file that holds these vectors, and the offset of each."""
+    """Returns the bytes of a deletion vector file with these vectors, and the offset of each."""
     file = bytearray(_FILE_VERSION)
     offsets = []
     for bitmap in bitmaps:
@@ -181,10 +186,10 @@ def write_file(bitmaps: Sequence[BitMap64]) -> tuple[bytes, list[int]]:
 
 
 def decode_bitmap(data: bytes) -> BitMap64:
-    """The rows of one serialised vector: the magic number and the bitmap behind it.
+    """Decodes a serialised vector: the magic number followed by the bitmap.
 
-    Reads the portable layout and the native one that Delta Spark wrote before it, both
-    little-endian. `CorruptTableError` for any other bytes.
+    Reads the portable layout and the older native layout of Delta Spark, both little-endian.
+    `CorruptTableError` for all other bytes.
     """
     magic, body = data[:4], data[4:]
     if magic == _DRAFT_MAGIC:
@@ -206,16 +211,16 @@ def decode_bitmap(data: bytes) -> BitMap64:
 
 
 def encode_bitmap(bitmap: BitMap64) -> bytes:
-    """The serialised vector in the portable layout."""
+    """Serialises a vector in the portable layout."""
     return _PORTABLE_MAGIC + bytes(bitmap.serialize())
 
 
 def z85_decode(text: str, size: int | None = None) -> bytes:
-    """The bytes behind a Z85 text, cut to `size` where one is given.
+    """Decodes a Z85 text, truncated to `size` bytes if given.
 
-    Z85 knows only multiples of four bytes. Delta Spark fills the last group up with zero bytes,
-    which `size` cuts off; a Rust encoder writes one `#` per missing byte instead, which no full
-    group can start with. `CorruptTableError` for a text that is no Z85 or has another size.
+    Z85 encodes multiples of four bytes. Delta Spark pads the last group with zero bytes, which
+    `size` removes; a Rust encoder writes one `#` per missing byte, which cannot start a full group.
+    `CorruptTableError` for invalid Z85 and for another size.
     """
     try:
         groups = text.encode("ascii").translate(_Z85_TO_RFC1924)
@@ -223,7 +228,7 @@ def z85_decode(text: str, size: int | None = None) -> bytes:
         if len(groups) % 5:
             raise ValueError("the last group is short")
         if filler:
-            # Zero digits in place of the filler leave the value of the last bytes as it is.
+            # Zero digits in place of the padding do not change the last bytes.
             tail = base64.b85decode(b"0" * filler + groups[len(groups) - 5 + filler :])
             if filler > 3 or any(tail[:filler]):
                 raise ValueError("more bytes than the filler leaves room for")
@@ -231,7 +236,9 @@ def z85_decode(text: str, size: int | None = None) -> bytes:
         else:
             decoded = base64.b85decode(groups)
     except ValueError:
-        raise CorruptTableError(f"the text {text!r} of a deletion vector is no Z85") from None
+        raise CorruptTableError(
+            f"the text {text!r} of a deletion vector is not valid Z85"
+        ) from None
     if size is None:
         return decoded
     if not 0 <= len(decoded) - size < 4:
@@ -240,7 +247,7 @@ def z85_decode(text: str, size: int | None = None) -> bytes:
 
 
 def z85_encode(data: bytes) -> str:
-    """The Z85 text of the bytes, filled up with zero bytes to a multiple of four."""
+    """Encodes bytes as Z85, padded with zero bytes to a multiple of four."""
     return base64.b85encode(data, pad=True).translate(_RFC1924_TO_Z85).decode("ascii")
 
 
@@ -252,9 +259,9 @@ _DRAFT_MAGIC = struct.pack(">I", 1681511376)
 _DIGITS = b"0123456789"
 _LOWER = b"abcdefghijklmnopqrstuvwxyz"
 Z85 = _DIGITS + _LOWER + _LOWER.upper() + b".-:+=^!/*?&<>()[]{}@%$#"
-# The alphabet of base64.b85decode, which is Z85 in all but its characters.
+# base64.b85decode implements Z85 with another alphabet.
 _RFC1924 = _DIGITS + _LOWER.upper() + _LOWER + b"!#$%&()*+-;<=>?@^_`{|}~"
-# A blank is in neither alphabet, so that foreign characters are refused.
+# A space is in neither alphabet, so invalid characters are rejected.
 _Z85_TO_RFC1924 = bytes(
     _RFC1924[Z85.index(octet)] if octet in Z85 else ord(" ") for octet in range(256)
 )
@@ -262,13 +269,15 @@ _RFC1924_TO_Z85 = bytes.maketrans(_RFC1924, Z85)
 
 
 def _portable_from_native(body: bytes) -> bytes:
-    """Native: a count of 32-bit bitmaps, then each one's length and bytes; its index is its key."""
+    """The native layout: a count of 32-bit bitmaps, then the length and the bytes of each; the
+    index of a bitmap is its key.
+    """
     (count,) = struct.unpack_from("<I", body)
     position, buckets = 4, []
     for key in range(count):
         (length,) = struct.unpack_from("<I", body, position)
         position += 4
-        # Serialised afresh, so that a wrong length cannot shift the buckets behind it.
+        # Serialised again, so that a wrong length cannot shift the following bitmaps.
         bitmap = BitMap.deserialize(body[position : position + length])
         buckets.append(struct.pack("<I", key) + bitmap.serialize())
         position += length

@@ -1,11 +1,11 @@
 """The `add` and `remove` actions as Arrow columns.
 
-A table has millions of them, so they are never objects: a batch of adds is a `pyarrow.Table` with
-one column per field of the action, named as in the log. Columns whose names this module does not
-know are fields of a newer protocol or of another writer; they travel along unchanged.
+A table has millions of them, so they never become objects: a batch of adds is a `pyarrow.Table`
+with one column per field of the action, named as in the log. Unknown columns are fields of a newer
+protocol or of another writer and are copied unchanged.
 
 Implements "Add File and Remove File" and the file columns of "Checkpoint Schema". A logical file is
-identified by its path and the unique id of its deletion vector ("Action Reconciliation").
+identified by its path and the unique ID of its deletion vector ("Action Reconciliation").
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from delta_maintenance.protocol.columns.arrays import integers, to_bools
 STRING_MAP = pa.map_(pa.string(), pa.string())
 
 PAIRS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.string())]))
-"""A map as JSON has it where its keys are no fields."""
+"""A JSON map as a list of pairs, for maps with too many keys for a struct."""
 
 DELETION_VECTOR = pa.struct(
     [
@@ -50,7 +50,7 @@ ADD_TYPES: Mapping[str, pa.DataType] = {
     "defaultRowCommitVersion": pa.int64(),
     "clusteringProvider": pa.string(),
 }
-"""Every field of `add`, in the order in which checkpoints hold them."""
+"""All fields of `add`, in their order in checkpoints."""
 
 REMOVE_TYPES: Mapping[str, pa.DataType] = {
     "path": pa.string(),
@@ -65,44 +65,47 @@ REMOVE_TYPES: Mapping[str, pa.DataType] = {
     "baseRowId": pa.int64(),
     "defaultRowCommitVersion": pa.int64(),
 }
-"""Every field of `remove`, in the order in which checkpoints hold them."""
+"""All fields of `remove`, in their order in checkpoints."""
 
 _CDC_FIELDS = ("path", "partitionValues", "size", "dataChange", "tags")
 FILE_ACTION_TYPES: Mapping[str, Mapping[str, pa.DataType]] = {
     "add": ADD_TYPES,
     "remove": REMOVE_TYPES,
-    # Change data files are no part of any state; their lines are only told apart from the others.
+    # Change data files are not part of the table state; only their lines need to be recognised.
     "cdc": {name: ADD_TYPES[name] for name in _CDC_FIELDS},
 }
-"""The fields of each action that names a file."""
+"""The fields of each file action."""
 
 PARSED_COLUMNS = ("stats_parsed", "partitionValues_parsed")
-"""Columns of `add` that only checkpoints have, typed by the table's schema."""
+"""Columns of `add` that occur only in checkpoints; their types depend on the table's schema."""
 
 ROW_COUNT = "stats.numRecords"
-"""Asks a reader, among the names of fields, for the columns that state the number of rows: `stats`,
-`stats_parsed` with `numRecords` alone, or both."""
+"""A pseudo field for readers: the columns that contain the number of rows, which are `stats`,
+`stats_parsed` with only `numRecords`, or both.
+"""
 
 COMMIT_VERSION = "_commit_version"
-"""A column of our own: the version of the commit that an action of the log's tail comes from."""
+"""A column of this library: the version of the commit that contains the action."""
 
 
 def empty(types: Mapping[str, pa.DataType]) -> pa.Table:
-    """A batch without rows that has all of these columns."""
+    """Returns an empty batch with all of these columns."""
     return pa.schema(list(types.items())).empty_table()
 
 
 def unknown_columns(batch: pa.Table, types: Mapping[str, pa.DataType]) -> list[str]:
-    """The columns that are fields no revision of the protocol knows."""
+    """Returns the columns that no revision of the protocol defines."""
     known = {*types, *PARSED_COLUMNS, COMMIT_VERSION}
     return [name for name in batch.column_names if name not in known]
 
 
 def logical_file_keys(batch: pa.Table) -> pa.ChunkedArray:
-    """One text per row that two rows share if and only if they are the same logical file.
+    """Returns a key for each row; two rows have equal keys if and only if they are the same logical
+    file.
 
-    The path exactly as written, and for a file with a deletion vector its unique id in front of it.
-    `CorruptTableError` where a path is null or holds a NUL character, which no URI may.
+    The key is the path as written, preceded by the unique ID of the deletion vector if the file has
+    one. `CorruptTableError` if a path is null or contains a NUL character, which is invalid in a
+    URI.
     """
     paths = batch["path"]
     if paths.null_count:
@@ -118,7 +121,9 @@ def logical_file_keys(batch: pa.Table) -> pa.ChunkedArray:
 
 
 def keyless_rows(batch: pa.Table) -> npt.NDArray[np.int64]:
-    """The rows that identify no logical file: without a path, or with part of a vector's id."""
+    """Returns the rows without a valid key: without a path, or with an incomplete deletion vector
+    ID.
+    """
     keyless = pc.is_null(batch["path"]) if batch["path"].null_count else None
     if "deletionVector" in batch.column_names:
         vectors = batch["deletionVector"]
@@ -131,13 +136,13 @@ def keyless_rows(batch: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def deletion_vector_ids(batch: pa.Table) -> pa.ChunkedArray:
-    """The unique id of each row's deletion vector, null where it has none."""
+    """Returns the unique ID of each row's deletion vector, null without a vector."""
     if "deletionVector" not in batch.column_names:
         return pa.chunked_array([pa.nulls(batch.num_rows, pa.string())])
     ids = []
     for vectors in batch["deletionVector"].chunks:
         storage, path, offset = (
-            # struct_field, unlike the child itself, is null where the struct is
+            # Unlike the child array, struct_field is null where the struct is null.
             pc.struct_field(vectors, name)
             for name in ("storageType", "pathOrInlineDv", "offset")
         )
@@ -148,11 +153,11 @@ def deletion_vector_ids(batch: pa.Table) -> pa.ChunkedArray:
 def normalise(
     batch: pa.Table, types: Mapping[str, pa.DataType], *, partition_keys: Collection[str] | None
 ) -> pa.Table:
-    """The batch with known columns in their types; unknown ones follow as they are.
+    """Casts known columns to their types; unknown columns follow unchanged.
 
-    JSON gives maps as structs, Parquet gives them with names and widths of its own choosing. Some
-    writers leave out null partition values: with `partition_keys` (the physical names of the
-    partition columns) they are null for exactly those keys, whatever the form.
+    JSON readers return maps as structs, and Parquet readers return maps with other field names and
+    types. Some writers omit null partition values: with `partition_keys` (the physical names of the
+    partition columns), every map gets exactly these keys, with nulls for missing ones.
     """
     columns: dict[str, pa.ChunkedArray] = {}
     for name, wanted in types.items():
@@ -184,7 +189,7 @@ def normalise(
 
 
 def concat(batches: Iterable[pa.Table], types: Mapping[str, pa.DataType]) -> pa.Table:
-    """One batch of several, whose unknown columns may differ; absent ones become null."""
+    """Concatenates batches whose unknown columns may differ; missing values become null."""
     tables = [batch for batch in batches if batch.num_rows]
     if not tables:
         return empty(types)
@@ -197,7 +202,8 @@ def concat(batches: Iterable[pa.Table], types: Mapping[str, pa.DataType]) -> pa.
 
 
 def _holds_nul(texts: pa.StringArray) -> bool:
-    # A scan of the bytes decides almost always; a NUL may lie outside the slice, so look again.
+    # The buffer is scanned first, which nearly always suffices. It may contain a NUL outside the
+    # slice, so a match is checked again.
     data = texts.buffers()[2]
     if data is None or np.frombuffer(data, np.uint8).all():
         return False
@@ -234,7 +240,7 @@ def _struct_to_map(values: pa.StructArray, *, keep_null: Collection[str]) -> pa.
 
 
 def _pairs_to_map(values: pa.ListArray, *, keep_null: Collection[str]) -> pa.MapArray:
-    """Without the nulls of other keys than those."""
+    """Converts pairs to a map and drops nulls, except those of the keys in `keep_null`."""
     items = values.flatten()
     names, texts = pc.struct_field(items, "key"), pc.struct_field(items, "value")
     kept = pc.or_(pc.is_valid(texts), pc.is_in(names, pa.array(keep_null, pa.string())))
@@ -243,7 +249,7 @@ def _pairs_to_map(values: pa.ListArray, *, keep_null: Collection[str]) -> pa.Map
 
 
 def _completed(values: pa.MapArray, keys: Collection[str]) -> pa.MapArray:
-    """The maps with a null for every key that they lack, and each key once, in their order."""
+    """Returns maps with exactly these keys, in this order; missing ones become null."""
     lengths = _lengths(values)
     complete = (lengths == len(keys)) | to_bools(pc.is_null(values))
     if complete.all():
@@ -261,11 +267,11 @@ def _completed(values: pa.MapArray, keys: Collection[str]) -> pa.MapArray:
 
 
 _FEW_KEYS = 64
-"""So many are looked up one after the other in all rows; of more, only those that are there."""
+"""Up to this number, keys are looked up one by one in all rows."""
 
 
 def _completed_by_row(values: pa.MapArray, keys: Sequence[str]) -> pa.MapArray:
-    """The same for maps with any number of keys between them: linear in what they hold."""
+    """Like `_completed`, for any number of keys: linear in the number of entries."""
     lengths = _lengths(values)
     rows = np.flatnonzero(to_bools(pc.is_valid(values)))
     first, count = values.offsets[0].as_py(), int(lengths.sum())
@@ -278,7 +284,7 @@ def _completed_by_row(values: pa.MapArray, keys: Sequence[str]) -> pa.MapArray:
     rank = np.empty(len(encoded.dictionary), np.int64)
     rank[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(rank))
     key = rank[encoded.indices.to_numpy()]
-    # Stable: of two entries of one key the first stands, before the null that was added for it.
+    # The sort is stable: of two entries with one key, the first comes before the added null.
     order = np.lexsort((key, row))
     row, key = row[order], key[order]
     stands = np.append(True, (row[1:] != row[:-1]) | (key[1:] != key[:-1]))[: len(row)]
@@ -287,7 +293,7 @@ def _completed_by_row(values: pa.MapArray, keys: Sequence[str]) -> pa.MapArray:
 
 
 def _lengths(values: pa.MapArray | pa.ListArray) -> npt.NDArray[np.int64]:
-    """How many entries each row has, none where it is null."""
+    """Returns the number of entries of each row, 0 for null."""
     lengths: npt.NDArray[np.int64] = np.diff(values.offsets.to_numpy()).astype(np.int64)
     return lengths
 
@@ -295,14 +301,14 @@ def _lengths(values: pa.MapArray | pa.ListArray) -> npt.NDArray[np.int64]:
 def _map_by_row(
     values: pa.Array, row: npt.NDArray[np.int64], names: pa.Array, texts: pa.Array
 ) -> pa.MapArray:
-    """Maps of entries in the order of their rows, null where `values` is."""
+    """Builds maps from entries sorted by row; null where `values` is null."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(np.bincount(row, minlength=len(values)), out=offsets[1:])
     return pa.MapArray.from_arrays(pa.array(offsets, mask=_offset_mask(values)), names, texts)
 
 
 def _offset_mask(values: pa.Array) -> np.ndarray | None:
-    # A null offset makes the map that starts there null; the last offset starts none.
+    # A null offset makes the map that starts there null; the last offset starts no map.
     if not values.null_count:
         return None
     return np.append(pc.is_null(values).to_numpy(zero_copy_only=False), False)
@@ -310,7 +316,7 @@ def _offset_mask(values: pa.Array) -> np.ndarray | None:
 
 def _deletion_vectors(vectors: pa.Array) -> pa.StructArray:
     wanted = _vector_type(vectors.type)
-    # `pc.struct_field` takes time for each field of the struct.
+    # `pc.struct_field` takes time proportional to the number of fields.
     children = dict(zip(vectors.type.names, vectors.flatten(), strict=True))
     return pa.StructArray.from_arrays(
         [
@@ -325,7 +331,7 @@ def _deletion_vectors(vectors: pa.Array) -> pa.StructArray:
 
 
 def _vector_type(actual: pa.DataType) -> pa.StructType:
-    # `maxRowIndex` stands in many checkpoints, always null, and in no text: it is not carried.
+    # `maxRowIndex` is in many checkpoints, but always null and undocumented; it is not copied.
     known = {*(field.name for field in DELETION_VECTOR), "maxRowIndex"}
     extra = [field for field in actual if field.name not in known]
     return cast(pa.StructType, pa.struct([*DELETION_VECTOR, *extra]))

@@ -1,11 +1,11 @@
-"""Actions of the log that a snapshot holds as objects, and their JSON.
+"""Actions of the log that a snapshot keeps as objects, and their JSON form.
 
-Files (`add`, `remove`) come in millions and are columns, never objects: see `file_actions`. What
-is here comes in ones and tens: `protocol`, `metaData`, `txn`, `domainMetadata`, `commitInfo` and
-the two actions of V2 checkpoints.
+File actions (`add`, `remove`) are columns instead, because a table can have millions of them: see
+`file_columns`. This module contains the actions that occur in small numbers: `protocol`,
+`metaData`, `txn`, `domainMetadata`, `commitInfo` and the two actions of V2 checkpoints.
 
-Implements the sections "Actions" and "V2 Checkpoint Actions" of the protocol. Every class carries
-the fields it does not know in `extra`, so that rewriting an action loses nothing.
+Implements the sections "Actions" and "V2 Checkpoint Actions". Every class keeps unknown fields in
+`extra`, so that no field is lost when an action is rewritten.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import Any, Self
 from delta_maintenance.errors import CorruptTableError
 
 Json = Mapping[str, Any]
-"""One JSON object, as parsed."""
+"""A parsed JSON object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """`protocol`: what a client must understand to read or write ("Protocol Evolution")."""
+    """`protocol`: the versions and features that a client must support ("Protocol Evolution")."""
 
     min_reader_version: int
     min_writer_version: int
     reader_features: tuple[str, ...] | None = None
-    """None where the action has no list; legal only below reader version 3."""
+    """None if the action has no list, which is valid only below reader version 3."""
     writer_features: tuple[str, ...] | None = None
-    """None where the action has no list; legal only below writer version 7."""
+    """None if the action has no list, which is valid only below writer version 7."""
     extra: Json = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, value: Json) -> Self:
-        """`CorruptTableError` where a version is missing or a list is no list of strings."""
+        """`CorruptTableError` if a version is missing or a list is not a list of strings."""
         known = {"minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures"}
         return cls(
             min_reader_version=_integer(value, "minReaderVersion", "protocol"),
@@ -46,7 +46,7 @@ class Protocol:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The action's object; a feature list appears only where there is one."""
+        """The JSON object of the action; absent feature lists are omitted."""
         out: dict[str, Any] = {
             "minReaderVersion": self.min_reader_version,
             "minWriterVersion": self.min_writer_version,
@@ -68,7 +68,8 @@ class Metadata:
     format_provider: str | None = "parquet"
     format_options: Mapping[str, str] = field(default_factory=dict)
     schema_string: str | None
-    """The schema's JSON, byte for byte; None in logs that lack it, which allow log-only work."""
+    """The schema string, unchanged; None if the log lacks it, which permits only work on the log.
+    """
     partition_columns: tuple[str, ...] = ()
     configuration: Mapping[str, str] = field(default_factory=dict)
     created_time: int | None = None
@@ -77,7 +78,7 @@ class Metadata:
 
     @classmethod
     def from_json(cls, value: Json) -> Self:
-        """`CorruptTableError` where a field has the wrong type."""
+        """`CorruptTableError` if a field has the wrong type."""
         known = {
             "id",
             "name",
@@ -90,7 +91,7 @@ class Metadata:
         }
         file_format = value.get("format")
         if file_format is not None and not isinstance(file_format, Mapping):
-            raise CorruptTableError("metaData.format is no object")
+            raise CorruptTableError("metaData.format is not an object")
         return cls(
             id=_string_or_none(value, "id", "metaData"),
             name=_string_or_none(value, "name", "metaData"),
@@ -105,7 +106,9 @@ class Metadata:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The action's object with every required field; optional ones only where they are set."""
+        """The JSON object of the action, with all required fields and the optional ones that are
+        set.
+        """
         out: dict[str, Any] = {"id": self.id}
         if self.name is not None:
             out["name"] = self.name
@@ -126,7 +129,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Txn:
-    """`txn`: how far an application got ("Transaction Identifiers")."""
+    """`txn`: the progress of an application ("Transaction Identifiers")."""
 
     app_id: str
     version: int
@@ -148,7 +151,7 @@ class Txn:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The action's object."""
+        """The JSON object of the action."""
         out: dict[str, Any] = {"appId": self.app_id, "version": self.version}
         if self.last_updated is not None:
             out["lastUpdated"] = self.last_updated
@@ -157,15 +160,16 @@ class Txn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainMetadata:
-    """`domainMetadata`: a named piece of configuration owned by a feature ("Domain Metadata")."""
+    """`domainMetadata`: a named configuration owned by a feature ("Domain Metadata")."""
 
     domain: str
     configuration: str
-    """Opaque text. A map-valued configuration (the draft of spring 2023) is kept as its JSON text
-    with sorted keys and no blanks."""
+    """Opaque text. A map-valued configuration (draft of spring 2023) is kept as JSON text with
+    sorted keys and without whitespace.
+    """
     removed: bool = False
     draft_map: bool = False
-    """The log held a map, not a string."""
+    """Whether the log contains a map instead of a string."""
     extra: Json = field(default_factory=dict)
 
     @classmethod
@@ -182,7 +186,7 @@ class DomainMetadata:
             )
         if configuration is not None and not isinstance(configuration, str):
             raise CorruptTableError(
-                f"domainMetadata {domain!r} has a configuration that is no text"
+                f"domainMetadata {domain!r} has a configuration that is not a string"
             )
         return cls(
             domain=domain,
@@ -193,7 +197,9 @@ class DomainMetadata:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The action's object; the configuration is always text, as the newest protocol asks."""
+        """The JSON object of the action; the configuration is always a string, as the newest
+        protocol requires.
+        """
         return {
             "domain": self.domain,
             "configuration": self.configuration,
@@ -209,24 +215,24 @@ class CommitInfo:
 
     @property
     def operation(self) -> str | None:
-        """The name of the operation, where the writer left one."""
+        """The name of the operation, if the writer recorded it."""
         value = self.values.get("operation")
         return value if isinstance(value, str) else None
 
     @property
     def in_commit_timestamp(self) -> int | None:
-        """Milliseconds since 1970-01-01 UTC ("In-Commit Timestamps"), if the action carries it."""
+        """Milliseconds since 1970-01-01 UTC ("In-Commit Timestamps"); None if absent."""
         return _long_or_none(self.values.get("inCommitTimestamp"))
 
     @property
     def timestamp(self) -> int | None:
-        """When the writer says that it committed: milliseconds since 1970-01-01 UTC."""
+        """The writer's commit time in milliseconds since 1970-01-01 UTC."""
         return _long_or_none(self.values.get("timestamp"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointMetadata:
-    """`checkpointMetadata`: what makes a checkpoint a V2 one ("Checkpoint Metadata")."""
+    """`checkpointMetadata`: marks a V2 checkpoint ("Checkpoint Metadata")."""
 
     version: int
     tags: Mapping[str, str] | None = None
@@ -234,7 +240,7 @@ class CheckpointMetadata:
 
     @classmethod
     def from_json(cls, value: Json) -> Self:
-        """`CorruptTableError` without a version, as in the unreleased shape of August 2023."""
+        """`CorruptTableError` without a version, as in the unreleased format of August 2023."""
         if "flavor" in value and value.get("version") is None:
             raise CorruptTableError("checkpointMetadata is that of a pre-release V2 checkpoint")
         return cls(
@@ -244,7 +250,7 @@ class CheckpointMetadata:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The action's object."""
+        """The JSON object of the action."""
         out: dict[str, Any] = {"version": self.version}
         if self.tags is not None:
             out["tags"] = dict(self.tags)
@@ -253,11 +259,12 @@ class CheckpointMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sidecar:
-    """`sidecar`: a file that holds part of a V2 checkpoint's file actions ("Sidecar File
-    Information")."""
+    """`sidecar`: a file with some of the file actions of a V2 checkpoint ("Sidecar File
+    Information").
+    """
 
     path: str
-    """URI-encoded, as in the manifest: a bare name, a relative or an absolute path."""
+    """URI-encoded, as in the manifest: a file name, a relative or an absolute path."""
     size_in_bytes: int
     modification_time: int
     """Milliseconds since 1970-01-01 UTC."""
@@ -266,7 +273,7 @@ class Sidecar:
 
     @classmethod
     def from_json(cls, value: Json) -> Self:
-        """`CorruptTableError` without a path, as in the unreleased shape of August 2023."""
+        """`CorruptTableError` without a path, as in the unreleased format of August 2023."""
         path = _string_or_none(value, "path", "sidecar")
         if path is None:
             draft = "a pre-release V2 checkpoint" if "fileName" in value else "missing its path"
@@ -282,7 +289,7 @@ class Sidecar:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The action's object."""
+        """The JSON object of the action."""
         out: dict[str, Any] = {
             "path": self.path,
             "sizeInBytes": self.size_in_bytes,
@@ -294,7 +301,7 @@ class Sidecar:
 
 
 def _unknown(value: Json, known: set[str]) -> dict[str, Any]:
-    # A null is the same as an absent field (FILE-11), so there is nothing to carry.
+    # A null is equivalent to an absent field (FILE-11).
     return {key: item for key, item in value.items() if key not in known and item is not None}
 
 
@@ -310,12 +317,12 @@ def _integer_or_none(value: Json, key: str, action: str) -> int | None:
     if number is None:
         return None
     if isinstance(number, bool) or not isinstance(number, int) or not -(2**63) <= number < 2**63:
-        raise CorruptTableError(f"{action}.{key} is no 64-bit integer: {number!r}")
+        raise CorruptTableError(f"{action}.{key} is not a 64-bit integer: {number!r}")
     return number
 
 
 def _long_or_none(value: Any) -> int | None:
-    """A 64-bit integer, or None for anything else: free-form fields are no reason to fail."""
+    """Returns a 64-bit integer, or None: an invalid value in a free-form field is not an error."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return value if is_number and -(2**63) <= value < 2**63 else None
 
@@ -323,7 +330,7 @@ def _long_or_none(value: Any) -> int | None:
 def _string_or_none(value: Json, key: str, action: str) -> str | None:
     text = value.get(key)
     if text is not None and not isinstance(text, str):
-        raise CorruptTableError(f"{action}.{key} is no text: {text!r}")
+        raise CorruptTableError(f"{action}.{key} is not a string: {text!r}")
     return text
 
 
@@ -332,9 +339,9 @@ def _strings_or_none(value: Json, key: str, action: str) -> tuple[str, ...] | No
     if items is None:
         return None
     if isinstance(items, str) or not isinstance(items, Sequence):
-        raise CorruptTableError(f"{action}.{key} is no list")
+        raise CorruptTableError(f"{action}.{key} is not a list")
     if not all(isinstance(item, str) for item in items):
-        raise CorruptTableError(f"{action}.{key} holds something that is no text")
+        raise CorruptTableError(f"{action}.{key} contains a value that is not a string")
     return tuple(items)
 
 
@@ -342,9 +349,9 @@ def _string_map(value: Json, key: str, action: str) -> dict[str, str]:
     items = value.get(key)
     if items is None:
         return {}
-    # Parquet gives a map as a list of pairs.
+    # Parquet returns a map as a list of pairs.
     pairs = items.items() if isinstance(items, Mapping) else items
     try:
         return {str(name): text for name, text in pairs if isinstance(text, str)}
     except (TypeError, ValueError):
-        raise CorruptTableError(f"{action}.{key} is no map of text") from None
+        raise CorruptTableError(f"{action}.{key} is not a map of strings") from None

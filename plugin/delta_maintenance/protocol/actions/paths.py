@@ -1,9 +1,9 @@
-"""Paths of file actions: their locations, and spellings that make a table unsafe to write to.
+"""Paths of file actions: their locations, and ambiguous paths that forbid writing.
 
 A path is a URI, relative to the table's root or absolute ("Add File and Remove File"), so one file
-can be written in several spellings. Replay goes by the text and cannot see that, nor that one path
-is live with two deletion vectors. Readers disagree about both, so whoever writes on would decide
-for them.
+can have several spellings. Log replay compares paths as text and cannot detect that two paths name
+one file, or that one path is live with two deletion vectors. Readers handle both differently, so a
+further commit would make the result depend on the reader.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from delta_maintenance.address import Address
 
-# `:` only stands before a slash where a scheme is; relative paths encode it.
+# A relative path encodes `:`, so an unencoded one before the first slash ends a scheme.
 ABSOLUTE = "^(/|[A-Za-z][A-Za-z0-9+.-]*:)"
-"""What paths begin with that are not relative to the table's root."""
+"""Matches the beginning of paths that are not relative to the table's root."""
 _REWRITES = (
     (r"(?s)[?#].*", ""),
     (r"(?i)^file:/*(localhost/)?", "/"),
@@ -27,16 +27,16 @@ _REWRITES = (
     (r"^([A-Za-z][A-Za-z0-9+.-]*:)/*", r"\1"),
     (r"^/+", "/"),
 )
-"""To one spelling of scheme and slashes, in this order."""
+"""Normalises scheme and slashes, in this order."""
 _HEX = np.full(256, -1, np.int16)
 for _digit in b"0123456789abcdefABCDEF":
     _HEX[_digit] = int(chr(_digit), 16)
 
 
 class PathAudit:
-    """Collects the paths of a snapshot batch by batch, then says what is wrong with them.
+    """Collects the paths of a snapshot in batches and finds ambiguous ones.
 
-    Keeps nothing for tables without deletion vectors and absolute paths.
+    Stores nothing for tables without deletion vectors and absolute paths.
     """
 
     def __init__(self, root: str) -> None:
@@ -60,7 +60,7 @@ class PathAudit:
                 self._absolute.update(column.filter(absolute).to_pylist())
 
     def problem(self) -> str | None:
-        """The first thing that forbids writing, as one clause, or None."""
+        """Returns the first problem that forbids writing, as one clause, or None."""
         if self._has_vectors:
             paths = pa.chunked_array(self._live, pa.string())
             counts = pc.value_counts(paths)
@@ -80,7 +80,7 @@ class PathAudit:
         ):
             other = spellings.setdefault(location, path)
             if other != path:
-                return f"one file is written in two spellings, {other} and {path}"
+                return f"ALL one file has two different paths, {other} and {path}"
         known = pa.array(sorted(spellings), pa.binary())
         for paths in (*self._live, *self._removed):
             relative = paths.filter(pc.invert(pc.match_substring_regex(paths, ABSOLUTE)))
@@ -88,15 +88,15 @@ class PathAudit:
             twice = pc.is_in(found, value_set=known)
             if pc.any(twice).as_py():
                 path, location = relative.filter(twice)[0].as_py(), found.filter(twice)[0].as_py()
-                return f"one file is written in two spellings, {path} and {spellings[location]}"
+                return f"ALL one file has two different paths, {path} and {spellings[location]}"
         return None
 
 
 def locations(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
-    """The place that each path names: two paths have the same one whenever they are spellings of
-    one file. Below the table's root it is relative to the root.
+    """Returns the location of each path; all spellings of one file have the same location.
 
-    `root` is the table's address as the user gave it: literal, but for the `file:` scheme.
+    Locations below the table's root are relative to it. `root` is the table's address as given by
+    the user: literal, except for the scheme `file:`.
     """
     places, absolute = _written(paths)
     if absolute is None:
@@ -107,16 +107,17 @@ def locations(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
 
 
 def written_places(paths: pa.StringArray) -> pa.BinaryArray:
-    """The place that each path names, told by its text alone: equal texts give equal places,
-    wherever the table lies by now.
+    """Returns the location of each path from its text alone, independent of the table's current
+    root.
 
-    A relative and an absolute path of one file have two; `places_to_find` gives both.
+    A relative and an absolute path of one file have different locations; `places_to_find` returns
+    both.
     """
     return _written(paths)[0]
 
 
 def places_to_find(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
-    """Every `written_places` that another spelling of one of these paths may have been given."""
+    """Returns every `written_places` that any spelling of these paths can have."""
     places, absolute = _written(paths)
     folder = location_of_root(root) + b"/"
     if absolute is None:
@@ -134,7 +135,7 @@ def places_to_find(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
 
 
 def _written(paths: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray | None]:
-    """The places by the texts alone, and which of them are absolute, None where none is."""
+    """Returns the locations from the texts alone, and which are absolute; None if none is."""
     absolute = pc.match_substring_regex(paths, ABSOLUTE)
     if not pc.any(absolute).as_py():
         return decoded(paths), None
@@ -145,9 +146,10 @@ def _written(paths: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray | N
 
 
 def below_root(paths: pa.StringArray, *, root: str) -> pa.StringArray:
-    """What follows the root in absolute paths, as it is written; null in those that lie elsewhere.
+    """Returns the part of absolute paths below the root, as written; null for other locations.
 
-    Unlike `locations` nothing is decoded or taken for a query: some writers encode no paths.
+    Unlike in `locations`, nothing is decoded or parsed as a query, because some writers do not
+    encode paths.
     """
     folder = location_of_root(root) + b"/"
     spelt = paths
@@ -160,7 +162,7 @@ def below_root(paths: pa.StringArray, *, root: str) -> pa.StringArray:
 
 
 def location_of_root(root: str) -> bytes:
-    """The location of a table's root, without a slash behind it."""
+    """The location of a table's root, without a trailing slash."""
     encoded = Address.parse(root).scheme == "file"
     for pattern, replacement in _REWRITES[1:]:
         root = re.sub(pattern, replacement, root)
@@ -169,7 +171,7 @@ def location_of_root(root: str) -> bytes:
 
 
 def decoded(texts: pa.StringArray) -> pa.BinaryArray:
-    """The texts with every `%XX` as the byte that it stands for."""
+    """Replaces every `%XX` by the byte that it encodes."""
     if not pc.any(pc.match_substring(texts, "%")).as_py():
         return texts.cast(pa.binary())
     width = np.dtype(np.int32).itemsize

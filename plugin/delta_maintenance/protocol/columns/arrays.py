@@ -1,8 +1,7 @@
-"""NumPy values as Arrow arrays and back.
+"""Conversions between NumPy arrays and Arrow arrays.
 
-Arrow's own conversions would do, but they import pandas wherever that is installed, to ask whether
-they have been given something of pandas: tens of megabytes and a third of a second in a process
-that needs neither.
+Arrow's own conversions import pandas if it is installed, to detect pandas objects. That costs tens
+of megabytes and a third of a second in a process that needs no pandas.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ import pyarrow as pa
 
 
 def integers(values: npt.NDArray[np.int64]) -> pa.Int64Array:
-    """An array without nulls, for indices above all; not a copy."""
+    """Wraps integers as an array without nulls, mainly for indices; not a copy."""
     data = np.ascontiguousarray(values, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
 
 
 def booleans(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:
-    """An array without nulls, for masks above all."""
+    """Converts booleans to an array without nulls, mainly for masks."""
     bits = np.packbits(values, bitorder="little")
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)])
 
 
 def to_bools(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    """The values of an array without nulls."""
+    """Returns the values of an array without nulls."""
     if not len(values):
         return np.empty(0, np.bool_)
     bits = np.frombuffer(values.buffers()[1], np.uint8)

@@ -1,4 +1,4 @@
-"""A 64-bit hash of each text of an Arrow column, without a Python object per text."""
+"""A 64-bit hash of each string in an Arrow column, without a Python object per string."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Hashes = npt.NDArray[np.uint64]
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _FINAL = np.uint64(0xD6E8FEB86659FD93)
-_ROWS = 1 << 15  # what is in flight at once stays in the processor's cache
+_ROWS = 1 << 15  # small enough for intermediate results to stay in the processor's cache
 
 
 def hash_texts(texts: pa.StringArray) -> Hashes:
-    """Equal texts give equal hashes, the same in every process; the reverse is likely, not sure.
+    """Returns the hash of each string, equal in every process; different strings may collide.
 
-    Each text is read as little-endian words of eight bytes, the last one filled up with zeros: a
-    few vector operations per word of the longest text.
+    Each string is read as little-endian words of eight bytes, the last one padded with zeros. The
+    cost is a few vector operations per word of the longest string.
     """
     hashes = np.empty(len(texts), np.uint64)
     for start in range(0, len(texts), _ROWS):
@@ -31,7 +31,9 @@ def hash_between(
     starts: npt.NDArray[np.int64],
     ends: npt.NDArray[np.int64],
 ) -> Hashes:
-    """The hashes of texts that lie in `data`, whose last eight bytes belong to none of them."""
+    """Returns the hashes of substrings of `data`, none of which may extend into its last eight
+    bytes.
+    """
     words: npt.NDArray[np.uint64] = np.ndarray(
         (len(data) - 7,), np.dtype("<u8"), data, strides=(1,)
     )

@@ -1,10 +1,10 @@
-"""A compact set of hashes that may say "perhaps" and never says "no" of a member.
+"""A compact approximate set of hashes: false positives are possible, false negatives are not.
 
-A sidecar keeps one over the places of its files, so that a later checkpoint can tell which sidecars
-a commit may have touched without reading their paths. Members are cut to as many bits as leave one
-wrong "perhaps" in about 2^24 questions per sidecar, and stored sorted: the upper bits as a bitmap
-that counts the members of each bucket, the lower 24 bits as three bytes each. That takes about 27
-bits for each member. A Bloom filter of the same precision takes 35.
+A sidecar contains the filter of the locations of its files, so that a later checkpoint can tell
+which sidecars a commit may have touched without reading their paths. Hashes are truncated so that a
+query of one sidecar is a false positive with a probability of about 2^-24. They are stored sorted:
+the upper bits as a bitmap that counts the members of each bucket, the lower 24 bits as three bytes
+each, about 27 bits per member in total. A Bloom filter of the same precision takes 35 bits.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.columns.key_hash import Hashes
 
 _MAGIC = b"DMF1"
-"""Names the form and the hash function (`key_hash.hash_texts`); another one takes another name."""
+"""Identifies the format and the hash function (`key_hash.hash_texts`); change it with either."""
 _HEADER = struct.Struct("<4sIBI")
-"""The magic, the number of members, the bits that tell the bucket, and the CRC-32 of the rest."""
+"""The magic number, the number of members, the bits of a bucket number, and the CRC-32 of the rest.
+"""
 _LOW_BITS = 24
 _MOST_BUCKET_BITS = 40
 _MOST_IN_BUCKET = 64
-"""Hashes that spread evenly put about one member into a bucket; full ones slow every question."""
+"""Uniform hashes put about one member into a bucket; large buckets slow down every query."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MembershipFilter:
-    """The hashes of some texts, cut short."""
+    """A set of truncated hashes."""
 
     bucket_bits: int
     ends: npt.NDArray[np.int64]
-    """For each bucket, how many members there are up to its end."""
+    """For each bucket, the number of members up to its end."""
     low: npt.NDArray[np.uint8]
-    """The lower bits of each member, little-endian, one row of three bytes each."""
+    """The lower bits of each member, little-endian, in rows of three bytes."""
 
     @classmethod
     def of(cls, hashes: Hashes) -> Self:
-        """The set of these hashes, which may repeat."""
+        """Builds the set of these hashes, which may contain duplicates."""
         bits = len(hashes).bit_length()
         members = np.unique(_cut(hashes, bits))
         buckets = (members >> np.uint64(_LOW_BITS)).astype(np.int64)
@@ -52,11 +53,11 @@ class MembershipFilter:
 
     @property
     def is_even(self) -> bool:
-        """Whether the members spread over the buckets; `from_bytes` takes no other."""
+        """Whether no bucket is too large; `from_bytes` refuses other filters."""
         return int(np.diff(self.ends, prepend=0).max()) <= _MOST_IN_BUCKET
 
     def may_hold(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """For each hash, whether it may be a member; true for every member."""
+        """Whether each hash may be a member; true for all members."""
         found = np.zeros(len(hashes), np.bool_)
         if not len(self.low) or not len(hashes):
             return found
@@ -72,9 +73,9 @@ class MembershipFilter:
         return found
 
     def to_bytes(self) -> bytes:
-        """The filter as it stands in a file."""
+        """Serialises the filter."""
         members, buckets = len(self.low), len(self.ends)
-        # One bit for each member and then a zero for the end of its bucket.
+        # One set bit for each member, followed by a zero bit at the end of its bucket.
         marks = np.ones(members + buckets, np.bool_)
         marks[self.ends + np.arange(buckets)] = False
         content = np.packbits(marks, bitorder="little").tobytes() + self.low.tobytes()
@@ -82,19 +83,19 @@ class MembershipFilter:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Reads `to_bytes` back. `CorruptTableError` for anything that it cannot have written."""
+        """Reads `to_bytes` back. `CorruptTableError` for bytes that it cannot have written."""
         if len(data) < _HEADER.size:
-            raise _damaged("it is cut short")
+            raise _damaged("it is truncated")
         magic, members, bits, checksum = _HEADER.unpack_from(data)
         content = memoryview(data)[_HEADER.size :]
         if magic != _MAGIC:
-            raise _damaged("it has another form")
+            raise _damaged("it has an unknown format")
         if bits > _MOST_BUCKET_BITS or members >> bits or zlib.crc32(content) != checksum:
-            raise _damaged("its bytes have changed")
+            raise _damaged("its checksum is wrong")
         buckets = 1 << bits
         map_bytes = (members + buckets + 7) // 8
         if len(content) != map_bytes + members * _LOW_BITS // 8:
-            raise _damaged("it has another length")
+            raise _damaged("it has the wrong length")
         marks = np.unpackbits(
             np.frombuffer(content, np.uint8, map_bytes), count=members + buckets, bitorder="little"
         )
@@ -113,4 +114,4 @@ def _cut(hashes: Hashes, bucket_bits: int) -> Hashes:
 
 
 def _damaged(how: str) -> CorruptTableError:
-    return CorruptTableError(f"the filter of a sidecar cannot be used: {how}")
+    return CorruptTableError(f"the filter of a sidecar is invalid: {how}")

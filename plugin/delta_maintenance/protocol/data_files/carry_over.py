@@ -1,8 +1,8 @@
-"""Where deletions that somebody made meanwhile lie in files that hold the same rows.
+"""Maps concurrently deleted rows of a source file to their positions in a rewritten file.
 
-A rewrite keeps the live rows of a source one behind the other, in their order. So a row that was
-deleted from the source after it was read is at a known position of the new file: the offset of the
-source's rows, and as many further as live rows stood before it.
+A rewrite keeps the live rows of a source contiguous and in their order. A row that was deleted from
+the source after it was read therefore has a known position in the new file: the offset of the
+source's rows plus the number of live rows before it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 Positions = npt.NDArray[np.uint64]
-"""Physical positions of rows in a file, counted from 0, ascending."""
+"""Physical row positions in a file, counted from 0, ascending."""
 
 
 def newly_deleted(read: Positions, now: Positions) -> Positions | None:
-    """The rows of a source that are deleted now and were live when it was read.
+    """Returns the rows of a source that are deleted now and were live when it was read.
 
-    None where rows that were deleted then are live now: the new file lacks them.
+    None if rows that were deleted then are live now, because the new file lacks them.
     """
     if not np.isin(read, now).all():
         return None
@@ -25,11 +25,11 @@ def newly_deleted(read: Positions, now: Positions) -> Positions | None:
 
 
 def carried(rows: Positions, *, read: Positions, offset: int, live: int) -> Positions | None:
-    """The positions in the new file of these live rows of a source.
+    """Returns the positions of these live rows of a source in the new file.
 
-    `read` are the rows of the source that were deleted when it was read, `offset` and `live` say
-    where the new file has the others. None where a position would lie beyond them: then the source
-    is not what it was said to be.
+    `read` are the rows of the source that were deleted when it was read. The new file contains the
+    other rows from `offset` on, `live` in number. None if a position would be outside that range,
+    which means that the arguments do not describe the source.
     """
     before = np.searchsorted(read, rows).astype(np.uint64)
     places = rows - before
@@ -39,5 +39,5 @@ def carried(rows: Positions, *, read: Positions, offset: int, live: int) -> Posi
 
 
 def all_rows(offset: int, live: int) -> Positions:
-    """The positions of all rows of a source in the new file."""
+    """Returns the positions of all rows of a source in the new file."""
     return np.arange(offset, offset + live, dtype=np.uint64)

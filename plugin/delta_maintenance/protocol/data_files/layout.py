@@ -1,9 +1,9 @@
-"""The columns of a table's data files: which ones readers look for and which ones writers store.
+"""The columns of a table's data files, as readers expect and writers store them.
 
 Implements "Writer Requirements for Column Mapping", "Void Type", "Row Tracking" (materialised
-columns), "IcebergCompatV1", "IcebergCompatV2" and "materializePartitionColumns" as far as they say
-what a data file holds. A layout is a value: it travels to executors, and two versions of a table
-whose layouts are equal take each other's data files.
+columns), "IcebergCompatV1", "IcebergCompatV2" and "materializePartitionColumns" for the contents of
+data files. A layout is a plain value that can be sent to executors. Versions of a table with equal
+layouts can use each other's data files.
 """
 
 from __future__ import annotations
@@ -38,40 +38,42 @@ from delta_maintenance.protocol.schema.types import (
 COLUMN_ID = "delta.columnMapping.id"
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 NESTED_IDS = ("delta.columnMapping.nested.ids", "parquet.field.nested.ids")
-"""Where a schema keeps the ids of elements, keys and values: today's key, then the former one."""
+"""The keys in a schema for the IDs of elements, keys and values: the current one, then the former
+one.
+"""
 PARQUET_ID = b"PARQUET:field_id"
-"""The metadata of an Arrow field that becomes the id of its column in Parquet."""
+"""The metadata key of an Arrow field that becomes the field ID in Parquet."""
 
 _VOID = PrimitiveType(name="void")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFileLayout:
-    """What the data files of one version of a table hold. All names are physical ones."""
+    """The contents of the data files of one version of a table. All names are physical names."""
 
     columns: StructType
-    """The columns whose values stand in data files, without `void` at any level."""
+    """The columns that are stored in data files, without `void` at any level."""
     partition_columns: StructType
-    """The columns whose values stand in the log, in the order of partitioning."""
+    """The columns whose values are stored in the log, in the order of partitioning."""
     mode: ColumnMappingMode
     widens: bool = False
-    """Whether files may hold narrower types than the schema ("Type Widening")."""
+    """Whether files may contain narrower types than the schema ("Type Widening")."""
     row_id_column: str | None = None
-    """The hidden column of row IDs; None unless rewritten rows have to keep theirs."""
+    """The hidden column of row IDs; None unless rewritten rows must keep theirs."""
     row_version_column: str | None = None
     """The hidden column of row commit versions, likewise."""
     materializes_partitions: bool = False
-    """Whether data files hold the partition columns too."""
+    """Whether data files also contain the partition columns."""
     nested_ids: bool = False
-    """Whether elements, keys and values have ids in Parquet."""
+    """Whether elements, keys and values have field IDs in Parquet."""
 
     @classmethod
     def of(cls, protocol: Protocol, metadata: Metadata) -> DataFileLayout:
-        """The layout that protocol, schema and properties ask of data files.
+        """Derives the layout from protocol, schema and properties.
 
-        `RefusedError` for a schema that no data file can hold, `UnsupportedFeatureError` for types
-        and changes of types that this release does not know, `CorruptTableError` for a schema that
-        contradicts its own mapping or partitioning.
+        `RefusedError` for a schema that data files cannot represent, `UnsupportedFeatureError` for
+        types and type changes that this release does not support, `CorruptTableError` for a schema
+        that contradicts its own mapping or partitioning.
         """
         features = supported_features(protocol)
         properties = TableProperties.from_configuration(metadata.configuration)
@@ -105,7 +107,7 @@ class DataFileLayout:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of a data file as they are written: every one optional, with their ids."""
+        """The Arrow schema of a written data file: all columns nullable, with their IDs."""
         fields = [self._field(item) for item in self.columns.fields]
         if self.materializes_partitions:
             fields += [self._field(item) for item in self.partition_columns.fields]
@@ -115,15 +117,15 @@ class DataFileLayout:
         return pa.schema(fields)
 
     def takes_files_of(self, written: DataFileLayout) -> bool:
-        """Whether data files written for another version of the table are right for this one.
+        """Whether data files of another version's layout `written` are valid for this layout.
 
-        They are if that version's layout is the same, but for columns that were added since: they
-        are null in files that lack them.
+        They are if the layouts are equal, apart from columns that were added since: those are null
+        in files that lack them.
         """
         ours = {item.name: item for item in self.columns.fields}
         if any(ours.get(item.name) != item for item in written.columns.fields):
             return False
-        # The order of columns means nothing to readers, so only presence counts.
+        # The order of columns has no meaning for readers.
         return replace(written, columns=self.columns) == self
 
     def _field(self, item: StructField) -> pa.Field:
@@ -153,12 +155,12 @@ class DataFileLayout:
         if self.mode == "none":
             return None
         if not isinstance(value, int) or isinstance(value, bool):
-            raise CorruptTableError(f"the column {name!r} is mapped and has no id")
+            raise CorruptTableError(f"the column {name!r} is mapped and has no ID")
         return {PARQUET_ID: str(value).encode()}
 
 
 def iceberg_compat(protocol: Protocol, properties: TableProperties) -> int | None:
-    """The version of IcebergCompat that is active, None for none."""
+    """The active version of IcebergCompat, or None."""
     features = supported_features(protocol)
     if "icebergCompatV2" in features and properties.enable_iceberg_compat_v2:
         return 2
@@ -239,14 +241,14 @@ def _stored(kind: DeltaType, column: str) -> DeltaType:
 def _inside(kind: DeltaType, column: str) -> DeltaType:
     if kind == _VOID:
         raise RefusedError(
-            f"the column {column} holds void inside an array or a map, which no data file can",
+            f"the column {column} contains void in an array or map, which data files cannot store",
             remedy="change its type",
         )
     return _stored(kind, column)
 
 
 def _plain(struct: StructType) -> StructType:
-    """The struct with nothing but what decides how its values are stored."""
+    """Returns the struct with only the properties that determine how its values are stored."""
     kept = (COLUMN_ID, PHYSICAL_NAME, *NESTED_IDS)
     return StructType(
         fields=tuple(

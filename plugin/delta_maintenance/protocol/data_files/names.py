@@ -1,7 +1,7 @@
-"""Where new data files go, and how the log spells their paths ("Data Files", "Add File").
+"""Names of new data files, and their paths in the log ("Data Files", "Add File").
 
-A path in the log is a URI: it is encoded once over the literal name of the object, whatever that
-name looks like. The folder of a partition has escapes of its own, which are part of the name.
+A path in the log is a URI: the literal name of the object, encoded once. The folder of a partition
+contains escapes of its own, which are part of the name.
 """
 
 from __future__ import annotations
@@ -13,24 +13,23 @@ from urllib.parse import quote
 from delta_maintenance.protocol.schema.types import ColumnMappingMode
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-"""The folder of a null partition value, and of an empty one."""
+"""The folder of a null or empty partition value."""
 
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^") | {
     chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))
 }
-"""What Hive escapes, and the other control characters, which stores refuse in names."""
+"""The characters that Hive escapes, and control characters, which stores refuse in names."""
 _LONGEST = 200
-"""Bytes of a folder's name: file systems take 255."""
+"""The maximum length of a folder name in bytes; file systems allow 255."""
 _PLAIN = "/=!$&'()*+,;@"
-"""What a path may hold beside letters, digits and `-._~` without an escape."""
+"""The characters that a path may contain unescaped, besides letters, digits and `-._~`."""
 
 
 def partition_folder(values: Mapping[str, str | None], columns: Sequence[str]) -> str | None:
-    """The folder of a partition as Hive writes it, empty for a table without partitions.
+    """Returns the folder of a partition in the format of Hive; empty without partitions.
 
-    `columns` are the partition columns in their order, by the names that `values` has them under.
-    None where that would be a hidden folder or one whose name is too long; as folders mean nothing,
-    any other will do.
+    `columns` are the keys of `values`, in the order of partitioning. None if the folder would be
+    hidden or its name too long. Readers ignore folder names, so any other folder is then valid.
     """
     names = [f"{_escaped(name)}={_folder_value(values.get(name))}" for name in columns]
     if any(name[0] in "_." or len(name.encode()) > _LONGEST for name in names):
@@ -40,12 +39,12 @@ def partition_folder(values: Mapping[str, str | None], columns: Sequence[str]) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileNaming:
-    """The folders of a table's new data files. Travels to executors."""
+    """Chooses the folders of new data files. Can be sent to executors."""
 
     partition_columns: tuple[str, ...]
     """Physical names."""
     prefix_length: int | None = None
-    """Of the folders that spread files over a store; None for the folders of partitions."""
+    """The length of random folder names; None to use partition folders."""
 
     @classmethod
     def of(
@@ -54,8 +53,10 @@ class FileNaming:
         partition_columns: Sequence[str],
         mode: ColumnMappingMode,
     ) -> FileNaming:
-        """By `delta.randomizeFilePrefixes` and `delta.randomPrefixLength`; tables with column
-        mapping always spread their files, for their columns may be renamed."""
+        """Applies `delta.randomizeFilePrefixes` and `delta.randomPrefixLength`.
+
+        Tables with column mapping always get random folders, because their columns can be renamed.
+        """
         spread = configuration.get("delta.randomizeFilePrefixes", "").lower() == "true"
         text = configuration.get("delta.randomPrefixLength", "")
         length = int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 3 else 2
@@ -67,7 +68,7 @@ class FileNaming:
     def name(
         self, values: Mapping[str, str | None], number: int, identifier: str, codec: str
     ) -> str:
-        """The name in the store of the data file of a partition. `identifier` is a new UUID."""
+        """Returns the object name of a partition's data file. `identifier` is a new UUID."""
         folder = None
         if self.prefix_length is None:
             folder = partition_folder(values, self.partition_columns)
@@ -78,13 +79,13 @@ class FileNaming:
 
 
 def data_file_name(number: int, identifier: str, codec: str) -> str:
-    """The name of a new data file, unique by its UUID."""
+    """Returns the file name of a new data file; its UUID makes it unique."""
     suffix = "" if codec in ("none", "uncompressed") else f".{codec}"
     return f"part-{number:05d}-{identifier}-c000{suffix}.parquet"
 
 
 def log_path(name: str) -> str:
-    """The path in the log of the object that is called `name`, relative to the table's root."""
+    """Returns the path in the log of an object, relative to the table's root."""
     return quote(name, safe=_PLAIN)
 
 

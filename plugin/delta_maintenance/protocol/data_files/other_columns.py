@@ -1,7 +1,7 @@
-"""Whether a data file holds columns or types that the table no longer has.
+"""Detection of dropped columns and former types in data files.
 
-Dropping a column of a table with column mapping leaves its values in the data files, and so does
-changing a type ("Column Mapping", "Type Widening").
+In a table with column mapping, a dropped column and the former type of a changed column remain in
+the data files ("Column Mapping", "Type Widening").
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from delta_maintenance.protocol.schema.types import (
 
 
 def may_have_dropped_columns(metadata: Metadata, layout: DataFileLayout) -> bool:
-    """Whether columns may have been dropped, as far as the table's schema tells.
+    """Whether columns may have been dropped, according to the table's schema.
 
-    Column IDs are never used again, so a schema without some of the IDs up to the highest one lost
-    the columns of these. Without column mapping no column can be dropped.
+    Column IDs are never reused, so a missing ID below the highest one belongs to a dropped column.
+    Without column mapping, columns cannot be dropped.
     """
     if layout.mode == "none":
         return False
@@ -39,7 +39,7 @@ def may_have_dropped_columns(metadata: Metadata, layout: DataFileLayout) -> bool
 
 
 def holds_other_columns(schema: pa.Schema, layout: DataFileLayout, stored: StoredColumns) -> bool:
-    """Whether a file of this schema holds a column, at any level, that the table does not have.
+    """Whether a file schema contains a column, at any level, that the table does not have.
 
     Partition columns and the hidden columns of row tracking belong to the table.
     """
@@ -50,8 +50,7 @@ def holds_other_columns(schema: pa.Schema, layout: DataFileLayout, stored: Store
 
 
 def holds_other_types(schema: pa.Schema, layout: DataFileLayout, stored: StoredColumns) -> bool:
-    """Whether a file of this schema holds a column, at any level, in a type that can be widened and
-    is not that of the table."""
+    """Whether a file schema contains a column, at any level, whose type the table has widened."""
     return _other_types(list(schema), layout.columns.fields, stored)
 
 

@@ -1,13 +1,13 @@
-"""A digest of rows that does not depend on their order, to prove that two sets of rows are equal.
+"""An order-independent digest of rows, to prove that two sets of rows are equal.
 
-Each row becomes 64 bits, out of every value of every column: its bits as they are, so that the two
-zeros and every NaN are told apart, with nulls, empty values and the levels of nested values kept
-apart too, and names and types mixed in. What is compared is the number of the rows and two sums of
-these hashes, mixed in two ways, modulo 2^64. Sums add up over files and subtract for rows that were
-deleted. The digest depends on values and types alone, not on how Arrow lays them out, so that two
-readers of Parquet can be held against each other.
+Each row is hashed to 64 bits from the bits of every value of every column. Positive and negative
+zero and different NaNs have different hashes, and so do nulls, empty values and different nesting;
+column names and types are part of the hash. The digest consists of the number of rows and two sums
+of differently mixed hashes, modulo 2^64. Sums can be added for several files and subtracted for
+deleted rows. The digest depends on values and types only, not on their Arrow layout, so the results
+of two Parquet readers can be compared.
 
-Sums are kept (in `commitInfo`, in reports) with the `VERSION` of what is here.
+Sums are stored (in `commitInfo` and in reports) together with the `VERSION` of this algorithm.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from delta_maintenance.protocol.columns.key_hash import Hashes
 VERSION = 1
 
 _ROWS = 1 << 15
-"""Rows that are worked on at once: their hashes stay in the processor's cache."""
+"""Rows per step; their hashes stay in the processor's cache."""
 _JOINED = 1 << 13
-"""Rows from which on a copy to join more of them costs more than it saves."""
+"""Batches of at least this many rows are not joined, because copying them costs more than it saves.
+"""
 _JOINED_BYTES = 4 << 20
 _TEXTS = 1 << 12
-"""Texts that are worked on at once."""
+"""Strings per step."""
 _BLOCK = 64
-"""Bytes of each text that are taken at once."""
+"""Bytes of each string per step."""
 _MODULUS = 1 << 64
 _SHIFT = np.uint64(32)
 _LIST_POSITION = np.uint64(0x9E3779B97F4A7C15)
@@ -53,7 +54,7 @@ _WORDS: Mapping[int, np.dtype[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class RowSums:
-    """The digest of any number of rows."""
+    """The digest of a set of rows."""
 
     rows: int = 0
     first: int = 0
@@ -78,20 +79,23 @@ class RowSums:
 
 
 class RowDigest:
-    """Hashes the rows of batches of one schema. For one thread."""
+    """Hashes the rows of batches with one schema. Not thread-safe."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """`schema` has the types that values count as: batches may hold them in other layouts of
-        Arrow, such as dictionaries, views or larger offsets."""
+        """Creates a digest for values of the types in `schema`.
+
+        Batches may use other Arrow layouts, such as dictionaries, views or larger offsets.
+        """
         self._columns = [_column((field.name,), field.type) for field in schema]
         self._names = list(schema.names)
 
     def hashes(
         self, batch: pa.RecordBatch, partition: Mapping[str, str | None] | None = None
     ) -> Hashes:
-        """The hash of each row. `partition` are the partition values of the log, which count too.
+        """Returns the hash of each row. `partition` are the partition values of the log, which are
+        hashed too.
 
-        `pyarrow.ArrowInvalid` where values are no values of their type.
+        `pyarrow.ArrowInvalid` if values cannot be cast to their type.
         """
         if batch.num_columns != len(self._columns):
             raise pa.ArrowInvalid(f"{batch.num_columns} columns instead of {len(self._columns)}")
@@ -106,34 +110,35 @@ class RowDigest:
 
 
 class LiveRowSums:
-    """The sums of live rows, taken in by small batches and hashed by large ones, which costs less.
+    """Sums the hashes of live rows; joins small batches, because hashing large ones is faster.
 
-    Holds fewer than 8,192 rows and 4 MiB besides the last batch, and copies no large batch.
+    Holds fewer than 8,192 rows and 4 MiB in addition to the last batch, and does not copy large
+    batches.
     """
 
     def __init__(self, digest: RowDigest, partition: Mapping[str, str | None]) -> None:
         self._digest = digest
         self._partition = partition
         self._batches: list[pa.RecordBatch] = []
-        self._gone: list[npt.NDArray[np.int64]] = []
+        self._deleted: list[npt.NDArray[np.int64]] = []
         self._rows = self._bytes = 0
         self._sums = RowSums()
 
-    def add(self, batch: pa.RecordBatch, gone: npt.NDArray[np.int64]) -> None:
-        """Takes in a batch, of which the rows `gone` are deleted."""
+    def add(self, batch: pa.RecordBatch, deleted: npt.NDArray[np.int64]) -> None:
+        """Adds a batch, without the rows at the positions `deleted`."""
         size = batch.nbytes
         is_large = batch.num_rows >= _JOINED or size >= _JOINED_BYTES
         if self._batches and (is_large or not self._batches[0].schema.equals(batch.schema)):
             self._hash()
         self._batches.append(batch)
-        self._gone.append(gone + self._rows)
+        self._deleted.append(deleted + self._rows)
         self._rows += batch.num_rows
         self._bytes += size
         if self._rows >= _JOINED or self._bytes >= _JOINED_BYTES:
             self._hash()
 
     def total(self) -> RowSums:
-        """The sums of all rows so far that are not deleted."""
+        """The sums of all live rows so far."""
         self._hash()
         return self._sums
 
@@ -142,14 +147,17 @@ class LiveRowSums:
             batch = self._batches[0]
             if len(self._batches) > 1:
                 batch = pa.concat_batches(self._batches)
-            hashes, gone = self._digest.hashes(batch, self._partition), np.concatenate(self._gone)
-            self._sums += row_sums(hashes) - row_sums(hashes[gone])
-        self._batches, self._gone = [], []
+            hashes, deleted = (
+                self._digest.hashes(batch, self._partition),
+                np.concatenate(self._deleted),
+            )
+            self._sums += row_sums(hashes) - row_sums(hashes[deleted])
+        self._batches, self._deleted = [], []
         self._rows = self._bytes = 0
 
 
 def row_sums(hashes: Hashes) -> RowSums:
-    """The sums of some rows' hashes."""
+    """Sums the hashes of rows."""
     first = second = 0
     for at in range(0, len(hashes), _ROWS):
         part = hashes[at : at + _ROWS]
@@ -183,21 +191,21 @@ def _constants(parts: tuple[str, ...], count: int) -> list[np.uint64]:
 
 
 class _Column:
-    """One column, or one level of a nested one. Subclasses say what the words of its values are."""
+    """Hashes one column, or one level of a nested column. Subclasses convert values to words."""
 
     def __init__(self, path: tuple[str, ...], kind: pa.DataType, tag: str) -> None:
         self._kind = kind
         first, second, self._null = _constants((tag, *path), 3)
-        # Odd factors lose no bit.
+        # Multiplication by an odd factor is a bijection.
         self._first, self._second = first | np.uint64(1), second | np.uint64(1)
         self._dictionary: tuple[pa.Array, Hashes] | None = None
 
     def add_to(self, hashes: Hashes, values: pa.Array) -> None:
-        """Adds what each value comes to, for as many values as there are hashes."""
+        """Adds the hash of each value to `hashes`, which has the same length."""
         hashes += self.mixed(values)
 
     def mixed(self, values: pa.Array) -> Hashes:
-        """What each value comes to, nulls included."""
+        """Returns the hash of each value; nulls have a fixed hash."""
         if isinstance(values, pa.ExtensionArray):
             values = values.storage
         if pa.types.is_dictionary(values.type):
@@ -212,7 +220,7 @@ class _Column:
         return mixed
 
     def words(self, values: pa.Array) -> Hashes:
-        """64 bits for each value, anything for nulls."""
+        """Returns 64 bits for each value; arbitrary for nulls."""
         raise NotImplementedError  # each kind of column has its own
 
     def _from_dictionary(self, values: pa.DictionaryArray) -> Hashes:
@@ -228,7 +236,7 @@ class _Column:
         return found
 
     def _mixed_dictionary(self, values: pa.Array) -> Hashes:
-        """The mixed values of a dictionary, which parts of a batch share."""
+        """Returns the hashes of a dictionary, and caches them for the next chunk with it."""
         last = self._dictionary
         if last is None or not _is_same(last[0], values):
             last = self._dictionary = values, self.mixed(values)
@@ -236,7 +244,7 @@ class _Column:
 
 
 class _Fixed(_Column):
-    """Integers, floating point numbers, dates and timestamps: their bits."""
+    """Integers, floating-point numbers, dates and timestamps: their bits."""
 
     def words(self, values: pa.Array) -> Hashes:
         if values.type != self._kind:
@@ -252,7 +260,7 @@ class _Boolean(_Column):
 
 
 class _Decimal(_Column):
-    """The unscaled value, in one word where the precision leaves it no more."""
+    """The unscaled value, in one word if the precision permits."""
 
     def words(self, values: pa.Array) -> Hashes:
         if values.type != self._kind:
@@ -269,7 +277,7 @@ class _Decimal(_Column):
 
 
 class _Bytes(_Column):
-    """Texts and binary values: a hash of their bytes and their length."""
+    """Strings and binary values: a hash of their bytes and their length."""
 
     def words(self, values: pa.Array) -> Hashes:
         kind = values.type
@@ -282,7 +290,7 @@ class _Bytes(_Column):
         for at in range(0, len(values), _TEXTS):
             bounds = ends[at : at + _TEXTS + 1].astype(np.int64)
             first, last = int(bounds[0]), int(bounds[-1])
-            # Whole blocks are read at every start, beyond the last value too.
+            # Whole blocks are read at every start, also beyond the last value.
             size = last - first + _BLOCK
             if data is not None and first + size <= data.size:
                 piece = np.frombuffer(data, np.uint8, size, first)
@@ -306,7 +314,7 @@ class _Struct(_Column):
             raise pa.ArrowInvalid(f"a struct of {names} instead of {list(self._children)}")
         words = np.full(len(values), self._null, np.uint64)
         for at, name in enumerate(names):
-            # The child itself, sliced as its parent is.
+            # `field` slices the child like its parent.
             self._children[name].add_to(words, values.field(at))
         return words
 
@@ -346,8 +354,10 @@ class _List(_Column):
 def _text_hashes(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> Hashes:
-    """The sum over the words of eight bytes of each text, the last word filled up with zeros. The
-    place of a word is a part of its factors, and a word of zeros adds nothing."""
+    """Sums the hashes of the eight-byte words of each string; the last word is padded with zeros.
+
+    The position of a word determines its factors. A word of zeros adds nothing.
+    """
     hashes = lengths.astype(np.uint64) * _LIST_LENGTH
     longest, shortest = int(lengths.max()), int(lengths.min())
     rows: npt.NDArray[np.int64] | None = None
@@ -358,7 +368,7 @@ def _text_hashes(
         else:
             starts_here, lengths_here = starts + begin, lengths - begin
         words = -(-min(_BLOCK, longest - begin) // 8)
-        # One copy of a block for each text is much quicker than one for each of its words.
+        # Copying a block per string is much faster than copying its words separately.
         block = np.dtype((np.void, 8 * words))
         blocks: npt.NDArray[Any] = np.ndarray(
             (len(data) - 8 * words + 1,), block, data, strides=(1,)
@@ -367,7 +377,7 @@ def _text_hashes(
         if int(lengths_here.min()) < 8 * words:
             taken &= _masks(words).take(lengths_here, mode="clip").view(np.uint64)
         first, second = _text_factors(begin // 8, words)
-        # Without a broadcast: its inner loop would have as few elements as a text has words.
+        # Faster than broadcasting, whose inner loop would cover only the words of one string.
         taken *= first[: len(taken)]
         taken ^= taken >> _SHIFT
         total = taken.reshape(len(starts_here), words) @ second
@@ -380,7 +390,7 @@ def _text_hashes(
 
 @functools.cache
 def _masks(words: int) -> npt.NDArray[Any]:
-    """For each length up to `words` words, the words whose set bits are those of the text."""
+    """For each length up to `words` words, the masks that clear the bits beyond it."""
     kept = np.arange(8 * words) < np.arange(8 * words + 1)[:, np.newaxis]
     masks = np.where(kept, np.uint8(255), np.uint8(0))
     return masks.view(np.dtype((np.void, 8 * words)))[:, 0]
@@ -388,8 +398,7 @@ def _masks(words: int) -> npt.NDArray[Any]:
 
 @functools.lru_cache(_BLOCK // 8)
 def _text_factors(place: int, words: int) -> tuple[Hashes, Hashes]:
-    """The factors of the words from a place on: for `_TEXTS` texts one after the other, and for
-    one text."""
+    """Returns the factors of the words from a position on, `_TEXTS` times and once."""
     places = (np.arange(place, place + words, dtype=np.uint64) << _ONE) + _ONE
     return np.tile(places * _FIRST[0], _TEXTS), places * _SECOND[0]
 
@@ -398,7 +407,7 @@ def _column(path: tuple[str, ...], kind: pa.DataType) -> _Column:
     if pa.types.is_struct(kind):
         return _Struct(path, kind)
     if pa.types.is_map(kind):
-        # As other readers have it: a list of structs.
+        # Other readers return a map as a list of structs.
         entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
         return _List(path, kind, entry)
     if pa.types.is_list(kind):
@@ -427,8 +436,7 @@ def _positions(indices: pa.Array) -> npt.NDArray[Any]:
 
 
 def _is_same(one: pa.Array, other: pa.Array) -> bool:
-    """Whether two arrays are the same piece of memory, which the first one keeps from being used
-    for anything else."""
+    """Whether two arrays share their memory, which `one` keeps alive."""
     if one.type != other.type or (len(one), one.offset) != (len(other), other.offset):
         return False
     return [_address(part) for part in one.buffers()] == [

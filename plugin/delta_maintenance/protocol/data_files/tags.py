@@ -1,8 +1,8 @@
-"""The tags of data files that a rewrite reads and writes. No reader's rows depend on any of them.
+"""The tags of data files that a rewrite reads and writes. They never affect the rows of a reader.
 
-`OPTIMIZE_TARGET_SIZE` says for which size a file was made. `compactedInto` and `compactionInfo`
-stand on removes and say where the rows of a file went, so that a writer who deletes rows of it at
-the same moment can find them; the names and shapes are those of Databricks.
+`OPTIMIZE_TARGET_SIZE` records the target size of a file. `compactedInto` and `compactionInfo` are
+tags of removes that record where the rows of a file went, so that a concurrent writer that deletes
+rows of the file can find them; names and formats are those of Databricks.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ INSERTION_TIMES = ("MIN_INSERTION_TIME", "MAX_INSERTION_TIME")
 def output_tags(
     sources: Sequence[Mapping[str, str]], *, target_size: int, iceberg_compat: int | None
 ) -> dict[str, str]:
-    """The tags of a new file, by those of the files whose rows it holds.
+    """Returns the tags of a new file, given the tags of its source files.
 
-    Nothing is inherited but the instants between which rows were inserted, and these only where
-    every source has them.
+    Only the insertion time range is inherited, and only if every source has one.
     """
     tags = {TARGET_SIZE: str(target_size)}
     if iceberg_compat is not None:
@@ -48,10 +47,10 @@ def with_compaction_tags(
     offsets: npt.NDArray[np.int64],
     physical_rows: npt.NDArray[np.int64],
 ) -> pa.Table:
-    """The removes with the tags that say where the live rows of each went.
+    """Adds the tags that record where the live rows of each removed file went.
 
-    `outputs` are paths as in the log, null for removes that are to get no such tags: those whose
-    rows do not lie one behind the other from `offsets` on.
+    `outputs` are paths as in the log. They are null for removes that get no such tags because their
+    rows are not contiguous from `offsets` on.
     """
     into = pc.binary_join_element_wise('["', _escaped(outputs), '"]', "")
     info = pc.binary_join_element_wise(
@@ -74,7 +73,7 @@ def with_compaction_tags(
 
 
 def target_sizes(tags: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """The size that each file was made for, 0 where its tags do not tell."""
+    """Returns the target size of each file, 0 if its tags do not contain one."""
     texts = pc.map_lookup(tags, TARGET_SIZE, "first")
     usable = pc.match_substring_regex(texts, "^[0-9]{1,18}$")
     numbers = pc.if_else(pc.fill_null(usable, False), texts, "0").cast(pa.int64())
@@ -94,7 +93,7 @@ def _merged(
 
 
 def _escaped(paths: pa.StringArray) -> pa.Array:
-    # Encoded paths hold neither quotes nor backslashes; other writers' might.
+    # Encoded paths contain neither quotes nor backslashes; paths of other writers might.
     return pc.replace_substring(pc.replace_substring(paths, "\\", "\\\\"), '"', '\\"')
 
 

@@ -454,7 +454,9 @@ def _require_storable(field: pa.Field, action: str) -> None:
 
 
 def _require_few(fields: Iterable[pa.Field], action: str) -> None:
-    """Each value of unknown fields is a column of its own, which every reader pays for."""
+    """Limits unknown fields, because each of their values becomes a column that every reader pays
+    for.
+    """
     count = sum(_leaves(field.type) for field in fields)
     if count > _MOST_UNKNOWN_COLUMNS:
         raise _not_carried(

@@ -1,7 +1,7 @@
-"""The tags of a V2 checkpoint: what readers may take from its top-level file about its sidecars.
+"""The tags of a V2 checkpoint, which describe its sidecars in the top-level file.
 
-Implements "Checkpoint Metadata Tags". All tags are optional and none is proof: a reader that finds
-them wrong goes by the files.
+Implements "Checkpoint Metadata Tags". All tags are optional and prove nothing: if a tag contradicts
+the files, the files are right.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ SIZE_TAG = "sidecarSizeInBytes"
 FILES_TAG = "numOfAddFiles"
 
 SUMS_TAG = "delta-maintenance.sums"
-"""Ours: what all sidecars together add up to."""
+"""A tag of this library: the sums over all sidecars."""
 
 SparkSchema = Mapping[str, Any]
-"""A `StructType` in the JSON form that Spark gives schemas."""
+"""A `StructType` in Spark's JSON form."""
 
 
 def checkpoint_tags(
     tally: Tally, *, sidecar_actions: int, sidecar_bytes: int, schema: SparkSchema | None
 ) -> dict[str, str]:
-    """The tags of a checkpoint that holds file actions of this tally.
+    """Returns the tags of a checkpoint with the file actions of this tally.
 
-    `schema` is that of the sidecars; None where there are none, or where Spark has no type for a
-    field. A schema whose text is too long is left out, as Delta Spark does.
+    `schema` is the schema of the sidecars; None if there are none, or if Spark has no type for a
+    field. A schema with a long JSON text is omitted, as in Delta Spark.
     """
     tags = {
         ACTIONS_TAG: str(sidecar_actions),
@@ -53,7 +53,7 @@ def checkpoint_tags(
 
 
 def stated_sums(tags: Mapping[str, str] | None) -> Tally | None:
-    """The tally in our tag; None where there is none that can be read."""
+    """Parses the tally in this library's tag; None if it is missing or invalid."""
     try:
         said = json.loads((tags or {})[SUMS_TAG])
         adds, tombstones, size = (said[name] for name in ("adds", "tombstones", "bytes"))
@@ -65,7 +65,7 @@ def stated_sums(tags: Mapping[str, str] | None) -> Tally | None:
 
 
 def stated_schema(tags: Mapping[str, str] | None) -> SparkSchema | None:
-    """The schema of the sidecars as the tags have it; None where they have none."""
+    """Parses the schema of the sidecars; None if the tag is missing or invalid."""
     try:
         schema = json.loads((tags or {})[SCHEMA_TAG])
     except (ValueError, KeyError, RecursionError):
@@ -74,14 +74,14 @@ def stated_schema(tags: Mapping[str, str] | None) -> SparkSchema | None:
 
 
 def stated_actions(tags: Mapping[str, str] | None) -> int | None:
-    """How many file actions the sidecars hold according to the tags; None where they do not say."""
+    """The number of file actions in the sidecars; None if the tag is missing or invalid."""
     return _stated_number(tags, ACTIONS_TAG)
 
 
 def stated_counts(tags: Mapping[str, str] | None) -> tuple[int, int] | None:
-    """How many adds and removes the sidecars hold according to the tags; None if they do not say.
+    """The numbers of adds and removes in the sidecars; None if the tags do not contain them.
 
-    Without a usable number of adds, every action counts as one.
+    Without a valid number of adds, every action counts as an add.
     """
     actions, adds = _stated_number(tags, ACTIONS_TAG), _stated_number(tags, FILES_TAG)
     if actions is None:
@@ -104,7 +104,7 @@ def _stated_number(tags: Mapping[str, str] | None, name: str) -> int | None:
 
 
 def spark_schema(schema: pa.Schema) -> SparkSchema | None:
-    """A schema in Spark's form; None where Spark has no type for a field."""
+    """Converts a schema to Spark's form; None if Spark has no type for a field."""
     try:
         return _struct(schema)
     except KeyError:
@@ -114,10 +114,11 @@ def spark_schema(schema: pa.Schema) -> SparkSchema | None:
 def merged_schemas(
     one: SparkSchema, other: SparkSchema, *, without: Collection[str] = ()
 ) -> SparkSchema:
-    """The fields of both, those of the first before what only the second has.
+    """Merges the fields of two schemas, those of the first one before fields that only the second
+    one has.
 
-    Where a field has two types, the first one's counts. `without` names fields of actions that are
-    taken from the first alone.
+    If a field has different types, the type of the first schema is used. Fields of actions in
+    `without` are taken from the first schema only.
     """
     theirs = {field["name"]: field for field in other.get("fields", ())}
     fields = []

@@ -1,6 +1,6 @@
-"""Versions that are missing among others, as ranges.
+"""Missing versions in a set of versions, as ranges.
 
-One stray name can open a gap of any width, so that no gap is ever gone through version by version.
+A single misnamed file can create a huge gap, so gaps are never enumerated version by version.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from itertools import pairwise
 
 
 def version_gaps(versions: Iterable[int], *, first: int = 0) -> list[tuple[int, int]]:
-    """The first and the last version of each gap between versions from `first` on, ascending."""
+    """Returns the first and the last version of each gap from version `first` on, ascending."""
     known = sorted({version for version in versions if version >= first})
     return [(low + 1, high - 1) for low, high in pairwise(known) if high > low + 1]
 
 
 def start_of_run(versions: Collection[int], last: int) -> int:
-    """The oldest version from which on every one is there up to `last`; `last` + 1 for none."""
+    """Returns the first version of the contiguous run that ends with `last`; `last` + 1 if `last`
+    is missing.
+    """
     start = last + 1
     for version in sorted((version for version in versions if version <= last), reverse=True):
         if version != start - 1:

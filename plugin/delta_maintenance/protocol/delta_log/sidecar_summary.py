@@ -1,8 +1,8 @@
-"""What a sidecar holds, in short: what its `tags` say, so that it need not be opened.
+"""Summaries of sidecars in their `tags`, which make it unnecessary to open the files.
 
-The protocol leaves `sidecar.tags` to the writer ("Sidecar File Information"). Ours puts one tag
-there, and the same into the footer of the file. A later checkpoint takes a sidecar over by it
-unread, and `fsck` compares it with the content.
+The protocol leaves `sidecar.tags` to the writer ("Sidecar File Information"). This library writes
+one tag, and the same text into the footer of the file. A later checkpoint uses it to take over a
+sidecar unread, and `fsck` compares it with the content.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from delta_maintenance.protocol.columns.membership_filter import MembershipFilte
 from delta_maintenance.protocol.delta_log.tally import Tally
 
 SUMMARY_TAG = "delta-maintenance.summary"
-"""The tag of a sidecar, and the key in its footer's metadata."""
+"""The tag of a sidecar, and the key in the metadata of its footer."""
 
 PLACE_BYTES = 48
-"""So many bytes of the first and the last place are kept: enough to tell partitions apart."""
+"""The number of bytes that are kept of the first and the last location: enough to distinguish
+partitions.
+"""
 
 _NO_TIME = -(2**63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteRange:
-    """Some bytes of a file."""
+    """A range of bytes in a file."""
 
     offset: int
     length: int
@@ -43,22 +45,26 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarSummary:
-    """The content of one sidecar in short."""
+    """The summary of one sidecar."""
 
     tally: Tally
     first_place: bytes
-    """The smallest and the largest place of its files (`paths.written_places`), cut after
-    `PLACE_BYTES` bytes; both empty where it holds none."""
+    """The smallest and the largest location of its files (`paths.written_places`), truncated to
+    `PLACE_BYTES` bytes; both empty without files.
+    """
     last_place: bytes
     deleted_first: int | None
-    """The deletion timestamps of its oldest and its youngest tombstone, in milliseconds since
-    1970-01-01 UTC; None where it holds none. A tombstone without one counts as older than all."""
+    """The smallest and the largest deletion timestamp of its tombstones, in milliseconds since
+    1970-01-01 UTC; None without tombstones.
+
+    A tombstone without a timestamp counts as older than all others.
+    """
     deleted_last: int | None
     filter: ByteRange | None
-    """Where in the file the `MembershipFilter` of the places lies."""
+    """The byte range of the `MembershipFilter` of the locations."""
 
     def to_tags(self, name: str) -> dict[str, str]:
-        """As `sidecar.tags` has it; `name` is the bare name of the file."""
+        """Returns the value of `sidecar.tags`; `name` is the bare name of the file."""
         tally = self.tally
         said: dict[str, Any] = {
             "adds": tally.adds,
@@ -76,8 +82,10 @@ class SidecarSummary:
 
     @classmethod
     def from_tags(cls, tags: Mapping[str, str] | None, name: str) -> Self | None:
-        """What the tags say of the file of this name; None where they are not ours, not as we write
-        them, or of another file."""
+        """Parses the tags of the file with this name.
+
+        None if the tags were written by another writer, are invalid, or belong to another file.
+        """
         text = (tags or {}).get(SUMMARY_TAG)
         if text is None:
             return None
@@ -107,23 +115,25 @@ class SidecarSummary:
 
 
 def bare_name(sidecar: Sidecar) -> str:
-    """The name of its file as the summary has it."""
+    """The bare name of the file, as in the summary."""
     return sidecar.path.rpartition("/")[2]
 
 
 def stated_summary(sidecar: Sidecar) -> SidecarSummary | None:
-    """What the tags of a sidecar say of it, as far as they can be believed."""
+    """Returns the summary in the tags of a sidecar if it is valid."""
     return SidecarSummary.from_tags(sidecar.tags, bare_name(sidecar))
 
 
 def _check(name: str, said: Mapping[str, Any]) -> int:
-    """Nothing is read that could contradict a tag, so damage to it has to show in itself."""
+    """Returns a checksum of the tag. Readers do not open the file, so damage must be detectable in
+    the tag.
+    """
     return zlib.crc32(json.dumps([name, said], sort_keys=True).encode())
 
 
 @dataclass(slots=True)
 class SummaryBuilder:
-    """Collects the summary of a sidecar batch by batch. Keeps eight bytes for each file action."""
+    """Builds the summary of a sidecar from batches. Stores eight bytes for each file action."""
 
     tally: Tally = field(default_factory=Tally)
     _first: bytes | None = None
@@ -134,9 +144,9 @@ class SummaryBuilder:
     def include(
         self, adds: pa.Table, tombstones: pa.Table, *, add_hashes: Hashes | None = None
     ) -> None:
-        """Takes in a batch, in the columns of a snapshot's scan.
+        """Adds a batch with the columns of a snapshot's scan.
 
-        `add_hashes` are those of the keys of its adds, where at hand.
+        `add_hashes` are the hashes of the keys of its adds, if already computed.
         """
         self.tally.include(adds, tombstones, add_hashes=add_hashes)
         self._include_places(adds, add_hashes)
@@ -144,11 +154,11 @@ class SummaryBuilder:
         self._include_deletions(tombstones)
 
     def filter(self) -> MembershipFilter:
-        """The filter of all places."""
+        """The filter of all locations."""
         return MembershipFilter.of(np.concatenate([np.empty(0, np.uint64), *self._hashes]))
 
     def summary(self, place: ByteRange | None) -> SidecarSummary:
-        """All of it, with the place of the filter in the file."""
+        """Returns the summary, given the byte range of the filter in the file."""
         return SidecarSummary(
             tally=self.tally,
             first_place=self._first or b"",
@@ -183,7 +193,7 @@ class SummaryBuilder:
 
 
 def _are_keys(batch: pa.Table) -> bool:
-    """Whether the keys of a batch are nothing but its paths."""
+    """Whether the keys of a batch are identical to its paths."""
     if "deletionVector" not in batch.column_names:
         return True
     vectors = batch["deletionVector"]

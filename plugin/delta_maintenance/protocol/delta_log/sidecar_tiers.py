@@ -1,13 +1,13 @@
-"""Which sidecars of a checkpoint are merged, so that their number stays bounded.
+"""The choice of sidecars to merge, which keeps their number bounded.
 
-A log-structured merge tree of sidecars: those of at least half the wanted size are full and are
-left alone, smaller ones belong to tiers by size. Fewer than `FANOUT` of each tier stay; where there
-would be more, all of the tier become one, which belongs to a higher tier. So an action is written
-anew once for each tier at most, and a checkpoint of `n` actions of one kind has at most
+The sidecars form a log-structured merge tree. Sidecars of at least half the target size are full
+and never merged; smaller ones belong to tiers by size. A tier keeps fewer than `FANOUT` sidecars:
+when it would get more, all of them are merged into one of a higher tier. Each action is therefore
+rewritten at most once per tier, and a checkpoint of `n` actions of one kind has at most
 
     2 * n / size + (FANOUT - 1) * tiers(size) + 2
 
-sidecars of that kind, the last two for what is left of cutting and merging.
+sidecars of that kind; the last two allow for remainders of cutting and merging.
 """
 
 from __future__ import annotations
@@ -17,39 +17,42 @@ from itertools import count
 
 FANOUT = 4
 SMALLEST_TIER = 1024
-"""Sidecars of fewer actions are written anew whenever a new one is written: that costs about as
-much as naming them."""
+"""Sidecars with fewer actions are merged whenever a new one is written, because rewriting them
+costs about as much as referring to them.
+"""
 
 _FEWEST_PER_SIDECAR = 16_384
 _MOST_SIDECARS = 64
-"""Of tables whose sidecars are smaller than wanted: what is rewritten is a small share of them."""
+"""The number of sidecars for small tables: high enough that a rewritten sidecar is a small share of
+the checkpoint.
+"""
 
 
 def tiers(size: int) -> int:
-    """How many tiers there are below half the wanted size, the smallest one included."""
+    """The number of tiers below half the target size, including the smallest one."""
     half = size / 2
     return next(n for n in count(1) if SMALLEST_TIER * FANOUT ** (n - 1) >= half)
 
 
 def most_sidecars(actions: int, size: int) -> int:
-    """The largest number of sidecars of one kind that a checkpoint may have."""
+    """The maximum number of sidecars of one kind in a checkpoint."""
     return 2 * actions // size + (FANOUT - 1) * tiers(size) + 2
 
 
 def sidecar_size(actions: int, *, at_most: int) -> int:
-    """How many actions a sidecar should hold, in a table of so many.
+    """The target number of actions per sidecar, for a table with this number of actions.
 
-    Tables of few files have smaller ones: a sidecar that holds a removed file is written anew, and
-    that should be a small share of the checkpoint.
+    Small tables get smaller sidecars. A sidecar with a removed file is rewritten, and that should
+    be a small share of the checkpoint.
     """
     return min(at_most, max(_FEWEST_PER_SIDECAR, actions // _MOST_SIDECARS))
 
 
 def chosen_for_merge(sizes: Sequence[int], *, new: int, size: int) -> list[int]:
-    """The positions of the untouched sidecars that are merged with `new` actions of their kind.
+    """Returns the positions of the untouched sidecars to be merged with `new` actions of their
+    kind.
 
-    `sizes` are the numbers of actions in each. Empty where nothing is new and nothing needs to be
-    merged.
+    `sizes` are their numbers of actions. Empty if there are no new actions and no merge is needed.
     """
     tier_of = [_tier(each, size) for each in sizes]
     chosen: list[int] = []
@@ -65,7 +68,7 @@ def chosen_for_merge(sizes: Sequence[int], *, new: int, size: int) -> list[int]:
 
 
 def _tier(actions: int, size: int) -> int:
-    """The number of the tier of a sidecar; that of full ones is behind all others."""
+    """The tier of a sidecar; full ones have the highest number."""
     if actions >= size / 2:
         return tiers(size)
     return next(n for n in count() if actions < SMALLEST_TIER * FANOUT**n)

@@ -1,4 +1,4 @@
-"""What a set of file actions adds up to, whatever their order."""
+"""Order-independent sums over sets of file actions."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
 
 @dataclass(slots=True)
 class Tally:
-    """The sums of a set of file actions; two equal sets have equal ones."""
+    """The sums over a set of file actions; equal sets have equal sums."""
 
     adds: int = 0
     tombstones: int = 0
     size: int = 0
-    """Bytes of the live data files."""
+    """The size of the live data files in bytes."""
     keys: int = 0
-    """Sum of the hashes of all logical file keys, modulo 2^64, tombstones told apart from adds."""
+    """The sum of the hashes of all logical file keys, modulo 2^64; tombstones are weighted
+    differently.
+    """
 
     @classmethod
     def of(cls, adds: pa.Table, tombstones: pa.Table) -> Self:
-        """The tally of one batch."""
+        """Returns the tally of one batch."""
         tally = cls()
         tally.include(adds, tombstones)
         return tally
 
     @classmethod
     def total(cls, tallies: Iterable[Tally]) -> Self:
-        """The tally of all sets together."""
+        """Returns the sum of tallies."""
         tally = cls()
         for one in tallies:
             tally.add(one)
@@ -42,13 +44,13 @@ class Tally:
 
     @property
     def actions(self) -> int:
-        """Adds and tombstones together."""
+        """The number of adds and tombstones."""
         return self.adds + self.tombstones
 
     def include(
         self, adds: pa.Table, tombstones: pa.Table, *, add_hashes: Hashes | None = None
     ) -> None:
-        """Counts a batch. `add_hashes` are those of the keys of its adds, where at hand."""
+        """Adds a batch. `add_hashes` are the hashes of its adds' keys, if already computed."""
         self.adds += adds.num_rows
         self.tombstones += tombstones.num_rows
         if adds.num_rows and "size" in adds.column_names:
@@ -58,7 +60,7 @@ class Tally:
             self.keys = (self.keys + weight * total) % 2**64
 
     def add(self, other: Tally) -> None:
-        """Counts what another tally counted."""
+        """Adds another tally."""
         self.adds += other.adds
         self.tombstones += other.tombstones
         self.size += other.size

@@ -160,15 +160,15 @@ def integer_parser(*, least: int) -> Callable[[str], int]:
 
 
 def parse_bytes(text: str) -> int:
-    """The bytes of a size such as `104857600`, `100mb` or `1 GB`; units are powers of 1024.
+    """Parses a size such as `104857600`, `100mb` or `1 GB`; units are powers of 1024.
 
-    `InvalidRequestError` for anything else, and for less than one byte.
+    `InvalidRequestError` for other text, and for less than one byte.
     """
     words = re.fullmatch(r"([0-9]{1,18}) ?([kmgt]?)b?", text.strip().lower())
     size = int(words[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[words[2]] if words else 0
     if not 0 < size < 2**63:
         raise InvalidRequestError(
-            f"{text!r} is no size in bytes", remedy="write it like 134217728 or '128mb'"
+            f"{text!r} is not a size in bytes", remedy="write it like 134217728 or '128mb'"
         )
     return size
 

@@ -1,7 +1,7 @@
-"""What lines of JSON may cost, found out before a parser that does not ask sees them.
+"""Limits for lines of JSON, checked before they reach a parser without limits.
 
-Deep nesting overflows the stack of a parser, and where each line brings keys of its own, columns
-made of them grow with the square of the text.
+Deep nesting overflows the stack of a parser. If every line has different keys, the size of the
+resulting columns is quadratic in the size of the text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.limits import MOST_NESTING
 
 MOST_KEYS = 256
-"""How many keys all objects of some lines may have between them to become columns."""
+"""The maximum number of distinct keys in a set of lines that is parsed into columns."""
 _MOST_CELLS = 50_000_000
 _MOST_LINE = 64 << 20
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
@@ -35,19 +35,20 @@ def require_bounded(line: bytes) -> None:
 
 
 def is_too_deep(line: bytes) -> bool:
-    """Whether objects and lists are nested more than `MOST_NESTING` levels deep anywhere."""
+    """Whether objects and lists are nested more than `MOST_NESTING` levels deep."""
     if line.count(b"{") + line.count(b"[") <= MOST_NESTING:
         return False
-    # What stands in texts opens nothing; a text without an end makes no JSON.
+    # Brackets in strings do not count; an unterminated string is invalid JSON anyway.
     outside = np.frombuffer(_TEXT.sub(b"", line), np.uint8)
     depths = np.cumsum(_STEPS[outside])
     return bool(len(depths) and depths.max() > MOST_NESTING)
 
 
 def has_too_many_keys(lines: Sequence[bytes]) -> bool:
-    """Whether a column for each key of some lines would be more than their text is worth.
+    """Whether a column for each key of these lines would take too much memory.
 
-    True also for lines that nobody can read, which whoever looks at them one by one will name.
+    Also true for invalid lines; the caller then parses the lines one by one and names the invalid
+    one.
     """
     colons = sum(line.count(b":") for line in lines)
     if colons * len(lines) <= _MOST_CELLS:

@@ -1,7 +1,7 @@
-"""Normalising file action lines that deviate from the protocol's form.
+"""Normalises file action lines that deviate from the form of the protocol.
 
-Whole numbers with a fraction of nought, statistics as objects, nulls spelt out: what can only mean
-one thing is taken for it, and everything else is corrupt.
+Unambiguous deviations are accepted: integers written as `1.0`, statistics as objects, explicit
+nulls. All others are corruption.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from delta_maintenance.protocol.ndjson.split import FILE_ACTIONS, SINGLE_ACTIONS
 
 
 def tidy_lines(data: bytes, *, name: str, numbers: Sequence[int], pairs: bool = False) -> bytes:
-    """The same lines with every known field in the type that the protocol gives it.
+    """Returns the same lines with every known field in the type that the protocol defines.
 
-    `numbers` are those of the lines in the file `name`, for messages; lines without one follow at
-    the end. With `pairs`, maps become lists of objects that have a `key` and a `value`.
-    `CorruptTableError` names what nobody can read.
+    `numbers` are the line numbers in the file `name`, for messages; lines without a number follow
+    at the end. With `pairs`, maps become lists of objects with a `key` and a `value`.
+    `CorruptTableError` for a value that cannot be interpreted.
     """
     tidy = []
     lines = (line for line in data.split(b"\n") if line.strip())
@@ -45,9 +45,9 @@ def _tidy_line(line: bytes, pairs: bool) -> dict[str, dict[str, Any]]:
     actions = {name: value for name, value in parse_line(line).items() if value is not None}
     for action, value in actions.items():
         if action in SINGLE_ACTIONS:
-            raise CorruptTableError(f"{action} stands behind a file action")
+            raise CorruptTableError(f"{action} follows a file action on the same line")
         if action in FILE_ACTIONS and not isinstance(value, dict):
-            raise CorruptTableError(f"{action} is no JSON object")
+            raise CorruptTableError(f"{action} is not a JSON object")
     return {
         action: {
             name: _tidy(action, name, item, pairs)
@@ -69,10 +69,10 @@ def _tidy(action: str, name: str, value: Any, pairs: bool) -> Any:
             item is None or isinstance(item, str) for item in value.values()
         ):
             return [{"key": k, "value": v} for k, v in value.items()] if pairs else value
-        raise CorruptTableError(f"{action}.{name} is no map of text")
+        raise CorruptTableError(f"{action}.{name} is not a map of strings")
     if wanted == DELETION_VECTOR:
         if not isinstance(value, dict):
-            raise CorruptTableError(f"{action}.{name} is no JSON object")
+            raise CorruptTableError(f"{action}.{name} is not a JSON object")
         types = {field.name: field.type for field in DELETION_VECTOR}
         return {
             key: _scalar(f"{action}.{name}.{key}", item, types[key]) if key in types else item
@@ -93,4 +93,4 @@ def _scalar(name: str, value: Any, wanted: pa.DataType) -> Any:
         limit = 1 << (wanted.bit_width - 1)
         if isinstance(value, int) and -limit <= value < limit:
             return value
-    raise CorruptTableError(f"{name} is no {wanted}: {value!r:.80}")
+    raise CorruptTableError(f"{name} is not of type {wanted}: {value!r:.80}")

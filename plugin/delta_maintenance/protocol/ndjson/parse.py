@@ -1,8 +1,8 @@
-"""Parsing lines of file actions into columns.
+"""Parses lines of file actions into columns.
 
-The lines go through Arrow's JSON reader with the fields of the protocol spelt out. Whatever that
-reader turns down (an unknown field, a number where text belongs, damage) is looked at again, field
-by field, until it is either understood or named as corrupt.
+The lines are read by Arrow's JSON reader with the fields of the protocol as its schema. If it
+rejects them (an unknown field, a number instead of a string, damage), they are normalised field by
+field, and a value that cannot be interpreted is reported as corrupt.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from delta_maintenance.protocol.ndjson.split import SINGLE_ACTIONS, CommitText, 
 
 _BLOCK = 1 << 24
 _ALONE_BYTES = 1 << 20
-"""Up to so many bytes, other threads cost more than they bring."""
+"""Up to this size in bytes, threads cost more than they save."""
 _USUAL_FIELDS = (
     ("add", "path"),
     ("add", "partitionValues"),
@@ -54,23 +54,23 @@ _USUAL_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class FileLines:
-    """The lines of file actions of one file of the log."""
+    """The file action lines of one file of the log."""
 
     name: str
     """For messages."""
     runs: tuple[LineRun, ...]
     numbers: Sequence[int]
-    """The number of each line in its file; lines without one follow at the end."""
+    """The line numbers in the file; lines without a number follow at the end."""
 
     @classmethod
     def of(cls, text: CommitText, beside: Sequence[bytes]) -> Self:
-        """All file actions of a split file, those found beside other actions included."""
+        """All file actions of a split file, including those found on lines with other actions."""
         runs = (*text.file_lines, *(LineRun(line, 1) for line in beside))
         return cls(text.name, runs, text.file_line_numbers)
 
     @property
     def count(self) -> int:
-        """How many lines there are."""
+        """The number of lines."""
         return sum(run.count for run in self.runs)
 
     @property
@@ -79,31 +79,31 @@ class FileLines:
         return sum(len(run.text) for run in self.runs)
 
     def joined(self) -> bytes:
-        """The lines, one behind the other."""
+        """The concatenated lines."""
         return b"".join(run.text for run in self.runs)
 
     def tidied(self, *, pairs: bool = False) -> bytes:
-        """The same, brought into the protocol's form. `CorruptTableError` where that cannot be.
+        """The normalised lines. `CorruptTableError` if that is impossible.
 
-        With `pairs`, maps become lists of objects that have a `key` and a `value`.
+        With `pairs`, maps become lists of objects with a `key` and a `value`.
         """
         return tidy_lines(self.joined(), name=self.name, numbers=self.numbers, pairs=pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedFileActions:
-    """File actions of several files of the log, in columns."""
+    """File actions of several files of the log, as columns."""
 
     adds: pa.Table
     removes: pa.Table
     add_source: npt.NDArray[np.int64]
-    """For each add, which of the given files it comes from, counted from 0."""
+    """For each add, the index of its file, counted from 0."""
     remove_source: npt.NDArray[np.int64]
     add_line: npt.NDArray[np.int64]
-    """For each add, its position among all the lines, counted from 0."""
+    """For each add, its position among all lines, counted from 0."""
     remove_line: npt.NDArray[np.int64]
     cdc_paths: pa.ChunkedArray
-    """Of change data files; complete where fields were asked for by name."""
+    """Paths of change data files; complete if specific fields were requested."""
 
 
 def parse_file_actions(
@@ -112,12 +112,12 @@ def parse_file_actions(
     keys: MapKeys,
     fields: Mapping[str, Collection[str]] | None = None,
 ) -> ParsedFileActions:
-    """Parses the lines of all sources at once.
+    """Parses the lines of all sources.
 
-    `keys` are the keys of maps met so far; new ones are added to it. With `fields`, by action, only
-    these fields are read, and of the partition values only those of the table's partition columns;
-    without, every field, unknown ones included. `CorruptTableError` names the file and what is
-    wrong with it; `RefusedError` is for unknown fields that no column can hold.
+    `keys` are the known keys of maps; new ones are added. `fields` selects the fields of each
+    action, and restricts partition values to the table's partition columns; without it, all fields
+    are read, including unknown ones. `CorruptTableError` names the file and the damage;
+    `RefusedError` is for unknown fields that cannot be represented as columns.
     """
     if fields is not None:
         fields = {action: _written(names) for action, names in fields.items()}
@@ -127,8 +127,8 @@ def parse_file_actions(
     source_of_line = np.repeat(np.arange(len(sources)), counts)
     try:
         if None in actions:
-            raise pa.ArrowInvalid("adds, removes and others in turn")
-        # Each kind of its own: what a line has no field for costs as much as a field.
+            raise pa.ArrowInvalid("adds, removes and others alternate")
+        # Each action is read separately, because a missing field costs as much as a present one.
         tables = {action: _read_run(runs, action, keys, fields) for action in actions if action}
     except pa.ArrowInvalid:
         together = _read_together(sources, sum(counts), keys, fields)
@@ -158,24 +158,24 @@ def parse_file_actions(
 
 @dataclass(slots=True, kw_only=True)
 class MapKeys:
-    """The keys that the maps of a table's file actions are known to have.
+    """The known keys of the maps in a table's file actions.
 
-    Arrow reads a JSON object as a struct, so it has to know them; whoever reads many batches of one
-    log keeps one of these to learn each key once.
+    Arrow reads a JSON object as a struct and needs its keys in advance. A reader of many batches of
+    one log keeps one instance, so that each key is discovered once.
     """
 
     partition_columns: frozenset[str]
-    """The physical names of the table's partition columns, whose nulls are kept as nulls."""
+    """The physical names of the table's partition columns; their nulls are kept."""
     partition_values: frozenset[str] = frozenset()
-    """Further keys met in partition values."""
+    """Other keys found in partition values."""
     tags: frozenset[str] = frozenset()
     usual: frozenset[tuple[str, str]] = frozenset(_USUAL_FIELDS)
-    """The actions' fields met so far: asking for the others costs time in every row."""
+    """The fields found so far; reading other fields would cost time in every row."""
     as_pairs: bool = False
-    """Whether maps are read as lists of pairs, for the lines of which the keys are too many."""
+    """Whether maps are read as lists of pairs, for lines with too many keys."""
 
     def struct_of(self, name: str) -> pa.DataType:
-        """The struct, or the list of pairs, that stands for the map `name`."""
+        """The struct, or the list of pairs, that represents the map `name`."""
         if self.as_pairs:
             return PAIRS
         known = self.tags if name == "tags" else self.partition_columns | self.partition_values
@@ -184,12 +184,12 @@ class MapKeys:
     def learn(self, name: str, inferred: pa.DataType) -> None:
         """Adds the keys of an inferred struct.
 
-        `ArrowInvalid` where a value is no text, or where the keys would become too many.
+        `ArrowInvalid` if a value is not a string, or if there are too many keys.
         """
         if pa.types.is_null(inferred) or self.as_pairs:
             return
         for child in inferred:
-            # Text that looks like a date is inferred as a timestamp.
+            # A string that looks like a date is inferred as a timestamp.
             if not _is_text(child.type):
                 raise pa.ArrowInvalid(f"{name}.{child.name} is {child.type}")
         names = {child.name for child in inferred}
@@ -206,7 +206,7 @@ class MapKeys:
 def _refusal(
     sources: Sequence[FileLines], keys: MapKeys, error: pa.ArrowInvalid
 ) -> CorruptTableError | RefusedError:
-    """What to raise where even tidy lines are turned down."""
+    """Returns the error for lines that are rejected even after normalisation."""
     for source in sources:
         try:
             _read(
@@ -220,7 +220,7 @@ def _refusal(
     return RefusedError(
         f"an unknown field of the file actions has values of several types ({_one_line(error)})",
         file=" … ".join(dict.fromkeys((sources[0].name, sources[-1].name))),
-        remedy="use a release that knows the field",
+        remedy="use a release that supports the field",
     )
 
 
@@ -243,7 +243,7 @@ def _schema(
         )
         for action in wanted_actions
     }
-    # Only whether they are there matters: nothing of them is read.
+    # Only their presence matters, so their fields are not read.
     others = {*FILE_ACTION_TYPES, *SINGLE_ACTIONS}.difference(wanted_actions)
     return pa.schema(actions | {name: pa.struct([]) for name in sorted(others)})
 
@@ -254,9 +254,9 @@ def _read_run(
     keys: MapKeys,
     fields: Mapping[str, Collection[str]] | None,
 ) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """The lines of one action as columns, and the positions of these lines among all.
+    """Reads the lines of one action as columns. Returns them and their positions among all lines.
 
-    `ArrowInvalid` also where another action stands behind one of them.
+    `ArrowInvalid` also if another action follows on one of the lines.
     """
     counts = np.array([run.count for run in runs])
     wanted = np.array([run.action == action for run in runs])
@@ -271,7 +271,7 @@ def _read_together(
     keys: MapKeys,
     fields: Mapping[str, Collection[str]] | None,
 ) -> pa.Table:
-    """All lines as columns, with rows of nulls in each action where another stands."""
+    """Reads all lines as columns; each action is null in the rows of the others."""
     try:
         data = b"".join(source.joined() for source in sources)
         return _read_columns(data, count, keys, fields, tuple(FILE_ACTION_TYPES))
@@ -286,7 +286,7 @@ def _read_together(
 
 
 class _TooManyKeysError(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow is untyped
-    """The maps of some lines have more keys between them than there can be columns."""
+    """The maps of some lines have too many distinct keys for columns."""
 
 
 def _read_as_pairs(
@@ -295,7 +295,7 @@ def _read_as_pairs(
     keys: MapKeys,
     fields: Mapping[str, Collection[str]] | None,
 ) -> pa.Table:
-    """All lines as columns, their maps as lists of keys and values: linear in the keys."""
+    """Reads all lines with maps as lists of pairs: linear in the number of keys."""
     tidy = b"".join(source.tidied(pairs=True) for source in sources)
     keys = replace(keys, as_pairs=True)
     try:
@@ -313,7 +313,7 @@ def _read_columns(
 ) -> pa.Table:
     table = _parsed(data, keys, fields, wanted)
     if table.num_rows != count:
-        raise pa.ArrowInvalid("several values on one line")
+        raise pa.ArrowInvalid("several actions on one line")
     return table
 
 
@@ -349,12 +349,12 @@ def _parsed(
             if kind == STRING_MAP
         ]
         actions.append(pa.field(action, pa.struct(children)))
-    # What the schema leaves out may be ignored: nulls, parsed statistics, unknown actions.
+    # Fields that are not in the schema can be ignored: nulls, parsed statistics, unknown actions.
     return _read(data, pa.schema(actions), "ignore")
 
 
 def _require_inferable(data: bytes) -> None:
-    """`ArrowInvalid` for lines of which Arrow must not infer the columns."""
+    """`ArrowInvalid` for lines whose columns Arrow must not infer."""
     lines = [line for line in data.split(b"\n") if line]
     if any(map(is_too_deep, lines)):
         raise pa.ArrowInvalid("a line is nested too deeply")
@@ -398,14 +398,14 @@ def _read(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
                 ),
             )
         except pa.ArrowInvalid as error:
-            # A line longer than a block; nothing else is cured by a larger one.
+            # Only a line longer than a block can succeed with a larger block.
             if "straddling" not in str(error) or block > len(data):
                 raise
     raise AssertionError("the second block holds all the data")
 
 
 def _written(names: Collection[str]) -> Collection[str]:
-    """The names with that of the field that states a row count in JSON."""
+    """Replaces `ROW_COUNT` by the field that contains the row count in JSON."""
     return {"stats" if name == ROW_COUNT else name for name in names}
 
 
@@ -415,7 +415,7 @@ def _of_action(
     keys: MapKeys,
     fields: Mapping[str, Collection[str]] | None,
 ) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """The rows of one action, one column for each field, and which rows of the table they are."""
+    """Returns the rows of one action, one column per field, and their row numbers in the table."""
     types = FILE_ACTION_TYPES[action]
     if table is None or action not in table.column_names:
         wanted = {n: t for n, t in types.items() if fields is None or n in fields[action]}
@@ -444,7 +444,7 @@ def _is_text(inferred: pa.DataType) -> bool:
 
 
 def _texts_for_times(inferred: pa.DataType) -> pa.DataType:
-    # A list of nothing but nulls comes out of Arrow's reader invalid unless its items have a type.
+    # Arrow's reader returns an invalid list of nulls unless the items have a type.
     if any(test(inferred) for test in (pa.types.is_timestamp, pa.types.is_date, pa.types.is_null)):
         return pa.string()
     if pa.types.is_struct(inferred):

@@ -1,11 +1,11 @@
-"""Splitting the text of a commit or of a log compaction into lines.
+"""Splits the text of a commit or of a log compaction into lines.
 
-Implements "Delta Log Entries": newline-delimited JSON, one action a line. Blank lines, blanks
-around the JSON and several actions on one line are met in real logs and read; anything else is
-corruption and named with its file and line.
+Implements "Delta Log Entries": newline-delimited JSON, one action per line. Blank lines, whitespace
+around the JSON and several actions on one line occur in real logs and are accepted; all other
+deviations are corruption and reported with file and line.
 
-Nearly all the text of a large log is file actions. They are left as text here, to be parsed as
-columns (`file_action_json`); only the other lines become objects.
+Nearly all lines of a large log are file actions. They stay text here, to be parsed as columns
+(`parse`); only the other lines become objects.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _ACTION_OF_WORD = {
     int.from_bytes(mark[:8], "little"): action
     for mark, action in zip(_FILE_LINES, _LINE_ACTIONS, strict=True)
 }
-"""By the first eight bytes of such lines, as one number each."""
+"""The file actions by the first eight bytes of their lines, as an integer."""
 _NEWLINE = ord("\n")
 _MOST_RUNS = 8
-"""More of them in one file, and its lines are taken as a mixture."""
+"""A file with more runs is treated as a mixture of actions."""
 _SINGLE_NAMES = tuple(f'"{name}"'.encode() for name in SINGLE_ACTIONS)
 _SINGLE_KEY = re.compile(rb"(?:%b)\s*:\s*\{" % b"|".join(_SINGLE_NAMES))
 
 
 @dataclass(slots=True)
 class SingleActions:
-    """The actions of one file of the log that are not files; later lines replace earlier ones."""
+    """The non-file actions of one file of the log; later lines replace earlier ones."""
 
     protocol: Protocol | None = None
     metadata: Metadata | None = None
@@ -72,12 +72,12 @@ class SingleActions:
     checkpoint_metadata: list[CheckpointMetadata] = field(default_factory=list)
     sidecars: list[Sidecar] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)
-    """Names of actions that no revision of the protocol knows."""
+    """Names of actions that no revision of the protocol defines."""
     repeated: set[str] = field(default_factory=set)
-    """Actions met twice where the protocol allows one."""
+    """Actions that occur twice although the protocol permits one."""
 
     def take(self, name: str, value: Mapping[str, Any]) -> None:
-        """Takes in one action. `CorruptTableError` where it lacks what the protocol requires."""
+        """Adds an action. `CorruptTableError` if a required field is missing."""
         match name:
             case "protocol":
                 self._once(name, self.protocol)
@@ -96,7 +96,7 @@ class SingleActions:
             case "commitInfo":
                 self.commit_info = CommitInfo(values=value)
             case "rowIdHighWaterMark":
-                # Databricks 12.2 wrote it without a value in it.
+                # Databricks 12.2 wrote the action without a value.
                 present = {key: mark for key, mark in value.items() if mark is not None}
                 self.draft_high_water_mark = present or self.draft_high_water_mark
             case "checkpointMetadata":
@@ -111,26 +111,28 @@ class SingleActions:
 
 @dataclass(frozen=True, slots=True)
 class FileBlock:
-    """Where in a file of the log its lines of file actions lie, one after the other."""
+    """The position of a contiguous block of file action lines in a file of the log."""
 
     start: int
     end: int
-    """Behind the last newline."""
+    """The offset after the last newline."""
     runs: tuple[tuple[int, int, str | None], ...]
-    """Where each run of lines ends (behind its last newline), its lines, and its action."""
+    """For each run of lines: the offset after its last newline, the number of lines, and their
+    action.
+    """
 
     @property
     def count(self) -> int:
-        """How many lines there are."""
+        """The number of lines."""
         return sum(count for _, count, _ in self.runs)
 
     def moved(self, by: int) -> FileBlock:
-        """The same lines, that many bytes further on."""
+        """Returns the block shifted by that many bytes."""
         runs = tuple((end + by, count, action) for end, count, action in self.runs)
         return FileBlock(self.start + by, self.end + by, runs)
 
     def of(self, data: bytes) -> Iterator[LineRun]:
-        """The runs, as text."""
+        """Yields the runs as text."""
         start, text = self.start, memoryview(data)
         for end, count, action in self.runs:
             yield LineRun(text[start:end], count, action)
@@ -139,31 +141,31 @@ class FileBlock:
 
 @dataclass(frozen=True, slots=True)
 class LineRun:
-    """Adjacent lines, each one add, remove or cdc, ended by a newline."""
+    """Adjacent lines, each with an add, remove or cdc action and a newline."""
 
     text: memoryview | bytes
     count: int
     action: str | None = None
-    """What all of them begin with; None where they differ, or might."""
+    """The action at the start of all lines; None if they differ, or may differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitText:
-    """One file of the log, split into what is parsed as columns and what is parsed line by line."""
+    """One file of the log, split into lines to parse as columns and lines to parse one by one."""
 
     name: str
     """Relative to the table root, for messages."""
     file_lines: tuple[LineRun, ...]
     file_line_numbers: Sequence[int]
-    """The number of each of these lines, counted from 1."""
+    """The line number of each of these lines, counted from 1."""
     other_lines: tuple[tuple[int, bytes], ...]
-    """The remaining lines that are not blank, each with its number counted from 1."""
+    """The other lines that are not blank, with their line numbers, counted from 1."""
     block: FileBlock | None
-    """Set where the file lines stand together: `split` is quicker with it the next time."""
+    """Set if the file action lines are contiguous: makes the next `split` of the file faster."""
 
     @property
     def file_line_count(self) -> int:
-        """How many lines of file actions there are, those beside other actions left out."""
+        """The number of file action lines, without file actions on lines with other actions."""
         return len(self.file_line_numbers)
 
 
@@ -175,12 +177,13 @@ def split(
     block: FileBlock | None = None,
     first_line: int = 1,
 ) -> CommitText:
-    """Tells the lines of files from the others without parsing either. The first has a number.
+    """Separates file action lines from other lines without parsing them.
 
-    A line that starts with a file action may hold another action behind it. No writer is known to
-    do so; finding out costs as much as all the rest, and without `thorough` is left to the parser
-    of file actions, which refuses such a line. `CorruptTableError` for an empty file: a commit
-    whose writer died before its first byte, on a store that shows such things.
+    `first_line` is the number of the first line. A line that starts with a file action may contain
+    another action after it. No known writer does that. Checking it doubles the cost; without
+    `thorough`, the check is left to the parser of file actions, which rejects such a line.
+    `CorruptTableError` for an empty file, which a writer can leave behind on stores that show
+    unfinished files.
     """
     if not data or data.isspace():
         raise CorruptTableError(
@@ -207,10 +210,10 @@ def split(
 def parse_other_lines(
     text: CommitText, *, commit_info: bool = False
 ) -> tuple[SingleActions, list[bytes]]:
-    """The single actions, and every file action found beside them, as a line of its own.
+    """Parses the non-file actions, and returns every file action on these lines as a line of its
+    own.
 
-    `commitInfo` is free-form and mostly not wanted; without `commit_info` it is checked to be JSON
-    and dropped.
+    `commitInfo` is free-form and rarely needed; without `commit_info` it is only validated as JSON.
     """
     actions, files = SingleActions(), []
     for number, line in text.other_lines:
@@ -221,7 +224,7 @@ def parse_other_lines(
                 if name not in KNOWN_ACTIONS:
                     actions.unknown.add(name)
                 elif not isinstance(value, dict):
-                    raise CorruptTableError(f"{name} is no JSON object")
+                    raise CorruptTableError(f"{name} is not a JSON object")
                 elif name in FILE_ACTIONS:
                     files.append(json.dumps({name: value}).encode() + b"\n")
                 else:
@@ -233,27 +236,29 @@ def parse_other_lines(
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
-    """One line as its actions. `CorruptTableError` for what is no JSON object or repeats a key."""
+    """Parses the actions of a line. `CorruptTableError` for text that is not a JSON object or
+    repeats a key.
+    """
     require_bounded(line)
     try:
         value = _DECODER.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
         if b"\\ud" in line.lower():
-            # Half a surrogate pair is no character; Python would let it pass.
+            # Python accepts an unpaired surrogate, which is not a character.
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise CorruptTableError(
-            f"not a line of JSON ({problem})",
-            remedy="restore the file from a backup; a commit is never edited",
+            f"a line is not valid JSON ({problem})",
+            remedy="restore the file from a backup; never edit a commit",
         ) from None
     if not isinstance(value, dict):
-        raise CorruptTableError("a line that is no JSON object")
+        raise CorruptTableError("a line is not a JSON object")
     return value
 
 
 def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
-    """The block of file actions, or None where other lines stand among them."""
-    # Writers put the other actions first or last; what lies between is the bulk.
+    """Returns the block of file actions, or None if other lines are between them."""
+    # Writers put the other actions first or last, so most of the text is between them.
     start, end = 0, len(data)
     while start < end and not data.startswith(_FILE_LINES, start):
         start = data.index(b"\n", start) + 1
@@ -264,7 +269,7 @@ def _file_block(data: bytes, thorough: bool) -> FileBlock | None:
         end = last
     if start == end:
         return FileBlock(start, end, ())
-    # Every line of the block has to start like one of a file action.
+    # Every line of the block must start like a file action.
     text = np.frombuffer(data, np.uint8, end - start, start)
     lines = (text == _NEWLINE).nonzero()[0] + (start + 1)
     words: npt.NDArray[np.uint64] = np.ndarray(
@@ -299,7 +304,7 @@ def _split_lines(name: str, data: bytes, first_line: int) -> CommitText:
 
 
 def _holds_single_action(data: bytes, start: int, end: int) -> bool:
-    # Quotes inside of text are escaped, so that a name in quotes is a key or a whole value.
+    # Quotes in strings are escaped, so a quoted name is a key or a complete value.
     named = any(data.find(name, start, end) >= 0 for name in _SINGLE_NAMES)
     return named and _SINGLE_KEY.search(data, start, end) is not None
 
@@ -323,13 +328,13 @@ def _require_utf8(name: str, data: bytes, first_line: int) -> None:
 def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("an object contains a key twice")
     return value
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
-# Making one takes longer than reading a line.
+# Creating a decoder takes longer than parsing a line.
 _DECODER = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)

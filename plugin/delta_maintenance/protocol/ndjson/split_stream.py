@@ -1,7 +1,7 @@
-"""Reading the non-file actions of a long commit without holding the rest of its text.
+"""Reads the non-file actions of a long commit without keeping the file actions.
 
-A commit that fills a table names every one of its files. Whoever asks for no more than its other
-actions takes it apart piece by piece.
+A commit can contain a file action for every file of a table. If only its other actions are needed,
+it is read piece by piece.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from delta_maintenance.protocol.ndjson.split import CommitText, FileBlock, split
 
 
 def split_pieces(name: str, pieces: Iterable[bytes], *, longest: int) -> CommitText:
-    """Like `commit_text.split` of all pieces together, but for the lines of files, which are gone.
+    """Like `split.split` of the concatenated pieces, but without the file action lines.
 
-    Holds one piece, or the longest line where that is longer; `OversizedFileError` for a line of
-    more than `longest` bytes. Always thorough: nobody parses what is dropped here, so nobody else
-    would notice another action in it.
+    Holds one piece, or the longest line if that is longer; `OversizedFileError` for a line of more
+    than `longest` bytes. Always thorough, because the dropped lines are not parsed later, where
+    another action on them would be detected.
     """
     others: list[tuple[int, bytes]] = []
     whole: FileBlock | None = FileBlock(0, 0, ())
@@ -36,7 +36,7 @@ def split_pieces(name: str, pieces: Iterable[bytes], *, longest: int) -> CommitT
 
 
 def _joined(whole: FileBlock | None, block: FileBlock | None, start: int) -> FileBlock | None:
-    """The block so far and one that follows it, `start` bytes further on, if they adjoin."""
+    """Joins the block so far with the next one, `start` bytes further on, if they are adjacent."""
     if whole is None or block is None:
         return None
     if not block.runs:

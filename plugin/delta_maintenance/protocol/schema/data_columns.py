@@ -1,8 +1,8 @@
-"""The columns of a data file as columns of the table: found, named and typed by the schema.
+"""Converts the columns of a data file to columns of the table: finds, names and casts them.
 
-Implements what "Column Mapping", "Type Widening" and "Partition Columns" ask of a reader of Parquet
-files. A column that a file lacks is null. What does not fit the schema is an error: whoever judges
-rows by their values must not judge others.
+Implements the requirements of "Column Mapping", "Type Widening" and "Partition Columns" for readers
+of Parquet files. A column that a file lacks is null. Data that does not match the schema is an
+error, because decisions about rows must not be based on wrong values.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ from delta_maintenance.protocol.schema.types import (
 VARIANT = pa.struct(
     [pa.field("metadata", pa.binary(), False), pa.field("value", pa.binary(), False)]
 )
-"""A variant that is not shredded, as Parquet holds it ("Variant Data Type")."""
+"""An unshredded variant in Parquet ("Variant Data Type")."""
 
 
 def arrow_type(delta_type: DeltaType, *, variants: bool = False) -> pa.DataType:
-    """The Arrow type of a column, nested ones included; every value may be null.
+    """Returns the Arrow type of a column, including nested ones; all values are nullable.
 
-    With `variants` a variant is the struct that Parquet has for it (`VARIANT`).
-    `UnsupportedFeatureError` for types without an Arrow type: `void`, unknown ones and, without
-    `variants`, `variant`.
+    With `variants`, a variant is a struct as in Parquet (`VARIANT`). `UnsupportedFeatureError` for
+    types without an Arrow type: `void`, unknown ones and, without `variants`, `variant`.
     """
     match delta_type:
         case StructType(fields=fields):
@@ -58,30 +57,33 @@ def arrow_type(delta_type: DeltaType, *, variants: bool = False) -> pa.DataType:
     if single is None:
         raise UnsupportedFeatureError(
             f"values of the type {delta_type} cannot be read",
-            remedy="leave columns of that type to Delta Spark",
+            remedy="use Delta Spark for columns of that type",
         )
     return single
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredColumns:
-    """How the columns of one data file are to be taken."""
+    """How to interpret the columns of one data file."""
 
     mode: ColumnMappingMode
     hybrid_calendar: bool = False
-    """Whether its writer counted early days by the Julian calendar, as Spark did before 3.0. Such
-    days are not converted but refused."""
+    """Whether the writer used the Julian calendar for early dates, as Spark did before 3.0. Such
+    dates are refused, not converted.
+    """
     widens: bool = True
-    """Whether the file may hold a narrower type than the schema ("Type Widening")."""
+    """Whether the file may contain narrower types than the schema ("Type Widening")."""
     verbatim: bool = False
-    """Whether the values are to be stored again: variants are the structs that they are in Parquet,
-    columns that Arrow read as dictionaries stay dictionaries, and text need not be UTF-8."""
+    """Whether the values are written back: variants stay structs, dictionaries stay dictionaries,
+    and strings need not be UTF-8.
+    """
 
     def find(self, column: StructField, stored: Sequence[pa.Field]) -> int | None:
-        """Which of the fields of a file, or of a struct in it, holds the column; None for none.
+        """Returns the index of the field that contains the column; None if there is none.
 
-        In mode `id` the one with its id, else the one with its physical name: in that very
-        spelling or, as Delta Spark does, in the only one that differs in nothing but case.
+        `stored` are the fields of a file, or of a struct in it. In mode `id` the field with the
+        column's ID is used, otherwise the field with its physical name: the exact name or, as in
+        Delta Spark, a unique match ignoring case.
         """
         if self.mode == "id":
             wanted = str(column.metadata.get("delta.columnMapping.id")).encode()
@@ -92,11 +94,11 @@ class StoredColumns:
                 at for at, field in enumerate(stored) if field.name.lower() == name.lower()
             ]
         if len(found) > 1:
-            raise CorruptTableError(f"the column {column.name} is there {len(found)} times")
+            raise CorruptTableError(f"the column {column.name} occurs {len(found)} times")
         return found[0] if found else None
 
     def convert(self, column: StructField, stored: pa.Array, field: pa.Field) -> pa.Array:
-        """The values of a column, as `find` found it, in `arrow_type`."""
+        """Casts the values of a column, as found by `find`, to `arrow_type`."""
         try:
             return self._converted(stored, field, column.type)
         except (pa.ArrowException, CorruptTableError) as error:
@@ -113,7 +115,7 @@ class StoredColumns:
             case StructType() if pa.types.is_struct(kind):
                 return self._struct(stored, wanted)
             case ArrayType(element=element) if _is_list(kind):
-                # Of all layouts of lists, only this one has the buffers that `_nested` takes.
+                # `_nested` supports only this list layout.
                 stored = _as_list(stored)
                 values = self._converted(stored.values, kind.value_field, element)
                 return _nested(stored, pa.list_(values.type), values)
@@ -154,7 +156,7 @@ class StoredColumns:
         if "typed_value" in names:
             raise UnsupportedFeatureError(
                 "a variant is shredded",
-                remedy="rewrite the file with an engine that puts shredded variants together",
+                remedy="rewrite the file with an engine that can read shredded variants",
             )
         if names != {"metadata", "value"}:
             raise CorruptTableError(f"the file holds {kind} where the schema has variant")
@@ -184,16 +186,18 @@ class StoredColumns:
             earliest = pc.min(values)
             if earliest.is_valid and pc.less(earliest, pa.scalar(_GREGORIAN[name], target)).as_py():
                 raise UnsupportedFeatureError(
-                    f"a data file of Spark before 3.0 holds a {wanted} by the Julian calendar",
+                    f"a data file written by Spark before 3.0 contains a {wanted} in the "
+                    "Julian calendar",
                     remedy="rewrite the file with a newer Spark",
                 )
         return values
 
 
 def is_hybrid(key_values: Mapping[bytes, bytes] | None, *, int96: bool) -> bool:
-    """Whether the metadata of a Parquet file say that early days are of the Julian calendar.
+    """Whether a Parquet file uses the Julian calendar for early dates, according to its metadata.
 
-    `int96` is for timestamps of that physical type, which Spark went on to write so until 3.1.
+    `int96` is for timestamps of that physical type, for which Spark used the Julian calendar until
+    3.1.
     """
     key_values = key_values or {}
     marker = b"org.apache.spark.legacyINT96" if int96 else b"org.apache.spark.legacyDateTime"
@@ -214,20 +218,20 @@ def _is_list(kind: pa.DataType) -> bool:
         test(kind)
         for test in (
             *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
-            # Arrow returns the layouts that the writer had in memory.
+            # Arrow restores the in-memory layouts of the writer.
             *(pa.types.is_list_view, pa.types.is_large_list_view),
         )
     )
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    # Some writers leave the annotation of texts out.
+    # Some writers omit the string annotation.
     return any(
         test(kind)
         for test in (
             *(pa.types.is_string, pa.types.is_large_string, pa.types.is_binary),
             *(pa.types.is_large_binary, pa.types.is_fixed_size_binary),
-            # `deltalake` has such layouts in memory when it deletes rows.
+            # `deltalake` uses these layouts when it deletes rows.
             *(pa.types.is_string_view, pa.types.is_binary_view),
         )
     )
@@ -250,11 +254,13 @@ _SOURCES: Mapping[str, tuple[_Test, ...]] = {
     "timestamp": (pa.types.is_timestamp,),
     "timestamp_ntz": (pa.types.is_timestamp, pa.types.is_date),
 }
-"""What a column may have been before its type was widened, or be called by other writers."""
+"""The types that a column may have in files: before it was widened, or as other writers store it.
+"""
 
 _GREGORIAN: Mapping[str, date | datetime] = {
     "date": date(1582, 10, 15),
-    # Time zones were local times before, which the two calendars turn into different instants.
+    # Before 1900, time zones used local mean time, which the two calendars convert to different
+    # instants.
     "timestamp": datetime(1900, 1, 1, tzinfo=UTC),
 }
 
@@ -264,16 +270,16 @@ def _field_id(field: pa.Field) -> bytes | None:
 
 
 def _nested(stored: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
-    """The lists or maps with another child, offsets and nulls as they are."""
+    """Returns the lists or maps with another child array, with the same offsets and nulls."""
     return pa.Array.from_buffers(
         kind, len(stored), stored.buffers()[:2], stored.null_count, stored.offset, [child]
     )
 
 
 def _is_narrower(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether reading `wanted` from `stored` takes the feature `typeWidening`.
+    """Whether reading `wanted` from `stored` requires the feature `typeWidening`.
 
-    `byte`, `short` and `integer` are one type in Parquet.
+    `byte`, `short` and `integer` have the same type in Parquet.
     """
     if pa.types.is_decimal(wanted):
         return not pa.types.is_decimal(stored) or (stored.precision, stored.scale) != (
@@ -288,11 +294,11 @@ def _is_narrower(stored: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _as_list(stored: pa.Array) -> pa.ListArray:
-    """Lists of any layout as `list`."""
+    """Converts lists of any layout to `list`."""
     kind = stored.type
     if not (pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)):
         return stored.cast(pa.list_(kind.value_field))
-    # pyarrow 26 casts views to lists without their last offset.
+    # pyarrow 26 casts list views to lists without the last offset.
     lengths = pc.fill_null(pc.list_value_length(stored), 0).to_numpy()
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     return pa.ListArray.from_arrays(
@@ -301,7 +307,7 @@ def _as_list(stored: pa.Array) -> pa.ListArray:
 
 
 def _as_text(stored: pa.Array) -> pa.Array:
-    """Text of any layout as `string`, byte for byte: what is no UTF-8 stays what it is."""
+    """Converts strings of any layout to `string`; bytes that are not UTF-8 stay unchanged."""
     kind = stored.type
     if pa.types.is_dictionary(kind):
         return _as_text(stored.dictionary).take(stored.indices)

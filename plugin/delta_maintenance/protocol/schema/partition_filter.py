@@ -1,9 +1,9 @@
-"""Choosing partitions by a condition over partition columns, such as `day >= '2024-01-01'`.
+"""Selects partitions by a condition over partition columns, such as `day >= '2024-01-01'`.
 
-A small part of SQL: comparisons with literals, IN, BETWEEN, IS NULL, AND, OR, NOT and brackets,
-with SQL's meaning of null. Columns go by the names that users see, regardless of case; a literal is
-read as a partition value of the column's type, so that numbers compare as numbers and days as days.
-Pure: conditions are evaluated over distinct partitions, as columns.
+Supports a subset of SQL: comparisons with literals, IN, BETWEEN, IS NULL, AND, OR, NOT and
+parentheses, with SQL's three-valued logic. Columns are referred to by logical names, ignoring case.
+A literal is parsed as a partition value of the column's type, so numbers and dates are compared as
+such. Conditions are evaluated over columns of distinct partitions.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class _Token:
 def partition_filter(
     condition: str, strings: Mapping[str, pa.Array], types: Mapping[str, DeltaType]
 ) -> pa.BooleanArray:
-    """Which partitions the condition holds for; where it is null it does not.
+    """Returns which partitions satisfy the condition; null counts as not satisfied.
 
-    `strings` are the partition values of each partition as the log has them, by the names that
-    users see, `types` their types. `InvalidRequestError` for a condition that cannot be read or
-    names another column, and for a value that is none of the column's type.
+    `strings` are the partition values of each partition as in the log, by logical column name;
+    `types` are their types. `InvalidRequestError` for a condition with a syntax error, a column
+    that is not a partition column, or a value that does not match the column's type.
     """
     parser = _Parser(condition, strings, types)
     found = parser.parse()
@@ -82,7 +82,7 @@ class _Parser:
     def parse(self) -> pa.Array:
         found = self._any_of()
         if self._next < len(self._tokens):
-            raise self._wrong(f"{self._tokens[self._next].text!r} is not expected there")
+            raise self._wrong(f"{self._tokens[self._next].text!r} is not expected here")
         return found
 
     def _split(self) -> Iterator[_Token]:
@@ -165,7 +165,7 @@ class _Parser:
 
     def _values(self, name: str) -> pa.Array:
         if name not in self._typed:
-            # As instants: which zone a partition value without one is of, nobody can tell.
+            # The zone of a partition value without one is unknown, so all are read as UTC.
             parsed = parse_partition_values(self._strings[name], self._types[name], zone=UTC)
             self._typed[name] = parsed.values
         return self._typed[name]

@@ -1,8 +1,8 @@
-"""The statistics of a data file, from the rows that are written into it.
+"""The statistics of a data file, computed from the rows that are written to it.
 
-Implements "Per-file Statistics" for writers. Bounds are those of the values themselves, never those
-that a Parquet writer put into a footer: engines differ in NaN, in decimals and in long texts.
-Whatever readers could take for a tighter bound than it is, is left out.
+Implements "Per-file Statistics" for writers. Bounds are computed from the values, not taken from a
+Parquet footer, because engines differ for NaN, decimals and long strings. A bound that a reader
+could interpret as tighter than it is, is omitted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from delta_maintenance.protocol.statistics.as_json import render_statistics
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
 
 PREFIX = 32
-"""Characters that a bound of a text keeps."""
+"""The number of characters that a bound of a string keeps."""
 _LONGEST_MAXIMUM = 64
 _LAST_ASCII, _LAST = "\x7f", "\U0010ffff"
 _FIRST_DAY = date(1, 1, 1).toordinal() - date(1970, 1, 1).toordinal()
@@ -30,12 +30,12 @@ _DAY_MICROS = timedelta(days=1) // timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnBounds:
-    """What is known of one column for some rows, without floating point numbers."""
+    """The statistics of one column for some rows; not for floating-point columns."""
 
     nulls: int
     kind: pa.DataType
     least: Any = None
-    """Days, microseconds, bytes of texts, integers and decimals; None where all rows are null."""
+    """Days, microseconds, UTF-8 bytes, integers or decimals; None if all rows are null."""
     greatest: Any = None
 
 
@@ -43,29 +43,29 @@ class StatisticsCollector:
     """Collects the statistics of one file while its rows are written."""
 
     def __init__(self, columns: StatisticsColumns, schema: pa.Schema) -> None:
-        """`schema` is that of the batches to come; dictionaries count as their values."""
+        """`schema` is the schema of the batches; dictionaries count as their values."""
         self._columns = columns
         self._leaves = [_Leaf(leaf, _positions(schema, leaf.path)) for leaf in columns.leaves]
         self._by_path = {leaf.path: leaf for leaf in self._leaves}
         self.rows = 0
 
     def offer(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Takes in some rows. A few large batches cost much less than many small ones."""
+        """Adds rows. A few large batches cost much less than many small ones."""
         self.rows += batch.num_rows
         for leaf in self._leaves:
             leaf.offer(batch)
 
     def offer_bounds(self, path: Sequence[str], bounds: ColumnBounds) -> None:
-        """Takes in what is known of one column for some rows, without these rows themselves."""
+        """Adds statistics of one column for some rows, without the rows."""
         self._by_path[tuple(path)].take_in(bounds)
 
     def take_over(self, other: StatisticsCollector) -> None:
-        """Takes the columns of another collector, which has looked at the same rows."""
+        """Adds the columns of another collector that has processed the same rows."""
         self._leaves = [other._by_path.get(leaf.path, leaf) for leaf in self._leaves]
         self._by_path = {leaf.path: leaf for leaf in self._leaves}
 
     def render(self) -> str:
-        """The text of `stats`."""
+        """Returns the JSON text of `stats`."""
         parts: list[tuple[str, pa.Array]] = [("numRecords", pa.array([self.rows], pa.int64()))]
         for name, of in (("minValues", "least"), ("maxValues", "greatest")):
             bounds = [
@@ -86,15 +86,15 @@ class StatisticsCollector:
 
 
 def text_minimum(text: str) -> str:
-    """A text that is not greater, of at most 32 characters."""
+    """Returns a lower bound of a string, with at most 32 characters."""
     return text[:PREFIX]
 
 
 def text_maximum(text: str) -> str | None:
-    """A text that is not smaller by the order of its UTF-8 bytes, or None where none is short.
+    """Returns an upper bound of a string in the order of UTF-8 bytes; None if no short one exists.
 
-    As Delta Spark cuts it: 32 units of UTF-16, then a character that is greater than the one that
-    was there.
+    Truncates like Delta Spark: 32 UTF-16 code units, followed by a character greater than the one
+    that it replaces.
     """
     kept = units = 0
     while kept < len(text) and units + _units(text[kept]) <= PREFIX:
@@ -116,7 +116,9 @@ def text_maximum(text: str) -> str | None:
 class _Leaf:
     leaf: StatisticsLeaf
     positions: tuple[int, ...] | None
-    """Where the batches have it, from the outermost struct on; None where they lack it."""
+    """The path of the column in the batches, as field indices from the outermost struct; None if it
+    is missing.
+    """
     nulls: int = 0
     least: Any = None
     greatest: Any = None
@@ -138,7 +140,7 @@ class _Leaf:
         if not self.leaf.bounded or values.null_count == len(values):
             return
         if pa.types.is_dictionary(values.type):
-            # Some entries may belong to rows that were deleted.
+            # Some dictionary entries may belong to deleted rows.
             values = pc.unique(values).drop_null().dictionary_decode()
         self.kind = values.type
         values = _comparable(values)
@@ -161,17 +163,18 @@ class _Leaf:
             self.greatest = greatest if self.greatest is None else max(self.greatest, greatest)
 
     def bound(self, of: str) -> pa.Array | None:
-        """The bound as it may stand in statistics, None where it must not."""
+        """Returns the bound for the statistics, or None if it must be omitted."""
         value, kind = getattr(self, of), self.kind
         if value is None or kind is None:
             return None
         greatest = of == "greatest"
         if pa.types.is_floating(kind):
-            # Readers differ in where NaN stands, and in how they read infinity.
+            # Readers disagree about the order of NaN and the parsing of infinity.
             if math.isinf(value) or (self.has_nan and greatest):
                 return None
-            # The two zeros are equal and yet two values. All digits of a double: some readers
-            # compare floats as such, and fewer digits would not be this number then.
+            # Positive and negative zero are equal, so each bound uses the safe sign. All digits of
+            # the double are written: some readers compare floats as doubles, and fewer digits would
+            # be another number.
             bound = value if value else (0.0 if greatest else -0.0)
             return pa.array([bound], pa.float64())
         if pa.types.is_string(kind):
@@ -181,13 +184,14 @@ class _Leaf:
             return pa.array([value], pa.int32()).view(kind) if usual else None
         if pa.types.is_timestamp(kind):
             usual = _FIRST_DAY <= value // _DAY_MICROS <= _LAST_DAY
-            # Both are cut: readers know that the greatest value may be later by a millisecond.
+            # Both bounds are truncated: readers know that the maximum can be up to a millisecond
+            # later.
             return pa.array([value // 1000 * 1000], pa.int64()).view(kind) if usual else None
         return pa.array([value], kind)
 
 
 def _comparable(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The values in a form whose extremes Python can compare and hold, whatever they are."""
+    """Converts values to a form in which Python can represent and compare their extremes."""
     kind = values.type
     if pa.types.is_string(kind):
         return values.cast(pa.binary())
@@ -230,7 +234,7 @@ def _positions(schema: pa.Schema, path: Sequence[str]) -> tuple[int, ...] | None
 
 
 def _struct(leaves: Sequence[tuple[tuple[str, ...], pa.Array]]) -> pa.StructArray:
-    """One row of the leaves, nested as their paths say."""
+    """Returns one row of the leaves, nested by their paths."""
     groups: dict[str, list[tuple[tuple[str, ...], pa.Array]]] = {}
     for path, value in leaves:
         groups.setdefault(path[0], []).append((path[1:], value))

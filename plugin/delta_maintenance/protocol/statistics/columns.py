@@ -1,7 +1,7 @@
-"""Which columns of a data file its statistics are about ("Per-file Statistics", "Clustered Table").
+"""The columns of a data file that have statistics ("Per-file Statistics", "Clustered Table").
 
-Not every column is: a table may name some, or gives a number of leaves that count in the order of
-the schema. The columns by which a table is clustered always have statistics.
+A table may name these columns, or limit the number of leaves in the order of the schema. Clustering
+columns always have statistics.
 """
 
 from __future__ import annotations
@@ -31,30 +31,31 @@ _VOID = PrimitiveType(name="void")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticsLeaf:
-    """One column of the statistics, or a field of a struct at any depth."""
+    """One column with statistics, or a field of a struct at any depth."""
 
     path: tuple[str, ...]
     """Physical names."""
     bounded: bool
-    """Whether it has a minimum and a maximum, and not only a number of nulls."""
+    """Whether it has a minimum and a maximum, in addition to the null count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticsColumns:
-    """What the statistics of a new data file are to hold."""
+    """The statistics that a new data file must have."""
 
     leaves: tuple[StatisticsLeaf, ...]
     tight_bounds: bool
-    """Whether statistics say of their bounds that they are exact: where the table supports deletion
-    vectors, with which they need not be."""
+    """Whether to write `tightBounds`: on tables that support deletion vectors, which make bounds
+    inexact.
+    """
 
     @classmethod
     def of(
         cls, protocol: Protocol, metadata: Metadata, domains: Mapping[str, str]
     ) -> StatisticsColumns:
-        """What the table asks for. `domains` are its domains by name.
+        """Returns the columns that the table requires. `domains` are its domains by name.
 
-        `RefusedError` where the columns by which it is clustered cannot be told.
+        `RefusedError` if the clustering columns cannot be determined.
         """
         properties = TableProperties.from_configuration(metadata.configuration)
         mode = column_mapping_mode(protocol, metadata.configuration)
@@ -74,7 +75,7 @@ class StatisticsColumns:
         clustered = clustering_columns(domains)
         if clustered is None:
             raise RefusedError(
-                "the columns by which the table is clustered cannot be told",
+                "the clustering columns of the table cannot be determined",
                 remedy="set them again with the engine that clusters the table",
             )
         named = _named(properties.data_skipping_stats_columns)
@@ -95,7 +96,7 @@ class StatisticsColumns:
 def _leaves(
     struct: StructType, above: tuple[StructField, ...] = ()
 ) -> Iterator[tuple[StructField, ...]]:
-    """Every leaf with the structs around it, outermost first."""
+    """Yields every leaf with the structs around it, outermost first."""
     for item in struct.fields:
         if isinstance(item.type, StructType):
             yield from _leaves(item.type, (*above, item))
@@ -104,7 +105,7 @@ def _leaves(
 
 
 def _named(text: str | None) -> list[tuple[str, ...]] | None:
-    """The columns of `delta.dataSkippingStatsColumns`, each by its names in lower case."""
+    """Parses `delta.dataSkippingStatsColumns`; names in lower case."""
     if text is None or not text.strip():
         return None
     columns: list[tuple[str, ...]] = []
@@ -112,7 +113,7 @@ def _named(text: str | None) -> list[tuple[str, ...]] | None:
     while at < len(text):
         found = _NAME.match(text, at)
         if found is None:
-            # A list that cannot be read chooses nothing, and the number of leaves decides.
+            # An invalid list is ignored, and the number of leaves decides.
             return None
         part = found[1]
         quoted = part.startswith("`")

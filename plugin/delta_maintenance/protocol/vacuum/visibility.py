@@ -45,7 +45,7 @@ class Reason(IntEnum):
     CHECKSUM = 4
     """Hadoop's checksum of a file that is deleted."""
     FOREIGN = 5
-    """Not a file of Delta by its name; deleted only on request."""
+    """Not a Delta file, judging by its name; deleted only on request."""
 
     @property
     def label(self) -> str:

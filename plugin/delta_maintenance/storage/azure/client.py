@@ -1,4 +1,4 @@
-"""Requests to Azure Blob Storage: signing, and classification of failures."""
+"""Requests to Azure Blob Storage: authentication, and classification of failures."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class AzureFailure(RequestFailure):
 
     @property
     def precondition_failed(self) -> bool:
-        # The last is for signatures that allow to create and not to overwrite.
+        # The last code is returned for signatures that may create blobs but not overwrite them.
         taken = ("BlobAlreadyExists", "UnauthorizedBlobOverwrite")
         return self.status == 412 or self.code in taken
 
     @property
     def changed(self) -> bool:
-        # Leases are told by the same status.
+        # Lease errors have the same status.
         return self.status == 412 and self.code == "ConditionNotMet"
 
     @property
     def conflict(self) -> bool:
-        # Of all that Azure calls a conflict, none passes within seconds.
+        # None of the conflicts that Azure reports resolves itself within seconds.
         return False
 
     @property
@@ -53,7 +53,7 @@ class AzureFailure(RequestFailure):
 class AzureClient(RestClient):
     """Sends requests to one container. Thread-safe; `sleep` takes seconds.
 
-    `pauses`, in seconds, come before each further attempt of a request that may be repeated.
+    `pauses` are the seconds to wait before each further attempt of an idempotent request.
     """
 
     failure = AzureFailure
@@ -79,7 +79,7 @@ class AzureClient(RestClient):
 
     @property
     def is_azure(self) -> bool:
-        """Whether Azure itself answers, and not a server that speaks its protocol."""
+        """Whether the server is Azure itself, not another server with the same protocol."""
         return (urlsplit(self.endpoint).hostname or "").endswith(_HOSTS)
 
     def call(
@@ -91,7 +91,7 @@ class AzureClient(RestClient):
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> Answer:
-        """Sends a request that may be repeated. `AzureFailure` after the last attempt."""
+        """Sends an idempotent request, with retries. `AzureFailure` after the last attempt."""
         once = partial(self.send, method, key, query=query, headers=headers, body=body)
         return patiently(once, self.sleep, self.pauses)
 
@@ -104,7 +104,7 @@ class AzureClient(RestClient):
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> Answer:
-        """Sends a request once, about a blob or, without a key, about the container."""
+        """Sends a request once, for a blob or, without a key, for the container."""
         url = f"{self.endpoint}/{self._container}"
         if key:
             url += "/" + quote(key, safe="/~")
@@ -126,7 +126,7 @@ class AzureClient(RestClient):
             url += "?" + "&".join(parts)
 
         def refused(answer: Answer) -> AzureFailure:
-            # A proxy may repeat the request in its answer.
+            # A proxy may echo the request in its answer.
             token = given.get("Authorization", "").rpartition(" ")[2]
             signature = _SIGNATURE.search(options.sas_token or "")
             secrets = (token, options.sas_token, signature[2] if signature else None)
@@ -136,7 +136,7 @@ class AzureClient(RestClient):
 
 
 class _Tokens:
-    """Tokens of Azure's directory, looked up for the first request and renewed as they expire."""
+    """Microsoft Entra tokens, acquired for the first request and renewed before they expire."""
 
     def __init__(self, options: AzureOptions) -> None:
         self._options = options
@@ -144,13 +144,13 @@ class _Tokens:
         self._credential: Any = None
 
     def current(self) -> str:
-        """A token for a request that is sent now. `AzureFailure` if there is none."""
+        """Returns a valid token. `AzureFailure` if there is none."""
         options = self._options
         if options.bearer_token is not None:
             return options.bearer_token
         if options.endpoint.startswith("http:"):
             raise AzureFailure(
-                status=None, code="NoCredentials", said="no token is sent without TLS"
+                status=None, code="NoCredentials", said="tokens are not sent without TLS"
             )
         import azure.core.exceptions
 
@@ -163,8 +163,10 @@ class _Tokens:
             said = str(error).splitlines()[0][:200] if str(error) else ""
             failure = AzureFailure(status=None, code="NoCredentials", said=said)
         except (azure.core.exceptions.AzureError, ValueError, OSError) as error:
-            failure = AzureFailure(status=None, code=type(error).__name__, said="no token was had")
-        # Not from within a handler: the errors there may hold the answer of a token server.
+            failure = AzureFailure(
+                status=None, code=type(error).__name__, said="no token could be obtained"
+            )
+        # Raised outside the handler: the caught error may contain the answer of a token server.
         raise failure
 
     def _look_up(self) -> Any:
@@ -189,7 +191,7 @@ def _signature(
     headers: Mapping[str, str],
     size: int,
 ) -> str:
-    """The value of `Authorization` by an account's key."""
+    """Returns the `Authorization` header for an account key."""
     lower = {name.lower(): value for name, value in headers.items()}
     ours = sorted(name for name in lower if name.startswith("x-ms-"))
     lines = [method, "", "", str(size or ""), "", lower.get("content-type", ""), "", ""]
@@ -204,9 +206,9 @@ def _signature(
 
 
 def _failure_of(answer: Answer, secrets: Iterable[str | None]) -> AzureFailure:
-    """The failure that an answer without success describes."""
+    """Converts an unsuccessful answer to a failure."""
     text = redacted(answer.body.decode(errors="replace"), secrets)
-    # Only these elements: the rest of a refusal may repeat the signed text.
+    # Only these elements are used, because the rest may repeat the signed text.
     code = answer.headers.get("x-ms-error-code", "")
     named = re.search(r"<Code>([^<]*)</Code>", text)
     message = re.search(r"<Message>([^<\n]*)", text)

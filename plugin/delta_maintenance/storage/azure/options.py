@@ -1,4 +1,4 @@
-"""Storage options of Azure, under the names of adlfs and of delta-rs."""
+"""Storage options of Azure, with the names of adlfs and of delta-rs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from delta_maintenance.storage.core.paths import check_directory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureAddress:
-    """Where a table is: `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH` or
-    `az://CONTAINER/PATH`, for which the options name the account."""
+    """The location of a table: `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH`, or
+    `az://CONTAINER/PATH` with the account in the options.
+    """
 
     container: str
     prefix: str
-    """Of the name of every blob below the root."""
+    """Common prefix of the names of all blobs below the root."""
     account: str | None = None
     endpoint: str | None = None
-    """Of the account's blobs."""
+    """The blob endpoint of the account."""
 
     def aliases(self, endpoint: str) -> Iterator[str]:
-        """Every address that engines have for this place, given that of the account's blobs."""
+        """Every address that engines use for this location, given the account's blob endpoint."""
         path = f"/{self.prefix.rstrip('/')}" if self.prefix else ""
         for scheme in ("az", "abfss", "abfs", "azure"):
             yield f"{scheme}://{self.container}{path}"
@@ -53,7 +54,7 @@ class AzureAddress:
         known = _HOST.fullmatch(host) if at else None
         fits = address.kind is StoreKind.AZURE and _CONTAINER.fullmatch(container)
         if not fits or (at and known is None):
-            # The address is not repeated: a malformed one may hold a password.
+            # The address is not repeated, because a malformed one may contain a password.
             raise InvalidRequestError(
                 "the address is not of the form abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
                 " or az://CONTAINER/PATH",
@@ -63,22 +64,22 @@ class AzureAddress:
             container=container,
             prefix=f"{check_directory(address.path)}/" if address.path else "",
             account=known[1] if known else None,
-            # Both names of a host lead to the same files; only the blobs' knows If-None-Match.
+            # Both host names serve the same files; only the blob endpoint supports If-None-Match.
             endpoint=f"https://{known[1]}.{known[2] or ''}blob.{known[3]}" if known else None,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureOptions:
-    """How to reach one storage account.
+    """The account and the credentials.
 
-    Without any credentials Azure's usual ones are looked up: those of the environment, of the
-    machine, of the az command.
+    Without credentials, the default ones of Azure are used: those of the environment, of the
+    machine, or of the az command.
     """
 
     account: str
     endpoint: str
-    """Of the account's blobs, without a trailing slash."""
+    """The blob endpoint of the account, without a trailing slash."""
     account_key: str | None = field(default=None, repr=False)
     """Base64."""
     sas_token: str | None = field(default=None, repr=False)
@@ -96,12 +97,12 @@ class AzureOptions:
         address: AzureAddress,
         environment: Mapping[str, str] | None = None,
     ) -> AzureOptions:
-        """Reads options as they are given on a command line, completed by the environment.
+        """Parses options from a command line, completed from the environment.
 
-        Credentials of the environment count only where the options name none, and only for the
-        account that they are of. `InvalidRequestError` for an unknown name, a malformed value, two
-        names of one option that disagree, and an account that nobody names. No message repeats a
-        value: it may be a secret.
+        Credentials of the environment are used only if the options contain none, and only for the
+        account that they belong to. `InvalidRequestError` for an unknown name, a malformed value,
+        two names of one option with different values, and a missing account. Messages never contain
+        values, because they may be secrets.
         """
         values = _expanded(named_values(given, NAMES, store="Azure"))
         anonymous = bool(flag(values.pop("anonymous", None), "AZURE_SKIP_SIGNATURE"))
@@ -129,7 +130,7 @@ class AzureOptions:
         return cls(account=account, endpoint=endpoint.rstrip("/"), anonymous=anonymous, **secret)
 
     def public(self) -> dict[str, str]:
-        """The options that are no secrets, as they may be given again."""
+        """Returns the options that are not secret, in a form that `parse` accepts."""
         values = {
             "account_name": self.account,
             "endpoint": self.endpoint,
@@ -140,9 +141,10 @@ class AzureOptions:
         return {name: value for name, value in values.items() if value is not None}
 
     def secrets(self) -> dict[str, str | None]:
-        """The environment variables that mean the others.
+        """Returns the environment variables for the secret options.
 
-        None stands for a variable that must not be inherited: one kind of credentials counts.
+        None stands for a variable that must not be inherited, because only one kind of credentials
+        may be set.
         """
         values = {
             "AZURE_STORAGE_ACCOUNT_KEY": self.account_key,
@@ -158,7 +160,7 @@ class AzureOptions:
 
 
 def _expanded(values: dict[str, str]) -> dict[str, str]:
-    """The values, completed from a connection string. A value that is given separately wins."""
+    """Adds the values of a connection string. Values that are given separately take precedence."""
     text = values.pop("connection_string", None)
     if text is None:
         return values
@@ -173,7 +175,7 @@ def _expanded(values: dict[str, str]) -> dict[str, str]:
 
 
 def _surroundings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The values of the environment, with credentials of one kind only."""
+    """Returns the values of the environment, with credentials of one kind only."""
     values = _expanded(
         {
             meaning: environment[name]
@@ -237,7 +239,7 @@ NAMES = {
     "AZURE_CLIENT_SECRET": "client_secret",
     "AZURE_SKIP_SIGNATURE": "anonymous",
 }
-# The rest of the environment belongs to azure-identity, which looks there by itself.
+# All other variables are read by azure-identity itself.
 _ENVIRONMENT = frozenset(
     (
         "AZURE_STORAGE_ACCOUNT_NAME",

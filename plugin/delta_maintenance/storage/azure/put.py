@@ -15,7 +15,7 @@ BLOCK_BLOB = {"x-ms-blob-type": "BlockBlob", "Content-Type": "application/octet-
 
 
 class AzurePut(ConditionalPut):
-    """Puts blobs into one container with If-None-Match. Azure's own servers need no probe."""
+    """Puts blobs into one container with If-None-Match. Azure itself needs no probe."""
 
     permission = "Storage Blob Data Contributor"
 
@@ -39,8 +39,9 @@ class AzurePut(ConditionalPut):
         blocks = []
         part_size = max(self.part_size, -(-size // _MAX_BLOCKS))
         for number, body in enumerate(iter(partial(source.read, part_size), b"")):
-            # Blocks wait under the blob's name, and one of the same id would replace another
-            # writer's: the id of the call keeps them apart. Azure drops unused ones after a week.
+            # Uncommitted blocks are stored under the blob's name, where blocks with equal IDs
+            # replace each other. The ID of the call keeps the blocks of concurrent writers apart.
+            # Azure deletes unused blocks after a week.
             block = base64.b64encode(f"{put_id}-{number:05}".encode()).decode()
             query = {"comp": "block", "blockid": block}
             self._client.call("PUT", key, query=query, body=body)
@@ -71,6 +72,6 @@ class AzurePut(ConditionalPut):
         self._client.call("DELETE", key)
 
 
-# Names of metadata take no dash.
+# Metadata names cannot contain dashes.
 _PUT_ID = "x-ms-meta-delta_maintenance_put_id"
 _MAX_BLOCKS = 50_000

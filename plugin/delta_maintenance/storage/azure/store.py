@@ -22,10 +22,10 @@ from delta_maintenance.storage.core.request_failure import RequestFailure, patie
 
 class AzureStore(ObjectStore):
     """The blobs below `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX` or
-    `az://CONTAINER/PREFIX`; `abfs:` means the same.
+    `az://CONTAINER/PREFIX`; `abfs:` is an alias.
 
-    The account may have a hierarchical namespace or not; directories are no files in either. A file
-    larger than `multipart_size` bytes goes up in blocks of `part_size` bytes.
+    The account may have a hierarchical namespace or not; directories never count as files. A file
+    larger than `multipart_size` bytes is uploaded in blocks of `part_size` bytes.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class _AzureBucket(Bucket):
         self._client = client
 
     def page(self, prefix: str, *, deep: bool, start: str, token: str) -> Page:
-        # Which names come first is not asked for: no version of the API that all accounts speak
-        # can start in the midst of a directory.
+        # `start` is not sent: no API version that all accounts support can start inside a
+        # directory.
         query = {
             "restype": "container",
             "comp": "list",
-            # Without it, a directory's marker looks like an empty file.
+            # Without the metadata, the marker of a directory looks like an empty file.
             "include": "metadata",
             **({} if deep else {"delimiter": "/"}),
             **({"prefix": prefix} if prefix else {}),
@@ -100,8 +100,8 @@ class _AzureBucket(Bucket):
     def delete(
         self, keys: Sequence[str], *, times: Sequence[int] | None = None
     ) -> dict[str, RequestFailure]:
-        # One by one: Azure's batches tell the answers apart by their order alone, and take other
-        # permissions than what they do.
+        # One request per blob: Azure's batch responses are matched to requests by order alone, and
+        # a batch needs other permissions than a delete.
         limits: Sequence[int | None] = times if times is not None else [None] * len(keys)
         if len(keys) == 1:
             failures = [self._delete(keys[0], limits[0])]
@@ -133,8 +133,8 @@ def _page(answer: Answer) -> Page:
     except ElementTree.ParseError:
         listing = None
     if listing is None or listing.tag != "EnumerationResults":
-        # Something between here and Azure answered in its place.
-        raise AzureFailure(status=None, code="NotXML", said="no answer of the Blob API")
+        # Sent by a proxy or a gateway, not by Azure.
+        raise AzureFailure(status=None, code="NotXML", said="not an answer of the Blob API")
     objects = []
     for blob in listing.iterfind("Blobs/Blob"):
         is_folder = (blob.findtext("Metadata/hdi_isfolder") or "").lower() == "true"
@@ -162,7 +162,7 @@ def _name(element: ElementTree.Element) -> str:
 
 
 def _file(answer: Answer) -> Answer:
-    """The answer, unless it describes a directory."""
+    """Returns the answer, unless it describes a directory."""
     is_folder = answer.headers.get("x-ms-meta-hdi_isfolder", "").lower() == "true"
     if is_folder or answer.headers.get("x-ms-resource-type") == "directory":
         raise AzureFailure(status=404, code="IsDirectory", said="")

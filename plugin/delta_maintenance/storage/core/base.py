@@ -23,11 +23,14 @@ __all__ = ["FileStatus", "Put", "Store"]
 
 
 class Put(Enum):
-    """How a put-if-absent ended. There is no third value: an outcome that cannot be settled by
-    reading back raises `CommitUnknownError`."""
+    """The outcome of a put-if-absent.
+
+    There is no third value: a put whose outcome is still unknown after reading the file back raises
+    `CommitUnknownError`.
+    """
 
     DONE = "done"
-    """These bytes are there now, written by this call."""
+    """This call created the file with the given bytes."""
     EXISTS = "exists"
     """A file of another writer exists; it was not changed."""
 
@@ -45,40 +48,43 @@ class Store(ABC):
     """The address the user gave, without a trailing slash; for messages."""
 
     parallel_reads: int = 16
-    """How many whole files at once are worth reading: as many as hide the time of a request."""
+    """The number of whole files that are worth reading at once, enough to hide the latency of a
+    request.
+    """
     read_limits: ReadLimits | None = None
-    """Limits for reading a file of a table's log; None for those of the environment."""
+    """Limits for reading one file of a log; None for the limits from the environment."""
     is_near: bool = False
-    """Whether a call may be faster than handing it to another thread."""
+    """Whether a call can be faster than handing it to another thread."""
 
     @abstractmethod
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
-        """The files directly in `directory` whose bare name is `>= start`, by ascending name.
+        """Lists the files directly in `directory` whose bare name is `>= start`, by ascending name.
 
-        `directory` may be empty, for the root. Sub-directories are left out; temporary files of
-        unfinished writes are not. A directory that does not exist is empty. An error on any page
-        is raised, never a shorter listing.
+        An empty `directory` means the root. Sub-directories are left out; temporary files of
+        unfinished writes are not. A missing directory counts as empty. An error on any page is
+        raised, so a listing is never silently shorter.
         """
 
     @abstractmethod
     def stat(self, path: str) -> FileStatus | None:
-        """Size and time of one file, or None if there is none."""
+        """Returns the size and the time of one file, or None if it does not exist."""
 
     @abstractmethod
     def read(self, path: str) -> bytes:
-        """The whole file. `FileNotFoundError` if there is none."""
+        """Reads the whole file. `FileNotFoundError` if it does not exist."""
 
     def read_head(self, path: str, size: int) -> bytes:
-        """The first `size` bytes of a file, or all of a shorter one; one request at most.
+        """Reads the first `size` bytes of a file, or all of a shorter one, with at most one
+        request.
 
-        `FileNotFoundError` if there is none.
+        `FileNotFoundError` if it does not exist.
         """
         with self.open(path) as file:
             return file.read(size)
 
     @abstractmethod
     def open(self, path: str) -> BinaryIO:
-        """The file for random access (Parquet). `FileNotFoundError` if there is none."""
+        """Opens the file for random access (Parquet). `FileNotFoundError` if it does not exist."""
 
     @abstractmethod
     def put_if_absent(self, path: str, data: bytes) -> Put:
@@ -91,25 +97,25 @@ class Store(ABC):
 
     @abstractmethod
     def put(self, path: str, data: bytes) -> None:
-        """Writes the file whole, replacing an existing one. For hints only."""
+        """Writes the whole file and replaces an existing one. For hints only."""
 
     @abstractmethod
     def create(self, path: str) -> AbstractContextManager[BinaryIO]:
-        """A new file to be written as a stream, and read back if need be; the block may close it.
+        """Creates a file and returns a stream that writes it and can read it back.
 
-        It becomes visible whole when the block ends well, and not at all when the block raises.
-        `FileExistsError` if another writer's file exists when the block ends; otherwise the errors
-        of `put_if_absent`.
+        The block may close the stream. The file becomes visible as a whole when the block ends
+        without an error, and not at all if the block raises. `FileExistsError` if another writer's
+        file exists when the block ends; otherwise the errors of `put_if_absent`.
         """
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Deletes exactly this file; one that is already gone is no error."""
+        """Deletes exactly this file. A missing file is not an error."""
 
     def delete_many(self, paths: Iterable[str]) -> dict[str, StorageError]:
         """Deletes exactly these files. Returns the error for each file that may still exist.
 
-        An empty result means that all of them are gone.
+        An empty result means that all of them are deleted.
         """
         kept = {}
         for path in [check_path(path) for path in paths]:
@@ -121,20 +127,22 @@ class Store(ABC):
 
     @property
     def address(self) -> Address:
-        """The address that the user gave, taken apart."""
+        """The parsed address of the table."""
         return Address.parse(self.root)
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Every address under which the log may name this root, `root` first."""
+        """Every address by which the log can refer to this root, `root` first."""
         return (self.root,)
 
     def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
-        """Everything below `directory` at any depth, in batches of `listing.TREE`, in no order.
+        """Lists everything below `directory` at any depth, in batches of `listing.TREE`, in no
+        order.
 
-        Nothing is filtered, but a store that has directories does not enter those that `skip`
-        names; it lists them, and links, without following any. A directory that does not exist is
-        empty. An error on any page or in any directory is raised, never a shorter listing.
+        Nothing is filtered, except that stores with directories do not descend into those that
+        `skip` selects; the directory itself is listed. Links are listed and never followed. A
+        missing directory counts as empty. An error on any page or in any directory is raised, so a
+        listing is never silently shorter.
         """
         raise RefusedError(
             "this store cannot list a table with all its folders",
@@ -150,11 +158,11 @@ class Store(ABC):
         return None
 
     def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
-        """Size and time of those of the files that exist now (`listing.STATUSES`).
+        """Returns size and time of those files that exist now (`listing.STATUSES`).
 
-        Found by listing their directories, unless the store has a quicker way.
+        The default lists their directories; a store may have a faster way.
         """
-        # Here, because most callers of a store need no pyarrow.
+        # Imported here, because most callers of a store need no pyarrow.
         from delta_maintenance.storage.core.listing import statuses_by_listing
 
         return statuses_by_listing(self.list_from, paths)
@@ -162,13 +170,13 @@ class Store(ABC):
     def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
         """Like `delete_many`, for the rows of a listing (`listing.STATUSES`).
 
-        A file of another size or time than listed stays, as far as the store can tell without a
-        further request.
+        A file whose size or time differs from the listing is kept, as far as the store can detect
+        that without a further request.
         """
         return self.delete_many(files["path"].to_pylist())
 
     def remove_empty_directory(self, path: str) -> bool:
-        """Removes a directory if it is empty, in one step. Returns whether it is gone.
+        """Removes a directory if it is empty, in one step. Returns whether it no longer exists.
 
         False if it is not empty, and on stores without directories.
         """
@@ -176,9 +184,9 @@ class Store(ABC):
         return False
 
     def remove_empty_directories(self, paths: Iterable[str]) -> Iterator[bool]:
-        """`remove_empty_directory` for each path in turn; also False where that fails.
+        """Calls `remove_empty_directory` for each path; an error counts as False.
 
-        A store that reaches a directory from the root, step by step, has a quicker way for many.
+        Stores that resolve a path step by step override this with a faster way for many paths.
         """
         for path in paths:
             try:
@@ -187,9 +195,9 @@ class Store(ABC):
                 gone = False
             yield gone
 
-    def close(self) -> None:  # noqa: B027  most stores hold nothing open
+    def close(self) -> None:  # noqa: B027  most stores have nothing to close
         """Closes the connections. The store must not be used afterwards."""
 
     def __repr__(self) -> str:
-        # Never the default of a dataclass: fields of a store may contain credentials.
+        # The default `repr` of a dataclass would show fields that can contain credentials.
         return f"{type(self).__name__}({self.root!r})"

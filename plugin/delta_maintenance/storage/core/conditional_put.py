@@ -1,4 +1,4 @@
-"""Creating an object exactly once, and finding out which writer created it."""
+"""Conditional puts: create an object once, and determine which writer created it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailur
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """The metadata of an object about the call that created it."""
+    """The creator and the size of an existing object."""
 
     put_id: str | None
-    """The ID that the call gave it; None if another writer created it or the store keeps no ID."""
+    """The ID of the call that created it; None if another writer did or the store keeps no ID."""
     size: int
     """Bytes."""
 
@@ -28,10 +28,12 @@ class Creation:
 class ConditionalPut(ABC):
     """Puts objects into one bucket if their keys are free.
 
-    Every object carries an id of the one call that made it, so that an answer lost on the way is
-    settled by looking whose object is there. A server not known to honour the condition first
-    shows, on an object of its own that is deleted again, that it does: one that ignores it would
-    let two writers commit the same version. It shows that once to each instance.
+    Every object carries the ID of the call that created it. If the answer to a put is lost, the ID
+    of the existing object decides the outcome.
+
+    A server that ignores the condition would let two writers commit the same version. Unless the
+    server is known to honour it, each instance tests it once before its first put, with a probe
+    object that is deleted afterwards.
     """
 
     permission: str
@@ -56,7 +58,7 @@ class ConditionalPut(ABC):
         """Creates one object of `size` bytes from the seekable `source`.
 
         `RefusedError` if the server has no conditional put, `CommitUnknownError` if the outcome
-        cannot be found out, `StorageError` if nothing was written.
+        cannot be determined, `StorageError` if nothing was written.
         """
         self._require_conditions(key)
         put_id = self._new_id()
@@ -66,7 +68,7 @@ class ConditionalPut(ABC):
             self.discard(key, put_id)
 
     def _put(self, key: str, source: BinaryIO, size: int, put_id: str) -> Put:
-        doubt: str | None = None
+        ambiguity: str | None = None
         for pause in (*PAUSES, None):
             source.seek(0)
             try:
@@ -81,40 +83,41 @@ class ConditionalPut(ABC):
                     return Put.DONE
                 except RequestFailure as failure:
                     cause = failure
-            # A refuted condition is a doubt like no answer at all: after a lost answer the HTTP
-            # client may send the request again by itself, and then meets the object of the first.
+            # A failed precondition is as ambiguous as a lost answer: the HTTP client may have
+            # repeated the request by itself, and the repetition then finds the object of the first
+            # attempt.
             if cause.precondition_failed or cause.unanswered:
                 try:
-                    return self._whose(key, source, size, put_id)
+                    return self._outcome_of(key, source, size, put_id)
                 except RequestFailure as failure:
-                    doubt = f"{cause}; looking for it: {failure}"
+                    ambiguity = f"{cause}; reading it back: {failure}"
             if cause.precondition_failed or not (cause.unanswered or cause.conflict):
-                # An object that was there and cannot be seen now may be a version that others have
-                # read and cleaned up: sending it again could bring it back.
+                # The existing object has disappeared. It may be a version that others have read and
+                # that log cleanup has deleted since: a repeated put could restore it.
                 break
             if pause is not None:
                 self._sleep(pause)
-        if doubt is not None:
+        if ambiguity is not None:
             raise CommitUnknownError(
-                f"whether the object was written could not be found out ({doubt})",
-                remedy="look whether it is there before running again",
+                f"the outcome of the write is unknown ({ambiguity})",
+                remedy="check whether the file exists before running again",
             ) from cause
         raise self._error(cause) from cause
 
     @abstractmethod
     def stage(self, key: str, source: BinaryIO, size: int, put_id: str) -> Callable[[], object]:
-        """Makes everything ready. Returns the one request that publishes the object, unsent."""
+        """Prepares the put. Returns the request that publishes the object, without sending it."""
 
     @abstractmethod
     def creation(self, key: str, put_id: str) -> Creation:
-        """Who made the object there; `put_id` is that of the call that asks.
+        """Describes the creator of the existing object for the call `put_id`.
 
-        `RequestFailure` if there is none.
+        `RequestFailure` if the object does not exist.
         """
 
     @abstractmethod
     def part(self, key: str, first: int, count: int) -> bytes:
-        """`count` bytes of the object there, from `first` on."""
+        """Reads `count` bytes of the existing object, starting at `first`."""
 
     @abstractmethod
     def put_probe(self, key: str) -> None:
@@ -122,37 +125,36 @@ class ConditionalPut(ABC):
 
     @abstractmethod
     def delete_probe(self, key: str) -> None:
-        """Deletes it again."""
+        """Deletes the probe object."""
 
-    def discard(self, key: str, put_id: str) -> None:  # noqa: B027  most stage nothing that stays
-        """Removes files that a call has staged and not published, as far as that is possible."""
+    def discard(self, key: str, put_id: str) -> None:  # noqa: B027  most stores stage nothing
+        """Removes files that a call has staged and not published, as far as possible."""
 
     @abstractmethod
     def is_trusted(self, key: str) -> bool:
-        """Whether the server is known to honour the condition, so that it need not be shown.
+        """Whether the server is known to honour the condition, so that no probe is needed.
 
-        `key` is one that is to be put.
-
-        `RefusedError` if it is known not to.
+        `key` is the key of the next put. `RefusedError` if the server is known to ignore the
+        condition.
         """
 
-    def _whose(self, key: str, source: BinaryIO, size: int, put_id: str) -> Put:
-        """Whether this call created the existing object; `RequestFailure` if none is visible."""
+    def _outcome_of(self, key: str, source: BinaryIO, size: int, put_id: str) -> Put:
+        """Compares the existing object with this call. `RequestFailure` if it is not visible."""
         found = self.creation(key, put_id)
         if found.put_id is not None:
             return Put.DONE if found.put_id == put_id else Put.EXISTS
-        # Another writer's, or ours on a server that keeps no metadata.
+        # Created by another writer, or by this call on a server that keeps no metadata.
         if found.size != size:
             return Put.EXISTS
         source.seek(0)
         for first in range(0, size, self.part_size):
-            mine = source.read(self.part_size)
-            if self.part(key, first, len(mine)) != mine:
+            expected = source.read(self.part_size)
+            if self.part(key, first, len(expected)) != expected:
                 return Put.EXISTS
         return Put.DONE
 
     def _require_conditions(self, key: str) -> None:
-        """`RefusedError` unless the server is known to honour the condition."""
+        """Raises `RefusedError` unless the server honours the condition."""
         with self._probing:
             if self._honours_conditions:
                 return
@@ -173,9 +175,9 @@ class ConditionalPut(ABC):
             if not failure.precondition_failed:
                 raise
         else:
-            raise _no_conditions("it overwrites an object that must not be there")
+            raise _no_conditions("it overwrote an existing object")
         finally:
-            # Not every writer may delete. In that case one small hidden object remains.
+            # The permission to delete may be missing. In that case one small hidden object remains.
             with suppress(RequestFailure):
                 self.delete_probe(probe)
 

@@ -1,4 +1,4 @@
-"""The files of a table in a file system with directories, over the requests of one backend."""
+"""A store over a file system with directories, on top of the requests of one backend."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Entry:
     """One name in a directory as the backend describes it."""
 
     name: str
-    """Bare, literal."""
+    """The bare, literal name."""
     kind: Literal["file", "directory", "other"]
     """`other` is a link, a pipe and the like."""
     size: int
@@ -34,15 +34,14 @@ class Entry:
     modified_ms: int
     """Milliseconds since 1970-01-01 UTC."""
     tag: str = ""
-    """Identifies the file, if the backend has such identifiers. A file that replaces it has another
-    one."""
+    """Identifies the file, if the backend has such identifiers. A replaced file gets a new tag."""
 
 
 class FileTree(ABC):
     """The directories and files of one file system below a table's root.
 
     Paths are relative to the root and literal; the empty path is the root. Every call is one
-    request, patiently repeated, and raises `RequestFailure`.
+    request with retries, and raises `RequestFailure`.
     """
 
     permissions: ClassVar[dict[str, str]]
@@ -50,26 +49,26 @@ class FileTree(ABC):
 
     @abstractmethod
     def entries(self, directory: str, start: str = "") -> Iterable[Entry]:
-        """The content of a directory, in any order.
+        """Lists a directory, in any order.
 
-        Names before `start` are left out if the backend can do that. A failure that is `missing` if
-        there is no such directory.
+        Names before `start` may be left out. A failure that is `missing` if the directory does not
+        exist.
         """
 
     @abstractmethod
     def entry(self, path: str) -> Entry:
-        """Describes a file or directory. A failure that is `missing` if there is none."""
+        """Describes a file or directory. A failure that is `missing` if it does not exist."""
 
     @abstractmethod
     def get(self, path: str, *, span: tuple[int, int] | None = None) -> bytes:
-        """A file, or as much of it as there is of the `count` bytes from `first` on."""
+        """Reads a file, or the part of it that `span` selects, as far as it exists."""
 
-    def close(self) -> None:  # noqa: B027  most hold nothing open
+    def close(self) -> None:  # noqa: B027  most backends have nothing to close
         """Closes the connections."""
 
 
 class DirectoryStore(Store):
-    """The reading half of a store over a `FileTree`."""
+    """The read methods of a store over a `FileTree`."""
 
     is_near = False
 
@@ -112,7 +111,7 @@ class DirectoryStore(Store):
         return open_ranges(fetch, found.size)
 
     def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
-        # Here and below, so that only listings of trees load pyarrow.
+        # Imported here and below, so that only tree listings load pyarrow.
         from delta_maintenance.storage.core.walk import walk
 
         def scan(path: str) -> Listing:
@@ -127,11 +126,11 @@ class DirectoryStore(Store):
         self._tree.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a store holds credentials and is not to be pickled: open another one")
+        raise TypeError("a store contains credentials and cannot be pickled: open another one")
 
     def _list(self, directory: str, start: str) -> Iterator[FileStatus]:
         within = f"{directory}/" if directory else ""
-        # In full before the first is given.
+        # The whole directory is read before the first entry is yielded.
         for entry in sorted(self._entries(directory, start), key=lambda entry: entry.name):
             if entry.kind == "other":
                 raise _refused_link(within + entry.name)
@@ -156,7 +155,8 @@ class DirectoryStore(Store):
                     found.skipped.append(path)
                 case "directory":
                     found.below.append(path)
-                    # The listing of its parent tells its time, and a later one may differ.
+                    # Its time comes from the listing of its parent; a later listing may show
+                    # another time.
                     found.entered.append(path)
                     found.times.append(entry.modified_ms)
                 case _:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStatus:
-    """One file as the store lists it."""
+    """One file in a listing."""
 
     path: str
     """Relative to the store's root, `/`-separated, exactly as stored (never URI-encoded)."""

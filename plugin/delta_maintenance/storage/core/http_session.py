@@ -1,4 +1,4 @@
-"""Plain HTTP requests, each sent once: the layer below the stores that use REST."""
+"""HTTP requests without retries: the layer below the stores with REST interfaces."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from delta_maintenance.redaction import redact
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer of a server, whatever its status."""
+    """The answer of a server, with any status."""
 
     status: int
     headers: Mapping[str, str]
-    """Under names in any case."""
+    """Names are case-insensitive."""
     body: bytes
-    """Exactly as sent: content encodings are not undone."""
+    """The bytes as sent; content encodings are not decoded."""
 
 
 class NoAnswer(Exception):
-    """No complete answer came, so the effect of the request is unknown.
+    """No complete answer arrived, so the effect of the request is unknown.
 
-    Contains nothing of the request.
+    The error contains no part of the request.
     """
 
     def __init__(self, *, code: str, said: str) -> None:
@@ -34,27 +34,27 @@ class NoAnswer(Exception):
 
 
 class HttpSession:
-    """Keeps connections open between requests. Thread-safe.
+    """A pool of HTTP connections. Thread-safe.
 
-    Proxies and certificates of the environment are used, stored passwords are not. `timeout` is in
-    seconds: for a connection to stand, and for the next bytes to come. `auth` is a way to log in
-    that `requests` knows, for servers that ask for more than headers.
+    Proxies and certificates from the environment are used, stored passwords are not. `timeout` in
+    seconds limits the time to connect and the time between received bytes. `auth` is an
+    authentication handler of `requests`, for servers that need more than headers.
     """
 
     def __init__(self, *, timeout: tuple[float, float] = (5, 60), auth: Any = None) -> None:
-        # Here, since tables on other stores need not pay for it.
+        # Imported here, so that tables on other stores do not load it.
         import requests
         from requests.adapters import HTTPAdapter
 
         self._timeout = timeout
         self._session = requests.Session()
-        # Without an `auth` of its own, a session would replace our header by one from ~/.netrc.
+        # Without `auth`, the session would replace our header with credentials from ~/.netrc.
         self._session.auth = auth or _as_it_is
-        # Only the caller retries: the order of repeated requests decides who won a commit.
+        # Only the caller retries, because the order of repeated requests decides who wins a commit.
         adapter = HTTPAdapter(pool_maxsize=_CONNECTIONS, max_retries=0, pool_block=True)
         self._session.mount("https://", adapter)
         self._session.mount("http://", adapter)
-        # Idempotent: the very same filter is added once.
+        # Idempotent: the logger ignores a filter that it already has.
         logging.getLogger("urllib3.connectionpool").addFilter(_without_secrets)
 
     def send(
@@ -64,9 +64,9 @@ class HttpSession:
         headers: Mapping[str, str],
         body: bytes | BinaryIO | None = None,
     ) -> Answer:
-        """Sends one request; a `body` that is a file is sent from its position to its end.
+        """Sends one request. A `body` that is a file is sent from its current position to its end.
 
-        `NoAnswer` unless a complete answer comes.
+        `NoAnswer` unless a complete answer arrives.
         """
         import requests
         import urllib3
@@ -93,7 +93,7 @@ class HttpSession:
             EOFError,
         ) as error:
             failure = NoAnswer(code=type(error).__name__, said=_reason(error))
-        # Not from within the handler: the error there holds the address, signature included.
+        # Raised outside the handler: the caught error contains the address with its signature.
         raise failure
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ def _as_it_is(request: Any) -> Any:
 
 
 def _without_secrets(record: logging.LogRecord) -> bool:
-    """Removes signatures and tokens from the addresses that the HTTP client logs."""
+    """Removes signatures and tokens from the addresses in the log records of the HTTP client."""
     if isinstance(record.args, tuple):
         record.args = tuple(
             redact(value) if isinstance(value, str) else value for value in record.args
@@ -115,7 +115,7 @@ def _without_secrets(record: logging.LogRecord) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    """The system's own words at the bottom of an error; those above repeat the address."""
+    """Returns the innermost system error text; the outer errors repeat the address."""
     seen: set[int] = set()
     while id(error) not in seen:
         seen.add(id(error))
@@ -128,5 +128,5 @@ def _reason(error: BaseException) -> str:
     return ""
 
 
-# Requests at the same time. Others wait.
+# The number of concurrent requests. Further requests wait.
 _CONNECTIONS = 32

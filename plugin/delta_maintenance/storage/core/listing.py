@@ -1,4 +1,4 @@
-"""Listings as columns, because a table can have millions of files."""
+"""Listings as Arrow columns, because a table can have millions of files."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from delta_maintenance.storage.core.file_status import FileStatus
 from delta_maintenance.storage.core.paths import check_path
 
 _UNCLEAN = r"[\x00-\x1f\x7f-\x{9f}\\]|(^|/)\.{0,2}(/|$)"
-"""No text of Arrow holds a lone surrogate."""
+"""Arrow strings cannot contain a lone surrogate."""
 
 
 class EntryKind(IntEnum):
-    """The kind of an entry."""
+    """The kind of an entry in a tree."""
 
     FILE = 0
     DIRECTORY = 1
-    """Only stores that have directories list them; one that is not entered has no time."""
+    """Listed only by stores that have directories. A directory that was not entered has no time."""
     OTHER = 2
-    """A link, a pipe, a name that is no UTF-8: never followed, never read, never deleted."""
+    """A link, a pipe, or a name that is not UTF-8: never followed, read or deleted."""
 
 
 STATUSES = pa.schema([("path", pa.string()), ("size", pa.int64()), ("modified_ms", pa.int64())])
-"""Files that are there: paths relative to the store's root, bytes, milliseconds since 1970-01-01
-UTC."""
+"""Existing files: paths relative to the store's root, bytes, milliseconds since 1970-01-01 UTC."""
 
 TREE = pa.schema([*STATUSES, ("kind", pa.uint8())])
-"""Entries of a tree, each with its `EntryKind`. Size and time are null where the store would have
-to ask file by file."""
+"""Entries of a tree, each with its `EntryKind`.
+
+Size and time are null if the store would need a request for each file.
+"""
 
 Skip = Callable[[str], bool]
-"""Whether a directory, given by its path, need not be entered."""
+"""Returns whether the directory of the given path can be skipped."""
 
 
 def tree_of(
@@ -44,7 +45,7 @@ def tree_of(
     sizes: Sequence[int | None] | None = None,
     times: Sequence[int | None] | None = None,
 ) -> pa.Table:
-    """Entries of one kind as a `TREE`."""
+    """Builds a `TREE` table of entries of one kind."""
     rows = len(paths)
     unknown = pa.nulls(rows, pa.int64())
     columns = [
@@ -57,17 +58,17 @@ def tree_of(
 
 
 def directories_of(paths: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The directory that each file is in; empty for the root."""
+    """Returns the directory of each file; empty for the root."""
     return pc.replace_substring_regex(paths, "(^|/)[^/]*$", "")
 
 
 def unclean(paths: pa.Array) -> pa.BooleanArray:
-    """Which of the paths no store takes: those that `check_path` refuses."""
+    """Returns which paths `check_path` would refuse."""
     return pc.match_substring_regex(paths, _UNCLEAN)
 
 
 def check_paths(paths: pa.ChunkedArray) -> None:
-    """`check_path` for each of the paths."""
+    """Applies `check_path` to all paths."""
     for chunk in paths.chunks:
         for path in chunk.filter(unclean(chunk)).to_pylist():
             check_path(path)
@@ -76,7 +77,7 @@ def check_paths(paths: pa.ChunkedArray) -> None:
 def statuses_by_listing(
     list_directory: Callable[[str], Iterable[FileStatus]], paths: pa.ChunkedArray
 ) -> pa.Table:
-    """Those of the files that are there, by one listing of each directory that they are in."""
+    """Returns the existing files among `paths`, by one listing of each of their directories."""
     check_paths(paths)
     found = []
     for directory in pc.unique(directories_of(paths)).to_pylist():

@@ -1,4 +1,4 @@
-"""The files of a table as objects with literal keys, on top of the requests of one backend."""
+"""A store over objects with literal keys, on top of the requests of one backend."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class ObjectStatus:
     modified_ms: int
     """Milliseconds since 1970-01-01 UTC."""
     tag: str = ""
-    """Names these bytes: an object of the same key and tag is the same."""
+    """Identifies the content: objects with the same key and tag are identical."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A part of a listing. `next` is the token of the next part, empty for the last."""
+    """One page of a listing. `next` is the token of the next page, empty on the last one."""
 
     objects: Sequence[ObjectStatus]
     next: str
     prefixes: Sequence[str] = ()
-    """Prefixes of the keys that are left out, up to and including the slash."""
+    """Common prefixes of omitted keys, up to and including the slash."""
 
 
 class Bucket(ABC):
-    """The objects of one bucket. Every call is one request, patiently repeated.
+    """The objects of one bucket. Every call is one request with retries.
 
     Keys are literal. All calls raise `RequestFailure`.
     """
@@ -57,14 +57,14 @@ class Bucket(ABC):
     permissions: ClassVar[dict[str, str]]
     """The names that the backend gives the permissions to `read`, `list`, `write` and `delete`."""
     lists_in_order: ClassVar[bool] = False
-    """Whether the backend promises to list keys in their order."""
+    """Whether the backend guarantees to list keys in order."""
 
     @abstractmethod
     def page(self, prefix: str, *, deep: bool, start: str, token: str) -> Page:
-        """Objects whose key begins with `prefix`.
+        """Lists objects whose key begins with `prefix`.
 
-        Unless `deep`, the rest of the key has no slash. Those before `prefix + start` are left out
-        if the backend can do that.
+        Unless `deep`, the rest of the key contains no slash. Keys before `prefix + start` may be
+        left out.
         """
 
     @abstractmethod
@@ -73,23 +73,23 @@ class Bucket(ABC):
 
     @abstractmethod
     def get(self, key: str, *, span: tuple[int, int] | None = None, tag: str = "") -> bytes:
-        """An object, or the `span` of it from one byte to another, the last included.
+        """Reads an object, or the bytes from the first to the last position of `span`, inclusive.
 
-        A failure that is `changed` if a `tag` is given and is not that of the object.
+        A failure that is `changed` if `tag` is given and the object has another tag.
         """
 
     @abstractmethod
     def put(self, key: str, data: bytes) -> None:
-        """Writes an object, replacing an existing one."""
+        """Writes an object and replaces an existing one."""
 
     @abstractmethod
     def delete(
         self, keys: Sequence[str], *, times: Sequence[int] | None = None
     ) -> dict[str, RequestFailure]:
-        """Deletes exactly these objects. Returns the failure for each that may still exist.
+        """Deletes exactly these objects. Returns the failure for each object that may still exist.
 
-        `times` are those at which they were modified, in milliseconds since 1970-01-01 UTC: where
-        the backend can tell, one modified later stays, and its failure is `changed`.
+        `times` are their modification times in milliseconds since 1970-01-01 UTC. If the backend
+        can compare them, an object with a later time is kept and its failure is `changed`.
         """
 
     @abstractmethod
@@ -147,7 +147,7 @@ class ObjectStore(Store):
         found = self._head(path)
 
         def fetch(first: int, count: int) -> bytes:
-            # The tag keeps all ranges of one file to the same bytes.
+            # The tag ensures that all ranges are read from the same object.
             return self._get(path, span=(first, first + count - 1), tag=found.tag)
 
         return open_ranges(fetch, found.size)
@@ -169,7 +169,7 @@ class ObjectStore(Store):
                 yield sink
             size = spool.seek(0, io.SEEK_END)
             if self._put_new(path, spool, size) is Put.EXISTS:
-                raise FileExistsError(errno.EEXIST, "somebody else's file is there", path)
+                raise FileExistsError(errno.EEXIST, "another writer's file exists", path)
 
     def delete(self, path: str) -> None:
         for error in self.delete_many([path]).values():
@@ -196,7 +196,7 @@ class ObjectStore(Store):
         within = check_directory(directory)
         prefix = f"{self._prefix}{within}/" if within else self._prefix
         files = [TREE.empty_table()]
-        # A prefix that the end of a page cuts in two is told on both.
+        # A prefix that two pages share is reported on both.
         below: dict[str, None] = {}
         for page in self._pages(prefix):
             files.append(self._tree(page))
@@ -208,13 +208,13 @@ class ObjectStore(Store):
         self._bucket.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a store holds credentials and is not to be pickled: open another one")
+        raise TypeError("a store contains credentials and cannot be pickled: open another one")
 
     def _key(self, path: str) -> str:
         return self._prefix + check_path(path)
 
     def _tree(self, page: Page) -> pa.Table:
-        # Here, so that only listings of trees load pyarrow.
+        # Imported here, so that only tree listings load pyarrow.
         from delta_maintenance.storage.core.listing import EntryKind, tree_of
 
         return tree_of(
@@ -257,7 +257,7 @@ class ObjectStore(Store):
             page.objects for page in self._pages(prefix, start=start)
         )
         if not self._bucket.lists_in_order:
-            # In full before the first is given.
+            # All pages are read before the first entry is yielded.
             pages = [sorted((one for page in pages for one in page), key=lambda one: one.key)]
         last = ""
         for one in (one for page in pages for one in page):
@@ -272,7 +272,7 @@ class ObjectStore(Store):
                 yield self._status(one)
 
     def _pages(self, prefix: str, *, deep: bool = False, start: str = "") -> Iterator[Page]:
-        """Every page of a listing, or an error."""
+        """Yields every page of a listing; an error on any page is raised."""
         token = ""
         file = prefix[len(self._prefix) :] or None
         while True:
@@ -281,13 +281,15 @@ class ObjectStore(Store):
             except RequestFailure as failure:
                 permission = self._bucket.permissions["list"]
                 raise storage_error(failure, permission=permission, file=file) from failure
-            # The key that is the prefix itself marks a folder in some consoles.
+            # Some consoles create an object with the prefix itself as its key to mark a folder.
             yield replace(page, objects=[one for one in page.objects if one.key != prefix])
             if not page.next:
                 return
             if page.next == token:
                 raise StorageError(
-                    "the store repeats a page of its listing", file=file, remedy="run again"
+                    "the store returned the same page of a listing twice",
+                    file=file,
+                    remedy="run again",
                 )
             token = page.next
 

@@ -1,4 +1,4 @@
-"""Parsing of storage options for all stores. No message repeats a value."""
+"""Parsing of storage options for all stores. Messages never contain values."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from delta_maintenance.errors import InvalidRequestError
 def named_values(
     given: Mapping[str, str] | None, meanings: Mapping[str, str], *, store: str
 ) -> dict[str, str]:
-    """The values by meaning. Names in capitals may be written in any case.
+    """Returns the values by meaning. Upper-case names may be written in any case.
 
-    `InvalidRequestError` for a name without a meaning, and for two names of one that disagree.
+    `InvalidRequestError` for an unknown name, and for two names of the same option with different
+    values.
     """
     values: dict[str, str] = {}
     for name, value in (given or {}).items():
@@ -32,7 +33,7 @@ def named_values(
 
 
 def flag(value: str | None, name: str) -> bool | None:
-    """Reads true or false; None if nothing is given."""
+    """Parses true or false; None if no value is given."""
     if value is None:
         return None
     if value.lower() in ("true", "1"):
@@ -45,7 +46,7 @@ def flag(value: str | None, name: str) -> bool | None:
 
 
 def redacted(text: str, secrets: Iterable[str | None]) -> str:
-    """The text without any of the secrets."""
+    """Returns the text without any of the secrets."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, "***")
@@ -53,7 +54,7 @@ def redacted(text: str, secrets: Iterable[str | None]) -> str:
 
 
 def check_endpoint(url: str, name: str) -> str:
-    """Returns the scheme of an endpoint of the form `https://HOST:PORT`, path allowed."""
+    """Returns the scheme of an endpoint of the form `https://HOST:PORT`, with an optional path."""
     try:
         parts = urlsplit(url)
         sound = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
@@ -61,7 +62,7 @@ def check_endpoint(url: str, name: str) -> str:
     except ValueError:
         sound = False
     if not sound:
-        # Not repeated: it may hold a password.
+        # The value is not repeated, because it may contain a password.
         raise InvalidRequestError(
             "the endpoint is not an address like https://HOST:PORT",
             remedy=f"correct {name}; credentials go into options of their own",

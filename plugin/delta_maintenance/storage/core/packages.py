@@ -1,4 +1,4 @@
-"""Packages that only some stores need."""
+"""Optional packages that only some stores need."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from delta_maintenance.errors import InvalidRequestError
 
 
 def require_package(module: str, *, addresses: str, extra: str) -> None:
-    """Loads the package of a store when its first address is opened.
+    """Checks that the package of a store is installed.
 
-    `InvalidRequestError` if it is not installed; `extra` is the extra of this distribution that
-    installs it.
+    `InvalidRequestError` if it is not; `extra` is the extra of this distribution that installs it.
     """
     try:
         importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""The rules for paths in a store, and the only place that decodes paths of a log."""
+"""The rules for paths in a store, and the only place that decodes the paths of a log."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from delta_maintenance.errors import CorruptTableError, InvalidRequestError
 
 
 def check_path(path: str) -> str:
-    """Returns the path of a file relative to a store's root, unchanged.
+    """Checks the path of a file relative to a store's root and returns it unchanged.
 
-    `InvalidRequestError` for a path that a store or a reader could take for another file: with an
-    empty, `.` or `..` segment, a leading or trailing slash, a backslash, a control character, or
-    text without a UTF-8 form.
+    `InvalidRequestError` for a path that a store or a reader could mistake for another file: with
+    an empty, `.` or `..` segment, a leading or trailing slash, a backslash, a control character, or
+    text that cannot be encoded as UTF-8.
     """
     if not path:
         raise InvalidRequestError("a file path is empty", remedy="name a file below the root")
@@ -32,7 +32,7 @@ def check_directory(directory: str) -> str:
 
 
 def check_start(start: str) -> str:
-    """Returns the bare name at which a listing starts, unchanged; empty means at the beginning."""
+    """Checks the bare name at which a listing starts and returns it; empty means the beginning."""
     if "/" in start or _UNCLEAN.search(start):
         raise InvalidRequestError(
             f"a listing cannot start at {start!r}", remedy="give a bare file name"
@@ -41,20 +41,20 @@ def check_start(start: str) -> str:
 
 
 def just_before(start: str) -> str:
-    """A text below `start` that leaves no name of a log in between.
+    """Returns a string before `start`, such that no name of a log lies between the two.
 
-    For stores that list what comes after a name, never the name itself. What does lie in between is
-    left out by the caller.
+    For stores that list names after a key, excluding the key. The caller drops any other names in
+    between.
     """
     head, last = start[:-1], start[-1]
     return f"{head}{chr(ord(last) - 1)}~" if "!" < last <= "~" else head
 
 
 def decode_log_path(path: str) -> str:
-    """The literal path of what a log calls `path` (a URI reference, RFC 2396), decoded once.
+    """Decodes the path of a log entry (a URI reference, RFC 2396) to the literal path, once.
 
-    `%` followed by anything but two hexadecimal digits stays as it is, as engines that never
-    encoded their paths wrote it. `CorruptTableError` where the bytes are not UTF-8: replacing them
+    `%` that is not followed by two hexadecimal digits is kept, because some engines write paths
+    without encoding them. `CorruptTableError` if the bytes are not UTF-8: replacement characters
     would make different files look the same.
     """
     try:

@@ -1,4 +1,4 @@
-"""Random access to an object by range requests, for stores without open files."""
+"""Random access to an object by range requests, for stores without file handles."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 
 
 def open_ranges(fetch: Callable[[int, int], bytes], size: int) -> BinaryIO:
-    """A readable, seekable file over `fetch(first, count)`, which gives exactly `count` bytes.
+    """Returns a readable, seekable file over `fetch(first, count)`, which returns exactly `count`
+    bytes.
 
-    Parquet is read as a footer and then whole column chunks that lie side by side. A read larger
-    than the buffer goes through as one request of that size; small ones between share a buffer.
-    A cache of more than that would fetch columns that nobody asked for.
+    A Parquet reader reads the footer and then whole, adjacent column chunks. A read larger than the
+    buffer becomes one request of its size; smaller reads share the buffer. A larger cache would
+    fetch columns that are not needed.
     """
     return cast(BinaryIO, io.BufferedReader(_Ranges(fetch, size), buffer_size=_BUFFER_SIZE))
 
@@ -52,7 +53,7 @@ class _Ranges(io.RawIOBase):
         return count
 
     def readall(self) -> bytes:
-        """The rest of the file by one request; the inherited method asks for 8 KiB at a time."""
+        """Reads the rest of the file with one request; the base class reads 8 KiB at a time."""
         count = max(0, self._size - self._position)
         data = self._fetch(self._position, count) if count else b""
         self._position += count

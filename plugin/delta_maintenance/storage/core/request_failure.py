@@ -1,4 +1,4 @@
-"""Failed requests to an object store, and their meaning."""
+"""Failed requests to a store, and their classification."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from delta_maintenance.errors import StorageAccessError, StorageError
 T = TypeVar("T")
 
 PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-"""Seconds to wait before each further attempt."""
+"""The pauses before the second and each further attempt, in seconds."""
 PATIENCE = 45.0
-"""Seconds after which no further attempt begins. A client waits up to 60 s for an answer, so that a
-server that accepts connections and never answers ends a request after one attempt."""
+"""No attempt begins more than this many seconds after the first one.
+
+Clients wait up to 60 s for an answer, so a server that accepts connections and never answers gets
+one attempt.
+"""
 
 
 class RequestFailure(Exception):
-    """A request without success.
+    """An unsuccessful request.
 
-    `status` is the HTTP status, None where no answer came; `code` is the error code of the store,
-    or the name of the client's own error. Neither `code` nor `said` holds a secret.
+    `status` is the HTTP status, None without an answer; `code` is the error code of the store, or
+    the name of the client's own error. Neither `code` nor `said` contains a secret.
     """
 
     service: ClassVar[str]
-    """The store, as users call it."""
+    """The name of the store in messages."""
     access_codes: ClassVar[frozenset[str]] = frozenset()
-    """Codes that only other credentials, permissions or another address can change."""
+    """Codes that only other credentials, permissions or another address can resolve."""
 
     def __init__(self, *, status: int | None, code: str, said: str) -> None:
         self.status = status
@@ -36,47 +39,49 @@ class RequestFailure(Exception):
 
     @property
     def missing(self) -> bool:
-        """There is no such object."""
+        """Whether the object does not exist."""
         return self.status == 404 and self.code not in self.access_codes
 
     @property
     def precondition_failed(self) -> bool:
-        """The condition of the request does not hold."""
+        """Whether the precondition of the request failed."""
         return self.status == 412
 
     @property
     def changed(self) -> bool:
-        """The object is another one than the request meant."""
+        """Whether the object is not the one that the request refers to."""
         return self.status == 412
 
     @property
     def out_of_range(self) -> bool:
-        """The object has none of the bytes that were asked for: from the first on, it is empty."""
+        """Whether the requested range starts beyond the end; at the first byte: the object is
+        empty.
+        """
         return self.status == 416
 
     @property
     def conflict(self) -> bool:
-        """Another request for the same key was under way; this one had no effect."""
+        """Whether another request for the same key was in progress; this one had no effect."""
         return self.status == 409
 
     @property
     def unsupported(self) -> bool:
-        """The store, or the installed client, does not know this kind of request."""
+        """Whether the store, or the installed client, does not support this kind of request."""
         return self.status == 501
 
     @property
     def access(self) -> bool:
-        """Only other credentials, permissions or another address can help."""
+        """Whether only other credentials, permissions or another address can resolve it."""
         return self.status in (301, 307, 401, 403) or self.code in self.access_codes
 
     @property
     def remedy(self) -> str | None:
-        """What helps against this failure, if the store knows more than the usual remedies."""
+        """A specific remedy, if the store knows one."""
         return None
 
     @property
     def unanswered(self) -> bool:
-        """Whether the request took effect is unknown; it may be sent again."""
+        """Whether the effect of the request is unknown; it may be sent again."""
         if self.access or self.unsupported:
             return False
         return self.status is None or self.status >= 500 or self.status in (408, 429)
@@ -89,7 +94,7 @@ def patiently(
     *,
     elapsed: Callable[[], float] = time.monotonic,
 ) -> T:
-    """Repeats a request that may be repeated without harm.
+    """Sends an idempotent request, with retries.
 
     Raises the last failure if no attempt succeeds. `elapsed` is a clock in seconds.
     """
@@ -107,15 +112,15 @@ def patiently(
 def storage_error(
     failure: RequestFailure, *, permission: str, file: str | None = None
 ) -> StorageError:
-    """What to tell a user of this library. `permission` names what the request needs."""
+    """Converts a failure to the error for users. `permission` names what the request needs."""
     if failure.access:
         return StorageAccessError(
-            f"{failure.service} turns the request away ({failure})",
+            f"{failure.service} rejects the request ({failure})",
             file=file,
             remedy=failure.remedy or f"check credentials and address, and grant {permission}",
         )
     return StorageError(
         f"{failure.service} failed ({failure})",
         file=file,
-        remedy=failure.remedy or "run again when it is well",
+        remedy=failure.remedy or "run again when the store is available",
     )

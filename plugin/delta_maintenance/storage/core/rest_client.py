@@ -1,4 +1,4 @@
-"""The common part of the clients of REST interfaces."""
+"""The common part of the REST clients."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from delta_maintenance.storage.core.request_failure import RequestFailure
 
 
 class RestClient:
-    """Sends requests through a session and turns answers without success into failures."""
+    """Sends requests through a session and converts unsuccessful answers to failures."""
 
     failure: ClassVar[type[RequestFailure]]
-    """The failures of the store."""
+    """The failure class of the store."""
     interface: ClassVar[str]
     """The name of the interface, for messages."""
     success: ClassVar[Container[int]] = range(200, 300)
-    """The HTTP statuses of a success."""
+    """The HTTP statuses that count as success."""
 
     _session: HttpSession
 
@@ -35,7 +35,7 @@ class RestClient:
         *,
         refused: Callable[[Answer], RequestFailure],
     ) -> Answer:
-        """Sends a request once. Raises `refused(answer)` for an answer without success."""
+        """Sends one request. Raises `refused(answer)` for an unsuccessful answer."""
         try:
             answer = self._session.send(method, url, headers, body)
         except NoAnswer as error:
@@ -44,16 +44,18 @@ class RestClient:
             if answer.status in self.success:
                 return answer
             failure = refused(answer)
-        # Not from within the handler, so that the failure does not refer to another error.
+        # Raised outside the handler, so that the failure has no `__context__`.
         raise failure
 
     def _fields(self, answer: Answer) -> dict[str, Any]:
-        """The JSON object in an answer."""
+        """Parses the JSON object of an answer."""
         try:
             found = json.loads(answer.body)
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            # A proxy or a gateway answered in the place of the store.
-            raise self.failure(status=None, code="NotJSON", said=f"no answer of {self.interface}")
+            # Sent by a proxy or a gateway, not by the store.
+            raise self.failure(
+                status=None, code="NotJSON", said=f"not an answer of {self.interface}"
+            )
         return found

@@ -1,4 +1,4 @@
-"""A thread pool for the items of a stream."""
+"""A thread pool for generators."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from types import TracebackType
 
 
 class StreamingPool(ThreadPoolExecutor):
-    """A pool for the `with` block of a generator.
+    """A pool for a `with` block inside a generator.
 
-    Left by an abandoned generator, the block does not wait for its threads: the garbage collector
-    may close that generator at any moment and in any thread, even in one that is being started and
-    holds the lock that waiting for a thread needs.
+    If the generator is abandoned, leaving the block does not wait for the threads. The garbage
+    collector may close the generator at any moment and in any thread, including one that is just
+    being started and holds the lock that waiting for a thread needs.
     """
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""Everything below a directory, for stores that list one directory at a time."""
+"""Recursive listing for stores that list one directory at a time."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from delta_maintenance.storage.core.listing import EntryKind, tree_of
 from delta_maintenance.storage.core.streaming_pool import StreamingPool
 
 MOST_PATH_LENGTH = 8_000
-"""Characters of the path of a directory below the root; HDFS has the same limit.
+"""The maximum length of a directory's path below the root, in characters, as in HDFS.
 
-The paths of a chain of directories grow with the square of its length.
+In a chain of nested directories, the total length of the paths grows quadratically.
 """
 _FILES_PER_BATCH = 1 << 15
 
 
 @dataclass(slots=True)
 class Listing:
-    """The content of some directories, by paths relative to the store's root."""
+    """The content of some directories; paths are relative to the store's root."""
 
     files: list[str] = field(default_factory=list)
     sizes: list[int | None] = field(default_factory=list)
-    """Of the files, in bytes; empty if the store would have to ask for each file."""
+    """Sizes of the files in bytes; empty if the store would need a request for each file."""
     modified: list[int | None] = field(default_factory=list)
-    """Of the files, in milliseconds since 1970-01-01 UTC; empty like the sizes."""
+    """Modification times of the files in milliseconds since 1970-01-01 UTC; empty like `sizes`."""
     entered: list[str] = field(default_factory=list)
-    """Directories whose content is here."""
+    """Directories that have been listed."""
     times: list[int | None] = field(default_factory=list)
-    """Of the directories that were entered."""
+    """Modification times of the listed directories."""
     skipped: list[str] = field(default_factory=list)
-    """Directories that are not to be entered."""
+    """Directories that are skipped."""
     others: list[str] = field(default_factory=list)
-    """Links and the like."""
+    """Links and special files."""
     below: list[str] = field(default_factory=list)
-    """Directories that are still to be entered."""
+    """Directories that are still to be listed."""
 
     def take(self, other: Listing) -> None:
-        """Adds another listing, without the directories that are still to be entered there."""
+        """Adds another listing, except for its directories that are still to be listed."""
         self.files += other.files
         self.sizes += other.sizes
         self.modified += other.modified
@@ -52,7 +52,7 @@ class Listing:
         self.others += other.others
 
     def table(self) -> pa.Table:
-        """The entries as a `listing.TREE`."""
+        """Returns the entries as a `listing.TREE`."""
         return pa.concat_tables(
             [
                 tree_of(
@@ -69,11 +69,11 @@ class Listing:
 
 
 def walk(scan: Callable[[str], Listing], directory: str, *, parallel: int) -> Iterator[pa.Table]:
-    """Lists a directory and all that it leads to, in batches, some directories at a time.
+    """Lists a directory recursively, in batches, several directories at a time.
 
-    `scan` lists one directory. An error that it raises ends the walk. The newest directory is
-    listed next, so that directories follow soon after those above them. `RefusedError` for a
-    directory whose path is longer than `MOST_PATH_LENGTH`.
+    `scan` lists one directory; an error that it raises ends the walk. The most recently found
+    directory is listed next, so directories are listed soon after their parents. `RefusedError` for
+    a directory whose path is longer than `MOST_PATH_LENGTH`.
     """
     pending, running = [directory], deque[Future[Listing]]()
     found = Listing()

@@ -1,4 +1,4 @@
-"""Write streams whose file descriptor stays under the control of the store."""
+"""Write streams over file descriptors that the store owns."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def open_sink(descriptor: int, path: str) -> BinaryIO:
-    """A stream that writes through an open descriptor and can read the written bytes.
+    """Returns a stream that writes to an open descriptor and can read the written bytes.
 
-    Closing it leaves the descriptor open. Its errors are `StorageError` and name `path`.
+    Closing the stream leaves the descriptor open. Its errors are `StorageError` and name `path`.
     """
     return cast(BinaryIO, io.BufferedRandom(_Sink(descriptor, path)))
 
 
 class _Sink(io.FileIO):
-    """A full or failing disk is the store's failure, also in the middle of the caller's writing."""
+    """Reports a full or failing disk as an error of the store, also while the caller writes."""
 
     def __init__(self, descriptor: int, path: str) -> None:
         super().__init__(descriptor, "r+b", closefd=False)

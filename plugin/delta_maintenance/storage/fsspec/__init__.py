@@ -1,1 +1,1 @@
-"""Every file system that fsspec knows, for reading."""
+"""All file systems of fsspec, for reading."""

@@ -13,11 +13,11 @@ from delta_maintenance.redaction import LINK
 
 
 def as_arguments(address: Address, given: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments for fsspec.
+    """Converts storage options to arguments of fsspec.
 
-    An option is an argument of the first file system of the address; `SCHEME.NAME` is one of the
-    file system SCHEME in a chain. `true`, `false`, lists and objects of JSON mean themselves, and
-    digits are a number, except in options that identify the user, such as a password.
+    An option is an argument of the first file system of the address; `SCHEME.NAME` is an argument
+    of the file system SCHEME in a chain. `true`, `false`, JSON lists and JSON objects are
+    converted, and so are digits, except in options that identify the user, such as a password.
     """
     schemes = [scheme_of(link) for link in re.split(LINK, _text(address))]
     # A shared instance would keep the credentials in a process-wide cache.
@@ -43,7 +43,7 @@ def as_arguments(address: Address, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def secrets_of(given: Mapping[str, str]) -> list[str]:
-    """The values that no message may show, the longest first."""
+    """Returns the values that must not appear in messages, the longest first."""
     shown = {value for name, value in given.items() if value.lower() in ("true", "false")}
     return sorted((value for value in given.values() if value not in shown), key=len, reverse=True)
 

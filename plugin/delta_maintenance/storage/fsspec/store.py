@@ -1,4 +1,4 @@
-"""A store for reading, on any file system that fsspec knows."""
+"""A read-only store on any file system of fsspec."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 class FsspecStore(DirectoryStore):
     """The files below an address of fsspec, chained or not.
 
-    Every call that would write or delete raises `RefusedError`: fsspec has no call that creates a
-    file exactly once. Nothing is listed from a cache of fsspec, and no path is taken for a pattern.
+    Every call that would write or delete raises `RefusedError`, because fsspec has no call that
+    creates a file exactly once. fsspec's listing caches are off, and paths are never treated as
+    patterns.
     """
 
     def __init__(self, root: str, storage_options: Mapping[str, str] | None = None) -> None:

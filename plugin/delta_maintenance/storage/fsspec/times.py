@@ -1,4 +1,4 @@
-"""When a file was modified, as the file systems of fsspec tell it."""
+"""Modification times in the various forms that the file systems of fsspec report."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from delta_maintenance import clock
 
 
 def modified_ms(info: Mapping[str, Any]) -> int | None:
-    """Milliseconds since 1970-01-01 UTC; None if the file system does not tell.
+    """Returns milliseconds since 1970-01-01 UTC; None if the file system reports no time.
 
-    The time of creation does not count: a file that was replaced may keep it.
+    The creation time is not used, because a file that was replaced may keep it.
     """
     for name in _NAMES:
         value = info.get(name)
@@ -26,13 +26,13 @@ def _millis(value: Any) -> int | None:
     if isinstance(value, str):
         value = _parsed(value)
     if isinstance(value, tuple | list) and len(value) >= 6:
-        # Archives tell no time zone.
+        # Archives store no time zone.
         year, month, day, hour, minute, second = (int(part) for part in value[:6])
         value = datetime(year, month, day, hour, minute, second)
     if isinstance(value, datetime):
         return clock.epoch_millis(value if value.tzinfo else value.replace(tzinfo=UTC))
     if isinstance(value, int | float):
-        # Seconds up to the year 5138, or already milliseconds.
+        # A value below 1e11 is in seconds (up to the year 5138), otherwise in milliseconds.
         return int(value * 1000) if value < 1e11 else int(value)
     return None
 
@@ -47,7 +47,7 @@ def _parsed(text: str) -> datetime | None:
 
 
 def _compact(text: str) -> datetime:
-    """As FTP writes it."""
+    """Parses the format of FTP."""
     return datetime.strptime(text, "%Y%m%d%H%M%S")
 
 
@@ -62,4 +62,4 @@ _NAMES = (
     "modify",
     "date_time",
 )
-"""The same thing, as different file systems call it."""
+"""The names that file systems use for the modification time."""

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class FsspecFailure(RequestFailure):
-    """A call of fsspec that did not succeed."""
+    """A failed call of fsspec."""
 
     service = "fsspec"
     access_codes = frozenset(("PermissionError", "AuthenticationException", "NoCredentialsError"))
@@ -38,8 +38,8 @@ class FsspecTree(FileTree):
     permissions = {
         "read": "the right to read it",
         "list": "the right to list it",
-        "write": "nothing: it can only be read",
-        "delete": "nothing: it can only be read",
+        "write": "none: the store is read-only",
+        "delete": "none: the store is read-only",
     }
 
     def __init__(
@@ -56,10 +56,10 @@ class FsspecTree(FileTree):
         self._secrets = secrets
         self._sleep = sleep
         self._pauses = pauses
-        # Addresses on the Web are encoded; everything else is literal.
+        # Only HTTP addresses are percent-encoded; all other paths are literal.
         self._is_web = "http" in _protocols(system)
-        # File systems with an event loop may be called from any thread. Some of the others keep a
-        # single connection, which two threads must not use at the same time.
+        # File systems with an event loop can be called from any thread. Some others have a single
+        # connection, which two threads must not use at the same time.
         self._turn: AbstractContextManager[Any] = (
             nullcontext() if getattr(system, "async_impl", False) else threading.Lock()
         )
@@ -67,12 +67,12 @@ class FsspecTree(FileTree):
 
     @classmethod
     def open(cls, address: Address, storage_options: Mapping[str, str]) -> FsspecTree:
-        """The file system at an address.
+        """Opens the file system at an address.
 
-        `InvalidRequestError` for a scheme, an option or a package that is not there,
-        `StorageAccessError` if the file system refuses the caller.
+        `InvalidRequestError` for an unknown scheme or option and for a missing package,
+        `StorageAccessError` if the file system rejects the credentials.
         """
-        # Here, because only tables on other file systems need it.
+        # Imported here, because only tables on these file systems need it.
         from fsspec.core import url_to_fs
 
         secrets = secrets_of(storage_options)
@@ -99,7 +99,7 @@ class FsspecTree(FileTree):
         except TypeError as cause:
             error = _unopened(cause, secrets)
         except Exception as cause:
-            # Backends raise errors of their own libraries, of any class.
+            # Backends raise errors of their own libraries, with no common class.
             passing = isinstance(cause, OSError) and not isinstance(
                 cause, FileNotFoundError | PermissionError
             )
@@ -110,7 +110,7 @@ class FsspecTree(FileTree):
         else:
             without_listing_cache(system)
             return cls(system, base, secrets=secrets)
-        # Not from within a handler: the errors there may hold credentials.
+        # Raised outside the handler: the caught error may contain credentials.
         raise error
 
     def entries(self, directory: str, start: str = "") -> Iterable[Entry]:
@@ -150,32 +150,33 @@ class FsspecTree(FileTree):
             return b""
         arguments = {"start": first, "end": first + count, **self._uncached}
         data = self._content(path, lambda: self._system.cat_file(name, **arguments))
-        # A Web server may ignore the range and send the whole file.
+        # An HTTP server may ignore the range and send the whole file.
         return data[first : first + count] if len(data) > count else data
 
     def close(self) -> None:
-        # fsspec has no call for it. File systems close their connections when they are collected.
+        # fsspec has no call for this. File systems close their connections when they are
+        # garbage-collected.
         self._system = None
 
     @property
     def _uncached(self) -> dict[str, Any]:
-        """Keeps a file object from reading ahead of the range that is asked for."""
+        """Returns arguments that turn off read-ahead."""
         return {} if getattr(self._system, "async_impl", False) else {"cache_type": "none"}
 
     def _content(self, path: str, attempt: Callable[[], bytes]) -> bytes:
         try:
             return self._call(attempt)
         except FsspecFailure as failure:
-            # An archive has no such file, or an SFTP server does not read directories.
+            # The path does not exist in an archive, or the SFTP server cannot list directories.
             if failure.code in ("KeyError", "OSError") and self.entry(path).kind != "file":
                 raise FsspecFailure(status=404, code="IsADirectoryError", said="") from None
             raise
 
     def _info(self, name: str, known: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """The description of one file by the file system, with its time."""
+        """Returns the file system's description of one file, with its time."""
         info = {**(known or {}), **self._call(lambda: self._system.info(name))}
         if self._is_web and str(info.get("url", "")).endswith("/"):
-            # The server sent on to the index of a directory.
+            # The server redirected to the index of a directory.
             info["type"] = "directory"
         if _kind(info) == "file" and modified_ms(info) is None:
             modified = self._call(lambda: self._system.modified(name))
@@ -187,21 +188,23 @@ class FsspecTree(FileTree):
         if self._is_web:
             base = self._base.rstrip("/")
             return f"{base}/{quote(path)}" if path else base
-        # Some file systems read a path as an address and would take `?` or `#` for something else.
+        # Some file systems parse a path as an address and would interpret `?` or `#`.
         if self._system._strip_protocol(literal).rstrip("/") != literal.rstrip("/"):
             raise FsspecFailure(
-                status=400, code="UnclearPath", said="this file system reads the name otherwise"
+                status=400,
+                code="UnclearPath",
+                said="this file system interprets special characters in the name",
             )
         return literal
 
     def _name(self, info: Mapping[str, Any], folder: str) -> str | None:
-        """The bare name of an entry in the listing of a folder; None for the folder itself."""
+        """Returns the bare name of an entry in a folder's listing; None for the folder itself."""
         name, within = str(info["name"]).rstrip("/"), folder.rstrip("/")
         if name == within:
             return None
         head, slash, bare = name.rpartition("/")
         if self._is_web:
-            # An index page also links to sorted versions of itself, and to other places.
+            # An index page also links to sorted versions of itself and to other places.
             clean = head == within and not set("?#") & set(bare)
             return unquote(bare, errors="strict") if clean else None
         if head.strip("/") != within.strip("/"):
@@ -212,23 +215,23 @@ class FsspecTree(FileTree):
         return any(_kind(info) == "file" for info in listed)
 
     def _call(self, attempt: Callable[[], T]) -> T:
-        """The answer of a call, which is repeated if that can help."""
+        """Calls fsspec, with retries."""
 
         def once() -> T:
             try:
                 with self._turn:
                     return attempt()
             except Exception as error:
-                # Backends raise errors of their own libraries, of any class.
+                # Backends raise errors of their own libraries, with no common class.
                 failure = _failure_of(error, self._secrets)
-            # Not from within the handler: the error there may hold credentials.
+            # Raised outside the handler: the caught error may contain credentials.
             raise failure
 
         return patiently(once, self._sleep, self._pauses)
 
 
 def without_listing_cache(system: Any) -> None:
-    """Turns off the listing caches of a file system and of all that it stands on."""
+    """Turns off the listing caches of a file system and of all file systems below it."""
     while system is not None:
         cache = getattr(system, "dircache", None)
         if cache is not None and hasattr(cache, "use_listings_cache"):
@@ -240,7 +243,9 @@ def without_listing_cache(system: Any) -> None:
 
 
 def _url(address: Address) -> str:
-    """The address as fsspec reads it: it decodes no path, and knows schemes by their slashes."""
+    """Returns the address in the form that fsspec reads: not decoded, with slashes after the
+    scheme.
+    """
     if address.before == f"{address.scheme}:/":
         return f"{address.scheme}:///{address.path}{address.behind}"
     path = quote(address.path) if address.scheme in _WEB else address.path
@@ -278,7 +283,7 @@ def _is_whole(info: Mapping[str, Any]) -> bool:
 
 
 def _failure_of(error: Exception, secrets: Sequence[str]) -> FsspecFailure:
-    # A client of the Web says that there is no file whatever kept it from looking.
+    # HTTP clients report every failed request as a missing file.
     cause = error.__cause__ if isinstance(error, FileNotFoundError) else None
     status = getattr(cause or error, "status", None)
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) and (
@@ -287,7 +292,7 @@ def _failure_of(error: Exception, secrets: Sequence[str]) -> FsspecFailure:
         return FsspecFailure(status=404, code="FileNotFoundError", said="")
     if not isinstance(status, int):
         status = None
-    # An archive looks a name up in its table of contents: repeating that changes nothing.
+    # An archive looks names up in its table of contents, so a retry changes nothing.
     if isinstance(cause or error, NotImplementedError | TypeError | ValueError | LookupError):
         status = 501
     if isinstance(error, PermissionError):

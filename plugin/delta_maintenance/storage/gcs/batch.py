@@ -1,4 +1,4 @@
-"""Deleting many objects of Google Cloud Storage with few requests."""
+"""Batch deletion of objects in Google Cloud Storage."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure, failure_
 
 
 def delete_objects(client: GCSClient, keys: Sequence[str]) -> dict[str, RequestFailure]:
-    """Deletes exactly these objects. Returns the failure for each that may still exist.
+    """Deletes exactly these objects. Returns the failure for each object that may still exist.
 
-    A key is gone only if the answer says so of that key.
+    A key counts as deleted only if the answer confirms that key.
     """
     batches = [keys[first : first + _PER_BATCH] for first in range(0, len(keys), _PER_BATCH)]
     if len(batches) == 1:
@@ -30,7 +30,7 @@ def delete_objects(client: GCSClient, keys: Sequence[str]) -> dict[str, RequestF
 def _delete(client: GCSClient, keys: Sequence[str]) -> dict[str, RequestFailure]:
     kept = _attempt(client, keys)
     for pause in PAUSES:
-        # One key of a batch may be throttled while the others pass.
+        # Single requests of a batch can be throttled.
         again = [key for key, failure in kept.items() if failure.unanswered or failure.conflict]
         if not again:
             break
@@ -66,7 +66,7 @@ def _attempt(client: GCSClient, keys: Sequence[str]) -> dict[str, RequestFailure
 
 
 def _requests(client: GCSClient, keys: Sequence[str]) -> bytes:
-    """The body of a batch. Paths are percent-encoded, so no key can hold the boundary."""
+    """Returns the body of a batch. The boundary cannot occur in percent-encoded paths."""
     parts = (
         f"--{_BOUNDARY}\r\nContent-Type: application/http\r\nContent-ID: <{number}>\r\n\r\n"
         f"DELETE {client.object_path(key)} HTTP/1.1\r\n\r\n\r\n"
@@ -76,7 +76,7 @@ def _requests(client: GCSClient, keys: Sequence[str]) -> bytes:
 
 
 def _answers(content_type: str, body: bytes) -> dict[int, tuple[int, bytes]]:
-    """Status and body of each answer in a batch, by the number of its request."""
+    """Returns status and body of each answer in a batch, by the number of its request."""
     head = f"Content-Type: {content_type}\r\n\r\n".encode()
     answers = {}
     for part in BytesParser(policy=HTTP).parsebytes(head + body).walk():

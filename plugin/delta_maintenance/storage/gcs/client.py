@@ -19,7 +19,7 @@ from delta_maintenance.storage.gcs.options import GCSOptions
 
 
 class GCSFailure(RequestFailure):
-    """A request that Google Cloud Storage did not answer with success."""
+    """A failed request to Google Cloud Storage."""
 
     service = "GCS"
     access_codes = frozenset(("NoCredentials", "NoSuchBucket", "RefreshError"))
@@ -28,7 +28,7 @@ class GCSFailure(RequestFailure):
 class GCSClient(RestClient):
     """Sends requests to one bucket. Thread-safe; `sleep` takes seconds.
 
-    `pauses`, in seconds, come before each further attempt of a request that may be repeated.
+    `pauses` are the seconds to wait before each further attempt of an idempotent request.
     """
 
     failure = GCSFailure
@@ -55,11 +55,11 @@ class GCSClient(RestClient):
 
     @property
     def is_google(self) -> bool:
-        """Whether Google itself answers, and not a server that speaks its protocol."""
+        """Whether the server is Google itself, not another server with the same protocol."""
         return (urlsplit(self.endpoint).hostname or "").endswith(".googleapis.com")
 
     def object_path(self, key: str) -> str:
-        """The path of an object's own requests."""
+        """Returns the request path of an object."""
         return f"{self.bucket_path}/o/{quote(key, safe='')}"
 
     def call(
@@ -71,12 +71,12 @@ class GCSClient(RestClient):
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> Answer:
-        """Sends a request that may be repeated. `GCSFailure` after the last attempt."""
+        """Sends an idempotent request, with retries. `GCSFailure` after the last attempt."""
         once = partial(self.send, method, path, query=query, headers=headers, body=body)
         return patiently(once, self.sleep, self._pauses)
 
     def ask(self, path: str, query: Mapping[str, object]) -> dict[str, Any]:
-        """Sends a GET request. Returns the fields of its answer, named as the API names them."""
+        """Sends a GET request and returns the fields of the answer, with the names of the API."""
 
         def once() -> dict[str, Any]:
             return self._fields(self.send("GET", path, query=query))
@@ -92,8 +92,11 @@ class GCSClient(RestClient):
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> Answer:
-        """Sends a request once. A `path` that is a whole address goes there as it stands, without
-        credentials: the address of an upload is its own permission."""
+        """Sends a request once.
+
+        If `path` is a complete URL, it is used unchanged and without credentials: the URL of an
+        upload is its own authorisation.
+        """
         given = dict(headers or {})
         if path.startswith("/"):
             url = self.endpoint + path
@@ -104,7 +107,7 @@ class GCSClient(RestClient):
             url += "?" + urlencode(query, quote_via=quote)
 
         def refused(answer: Answer) -> GCSFailure:
-            # A proxy may repeat the request in its answer.
+            # A proxy may echo the request in its answer.
             token = given.get("authorization", "").rpartition(" ")[2]
             body = answer.body.replace(token.encode(), b"***") if token else answer.body
             return failure_of(answer.status, body)
@@ -116,7 +119,7 @@ class GCSClient(RestClient):
 
 
 class _Authorization:
-    """The credentials, looked up for the first request and refreshed when they expire."""
+    """The credentials, loaded for the first request and refreshed when they expire."""
 
     def __init__(self, options: GCSOptions, *, anonymous: bool) -> None:
         self._options = options
@@ -140,7 +143,9 @@ class _Authorization:
                 self._credentials.before_request(self._request, method, url, headers)
             return
         except google.auth.exceptions.TransportError:
-            failure = GCSFailure(status=None, code="TransportError", said="no token could be had")
+            failure = GCSFailure(
+                status=None, code="TransportError", said="no token could be obtained"
+            )
         except google.auth.exceptions.RefreshError as error:
             known = (str(part) for part in error.args if isinstance(part, str))
             said = next(known, "").splitlines()
@@ -150,17 +155,18 @@ class _Authorization:
             failure = GCSFailure(
                 status=None, code="NoCredentials", said=f"none usable, {type(error).__name__}"
             )
-        # Not from within a handler: the errors there may hold the answer of a token server.
+        # Raised outside the handler: the caught error may contain the answer of a token server.
         raise failure
 
     def _look_up(self) -> Any:
         import google.auth
 
         options = self._options
-        # Only in parts of them are these typed.
+        # google.auth is only partly typed.
         load: Any = google.auth
         with warnings.catch_warnings():
-            # They warn of files from untrusted sources. These come from the user of this process.
+            # The deprecation warnings concern files from untrusted sources; these come from the
+            # user.
             warnings.simplefilter("ignore", DeprecationWarning)
             if options.key is not None:
                 return load.load_credentials_from_dict(json.loads(options.key), scopes=_SCOPES)[0]
@@ -170,7 +176,7 @@ class _Authorization:
 
 
 def failure_of(status: int, body: bytes) -> GCSFailure:
-    """The failure that an answer without success describes."""
+    """Converts an unsuccessful answer to a failure."""
     text = body.decode(errors="replace")
     code, said = f"HTTP {status}", text
     try:

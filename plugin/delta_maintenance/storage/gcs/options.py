@@ -1,4 +1,4 @@
-"""The storage options of Google Cloud Storage, under the names of gcsfs and of delta-rs."""
+"""The storage options of Google Cloud Storage, with the names of gcsfs and of delta-rs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from delta_maintenance.storage.core.option_values import check_endpoint, flag, n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GCSOptions:
-    """How to reach Google Cloud Storage.
+    """The credentials and the endpoint of Google Cloud Storage.
 
-    Without any credentials `GOOGLE_SERVICE_ACCOUNT_KEY` of the environment counts, then Google's
-    usual ones are looked up (`GOOGLE_APPLICATION_CREDENTIALS`, those of the gcloud command, those
-    of the machine), except for a server without TLS, which is
-    asked anonymously: it must be an emulator.
+    Without credentials in the options, `GOOGLE_SERVICE_ACCOUNT_KEY` of the environment is used,
+    then Google's default credentials (`GOOGLE_APPLICATION_CREDENTIALS`, the gcloud command, the
+    machine). A server without TLS must be an emulator and gets anonymous requests.
     """
 
     key_file: str | None = None
-    """The path of a file with credentials of any kind that Google issues."""
+    """The path of a credentials file of any type that Google issues."""
     key: str | None = field(default=None, repr=False)
-    """The content of such a file, JSON."""
+    """The content of such a file (JSON)."""
     anonymous: bool = False
     endpoint_url: str | None = None
 
@@ -30,10 +29,10 @@ class GCSOptions:
     def parse(
         cls, given: Mapping[str, str] | None, environment: Mapping[str, str] | None = None
     ) -> GCSOptions:
-        """Reads options as they are given on a command line, completed by the environment.
+        """Parses options from a command line, completed from the environment.
 
         `InvalidRequestError` for an unknown name, a malformed value, and two names of one option
-        that disagree. No message repeats a value: it may be a secret.
+        with different values. Messages never contain values, because they may be secrets.
         """
         values = named_values(given, NAMES, store="GCS")
         anonymous = flag(values.pop("anonymous", None), "GOOGLE_SKIP_SIGNATURE")
@@ -63,7 +62,7 @@ class GCSOptions:
         return cls(anonymous=bool(anonymous), **values)
 
     def public(self) -> dict[str, str]:
-        """The options that are no secrets, as they may be given again."""
+        """Returns the options that are not secret, in a form that `parse` accepts."""
         values = {
             "endpoint_url": self.endpoint_url,
             "GOOGLE_APPLICATION_CREDENTIALS": self.key_file,
@@ -72,7 +71,7 @@ class GCSOptions:
         return {name: value for name, value in values.items() if value is not None}
 
     def secrets(self) -> dict[str, str | None]:
-        """The environment variables that mean the others."""
+        """Returns the environment variables for the secret options."""
         return {_KEY: self.key} if self.key is not None else {}
 
 

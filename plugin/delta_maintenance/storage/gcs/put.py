@@ -18,9 +18,9 @@ OBJECT = "application/octet-stream"
 
 
 class GCSPut(ConditionalPut):
-    """Puts objects into one bucket on the condition that their generation is 0: there is none.
+    """Puts objects into one bucket with `ifGenerationMatch=0`: no live generation exists.
 
-    Google's own servers need no probe, except for buckets whose location type they do not tell.
+    Google itself needs no probe, except for buckets whose location type it does not report.
     """
 
     permission = "storage.objects.create and storage.objects.get"
@@ -46,7 +46,7 @@ class GCSPut(ConditionalPut):
             raise
         if layout.get("locationType") == "zone":
             raise RefusedError(
-                "the bucket is a zonal one, where no atomic create has been shown yet",
+                "the bucket is zonal, and atomic creation has not been verified for zonal buckets",
                 remedy="move the table to a regional, dual- or multi-regional bucket",
             )
         return True
@@ -98,7 +98,7 @@ class GCSPut(ConditionalPut):
     def _stage_parts(
         self, description: dict[str, object], source: BinaryIO, size: int
     ) -> Callable[[], object]:
-        """Sends all parts except the last one, which creates the object."""
+        """Uploads all parts except the last one, which creates the object."""
         begun = self._client.call(
             "POST",
             self._upload_path,
@@ -114,7 +114,7 @@ class GCSPut(ConditionalPut):
                 answer = self._client.call(
                     "PUT", upload, headers=_span(first, len(body), size), body=body
                 )
-                # A server may keep less of a part than it was sent.
+                # A server may store less of a part than was sent.
                 kept = _kept(answer)
                 if kept <= first:
                     raise GCSFailure(status=answer.status, code="NothingKept", said="")
@@ -127,7 +127,11 @@ class GCSPut(ConditionalPut):
                 "PUT", upload, headers=_span(first, len(body), size), body=body
             )
             if answer.status == 308:
-                raise GCSFailure(status=None, code="Incomplete", said="a part was not kept whole")
+                raise GCSFailure(
+                    status=None,
+                    code="Incomplete",
+                    said="the server did not store a part completely",
+                )
 
     @contextmanager
     def _aborting(self, upload: str) -> Iterator[None]:
@@ -141,7 +145,7 @@ class GCSPut(ConditionalPut):
 
 
 def _related(description: dict[str, object], data: bytes, put_id: str) -> tuple[bytes, str]:
-    """One body of description and data (RFC 2387), and its content type."""
+    """Returns a multipart body of description and data (RFC 2387), and its content type."""
     boundary = f"part-{put_id}"
     while boundary.encode() in data:
         boundary += "-"
@@ -162,7 +166,7 @@ def _span(first: int, count: int, size: int) -> dict[str, str]:
 
 
 def _kept(answer: Answer) -> int:
-    """How many bytes of an upload the server has."""
+    """Returns how many bytes of an upload the server has stored."""
     last = answer.headers.get("Range", "bytes=0--1").removeprefix("bytes=0-")
     return int(last) + 1
 

@@ -21,10 +21,10 @@ from delta_maintenance.storage.gcs.put import OBJECT, GCSPut
 
 
 class GCSStore(ObjectStore):
-    """The objects below `gs://BUCKET/PREFIX`; `gcs:` means the same.
+    """The objects below `gs://BUCKET/PREFIX`; `gcs:` is an alias.
 
-    A file larger than `multipart_size` bytes goes up in parts of `part_size` bytes, of which
-    Google wants a multiple of 256 KiB.
+    A file larger than `multipart_size` bytes is uploaded in parts of `part_size` bytes, which must
+    be a multiple of 256 KiB.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class _GCSBucket(Bucket):
         query: dict[str, object] = {"alt": "media"}
         if tag:
             query["ifGenerationMatch"] = tag
-        # An object kept compressed would be inflated on the way, and its ranges miss their bytes.
+        # Without this header, an object stored with gzip would be decompressed on download, and its
+        # ranges would return other bytes.
         headers = {"Accept-Encoding": "gzip"}
         if span is not None:
             headers["Range"] = f"bytes={span[0]}-{span[1]}"
@@ -111,9 +112,9 @@ class _GCSBucket(Bucket):
 
 
 def _place(address: Address) -> tuple[str, str]:
-    """The bucket, and the prefix of every key below the root."""
+    """Returns the bucket, and the common prefix of all keys below the root."""
     if address.kind is not StoreKind.GCS or not _BUCKET.fullmatch(address.authority):
-        # The address is not repeated: a malformed one may hold a password.
+        # The address is not repeated, because a malformed one may contain a password.
         raise InvalidRequestError(
             "the address is not of the form gs://BUCKET/PATH",
             remedy="correct it; credentials go into storage options",

@@ -1,1 +1,1 @@
-"""HDFS, through the name node's own protocol or its REST interface."""
+"""HDFS, through the name node's RPC protocol or its REST interface."""

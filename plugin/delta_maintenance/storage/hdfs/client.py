@@ -1,4 +1,4 @@
-"""The calls of a file system of HDFS, and their failures told apart."""
+"""The interface of HDFS clients, and the classification of failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from delta_maintenance.storage.core.request_failure import PAUSES, RequestFailur
 
 
 class HdfsFailure(RequestFailure):
-    """A request that HDFS did not answer with success. `code` is the name of its exception."""
+    """A failed request to HDFS. `code` is the name of its exception."""
 
     service = "HDFS"
     access_codes = frozenset(
@@ -23,7 +23,7 @@ class HdfsFailure(RequestFailure):
             "ExpiredToken",
             "InvalidToken",
             "SecurityException",
-            # A name node never answers this; a proxy does.
+            # Sent by proxies, never by a name node.
             "HTTP 404",
         )
     )
@@ -38,12 +38,12 @@ class HdfsFailure(RequestFailure):
 
     @property
     def conflict(self) -> bool:
-        # The name node refuses every change for the moment, so this one had no effect.
+        # The name node temporarily refuses every change, so this request had no effect.
         return self.code in ("StandbyException", "RetriableException", "SafeModeException")
 
     @property
     def access(self) -> bool:
-        # Every exception of Java comes with the status 403.
+        # Java exceptions of every kind come with the status 403.
         named = self.code in self.access_codes or self.code == f"HTTP {self.status}"
         return self.status == 401 or (named and self.status in (301, 302, 307, 403, 404))
 
@@ -58,7 +58,7 @@ class HdfsFailure(RequestFailure):
             return "give a new delegation token"
         if self.code == "TimeoutError" or said.endswith(_HUNG_UP):
             return (
-                "run again when it is well; if it demands Kerberos, set "
+                "run again when HDFS is available; if it requires Kerberos, set "
                 "hadoop.security.authentication=kerberos"
             )
         return _REMEDIES.get(self.code)
@@ -69,25 +69,25 @@ class HdfsFailure(RequestFailure):
 
     @property
     def is_past_end(self) -> bool:
-        """A read begins behind the end of a file."""
+        """Whether a read begins beyond the end of a file."""
         return "out of the range" in str(self)
 
     @property
     def has_content(self) -> bool:
-        """A directory is not empty."""
+        """Whether a directory is not empty."""
         return self.code == "PathIsNotEmptyDirectoryException"
 
 
 _TICKET = "get a Kerberos ticket (kinit)"
 _HUNG_UP = "RPC listener disconnected"
-"""How the package of `hdfs:` addresses says that the name node closed the connection."""
+"""The error text of `hdfs-native` if the name node closes the connection."""
 _REMEDIES = {
     "AuthenticationException": f"{_TICKET}, or name a keytab that can be read",
     "SafeModeException": "run again when the name node has left safe mode "
     "(hdfs dfsadmin -safemode get)",
     "NSQuotaExceededException": "raise the name quota of the directory (hdfs dfsadmin -setQuota) "
     "or delete files in it, and run again",
-    # The name node counts a whole block for a file that is being written.
+    # The name node reserves a whole block for a file that is being written.
     "DSQuotaExceededException": "raise the space quota of the directory "
     "(hdfs dfsadmin -setSpaceQuota) to at least one more block for each replica, or delete files "
     "in it, and run again",
@@ -100,12 +100,13 @@ _REMEDIES = {
 class HdfsClient(ABC):
     """The calls of one file system. Thread-safe. Paths are absolute and literal.
 
-    A call that is sent once leaves retries to its caller, who knows whether a repetition is safe;
-    every other call is repeated after each of `pauses`, in seconds. All raise `HdfsFailure`.
+    A call that is documented as sent once leaves retries to its caller, who knows whether a
+    repetition is safe; all others are retried after each of `pauses`, in seconds. All raise
+    `HdfsFailure`.
     """
 
     has_inodes: ClassVar[bool]
-    """Whether the tag of an entry is its inode, which no other file has."""
+    """Whether the tag of an entry is its inode number, which is unique."""
 
     def __init__(
         self, *, sleep: Callable[[float], None] = time.sleep, pauses: Sequence[float] = PAUSES
@@ -115,36 +116,38 @@ class HdfsClient(ABC):
 
     @abstractmethod
     def status(self, path: str) -> Entry:
-        """Describes a file or directory. A failure that is `missing` if there is none."""
+        """Describes a file or directory. A failure that is `missing` if it does not exist."""
 
     @abstractmethod
     def entries(self, path: str, after: str = "") -> Iterator[Entry]:
-        """The content of a directory, page by page.
+        """Lists a directory, page by page.
 
-        Names up to `after` are left out if the server can do that. A file is empty.
+        Names up to `after` may be left out. A file has no entries.
         """
 
     @abstractmethod
     def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        """A file, or as much as there is of `length` bytes from `offset` on."""
+        """Reads a file, or up to `length` bytes of it, starting at `offset`."""
 
     @abstractmethod
     def upload(self, path: str, source: BinaryIO, size: int) -> None:
-        """Creates a file and its directories, once. `source` is read from its position on.
+        """Creates a file and its directories; sent once. `source` is read from its current
+        position.
 
-        The file is closed and its bytes are synced when this returns. It never replaces a file.
+        When this returns, the file is closed and its bytes are synced. An existing file is never
+        replaced.
         """
 
     @abstractmethod
     def rename(self, path: str, target: str, *, replace: bool) -> None:
-        """Renames a file in one step of the name node, once.
+        """Renames a file in one atomic step of the name node; sent once.
 
-        Without `replace`, a failure that is `precondition_failed` if there is a target.
+        Without `replace`, a failure that is `precondition_failed` if the target exists.
         """
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Deletes a file or an empty directory, once. Nothing happens if there is none."""
+        """Deletes a file or an empty directory; sent once. A missing path is not an error."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Opening the client that storage options describe."""
+"""Opens the client that storage options describe."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from delta_maintenance.storage.hdfs.webhdfs_options import WebHdfsOptions
 def open_client(
     options: NativeOptions | WebHdfsOptions, *, pauses: Sequence[float] = PAUSES
 ) -> HdfsClient:
-    """A client for the name node's own protocol, or for its REST interface.
+    """Opens a client for the name node's RPC protocol, or for its REST interface.
 
-    `InvalidRequestError` if a package is missing. `pauses`, in seconds, come before each further
-    attempt of a call.
+    `InvalidRequestError` if a package is missing. `pauses` are the seconds to wait before each
+    further attempt of a call.
     """
-    # Each is loaded where it is asked for: they need different packages.
+    # Imported on demand, because they need different packages.
     if isinstance(options, NativeOptions):
         from delta_maintenance.storage.hdfs.native_client import NativeClient
 

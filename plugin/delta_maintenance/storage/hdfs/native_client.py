@@ -1,4 +1,4 @@
-"""Calls of HDFS by Hadoop's own protocol, through the package `hdfs-native`."""
+"""HDFS calls over Hadoop's RPC protocol, through the package `hdfs-native`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 
 class NativeClient(HdfsClient):
-    """Sends calls to the name nodes of one file system, and to its data nodes. Thread-safe.
+    """Calls the name nodes of one file system and its data nodes. Thread-safe.
 
-    The package has no time limits, so each step of a call gets `patience`, in seconds. After a step
-    that takes longer, the next call opens new connections. Its asynchronous client is not used: to
-    release it can block for ever, because it joins threads that wait for the interpreter's lock.
+    The package has no timeouts, so each step of a call gets `patience` seconds. After a step that
+    times out, the next call opens new connections. The asynchronous client of the package is not
+    used: its destructor can deadlock, because it joins threads that wait for the GIL.
     """
 
     has_inodes = False
@@ -55,7 +55,7 @@ class NativeClient(HdfsClient):
                 statuses.append(found)
             return statuses
 
-        # The package lists from the beginning only, and a file lists itself.
+        # The package can only list from the beginning, and listing a file returns the file itself.
         for found in self._patiently(listed):
             name = found.path.rpartition("/")[2]
             if found.path.rstrip("/") != path.rstrip("/") and name > after:
@@ -91,8 +91,8 @@ class NativeClient(HdfsClient):
             self._once(once)
         except HdfsFailure as failure:
             if failure.precondition_failed:
-                # The package sends a call again after a broken connection, and then meets the file
-                # of its first attempt.
+                # After a broken connection, the package repeats the call and finds the file of its
+                # first attempt.
                 raise HdfsFailure(status=503, code=failure.code, said="sent twice") from None
             raise
 
@@ -103,14 +103,14 @@ class NativeClient(HdfsClient):
         self._once(lambda native, _: native.delete(path, False))
 
     def close(self) -> None:
-        # The package closes its connections when it is collected.
+        # The package closes its connections when it is garbage-collected.
         self._native = None
 
     def _patiently(self, attempt: Callable[[Any, Step], T]) -> T:
         return patiently(lambda: self._once(attempt), self.sleep, self.pauses)
 
     def _once(self, attempt: Callable[[Any, Step], T]) -> T:
-        """The result of an attempt with the client of the package. `HdfsFailure` if it fails."""
+        """Calls the client of the package once. `HdfsFailure` if that fails."""
         native = self._native or self._opened()
         try:
             result = within_steps(partial(attempt, native), self._patience)
@@ -140,7 +140,7 @@ class NativeClient(HdfsClient):
                 kerberos_keytab=options.kerberos_keytab,
                 kerberos_cache=options.kerberos_cache,
             )
-            # Its own client wraps writers in objects that send requests when they are collected.
+            # The package's Python client wraps writers in objects whose finalizers send requests.
             return client.inner
         except Exception as error:
             raise InvalidRequestError(
@@ -173,7 +173,7 @@ def _failure_of(error: BaseException) -> HdfsFailure:
     if found := _REMOTE.match(text):
         code, message = found[1], found[2].partition(_LINE_END)[0].removesuffix('")')
         if code == "AccessControlException" and message.endswith(_NO_DIRECTORY):
-            # A file stands where the path has a directory.
+            # A parent in the path is a file.
             code = "FileNotFoundException"
         status = 500 if code in _UNEXPECTED else 403
         return HdfsFailure(status=status, code=code, said=redact(message)[:200])
@@ -187,15 +187,15 @@ def _failure_of(error: BaseException) -> HdfsFailure:
 
 _CHUNK_SIZE = 4 << 20
 _REMOTE = re.compile(r'(?:Fatal)?RPCError\("(?:\w+[.$])*(\w+)", "(.*)')
-"""How the package writes an exception of a server."""
+"""The format in which the package reports an exception of a server."""
 _LINE_END = "\\n"
-"""The end of a line in it: after the first one follow places in the code of the server."""
+"""Separates the message from the Java stack trace."""
 _NO_DIRECTORY = "(is not a directory)"
 _LOGIN = ("SASLError", "GSSAPIError", "NoSASLMechanism")
 _GSSAPI = re.compile(r'GSSAPIError\(.*routine_error: "(\w+)".*\}, (\d+), "([^"]*)')
-"""How it writes an error of GSSAPI: the kind, the code of Kerberos and a text about the kind."""
+"""The format of a GSSAPI error: its kind, the Kerberos code and a text for the kind."""
 _EXPIRED = frozenset(("GSS_S_CONTEXT_EXPIRED", "GSS_S_CREDENTIALS_EXPIRED", "2529638944"))
 """Kinds of errors, and the code `KRB5KRB_AP_ERR_TKT_EXPIRED` without its sign."""
 _TICKET_EXPIRED = "the Kerberos ticket has expired"
-# Errors of the server itself, not answers to the call.
+# Internal errors of the server.
 _UNEXPECTED = frozenset(("NullPointerException", "RuntimeException", "ServerException"))

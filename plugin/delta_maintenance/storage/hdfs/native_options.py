@@ -14,10 +14,10 @@ from delta_maintenance.storage.core.paths import check_directory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeOptions:
-    """How to reach the name nodes by Hadoop's own protocol, and by which Kerberos ticket.
+    """The name nodes for the RPC protocol, and the Kerberos credentials.
 
-    The user, the delegation tokens and the folder of Hadoop's configuration come from the
-    environment of the process, as for Hadoop's own clients.
+    User, delegation tokens and the configuration folder come from the environment of the process,
+    as for Hadoop's own clients.
     """
 
     url: str | None
@@ -30,14 +30,14 @@ class NativeOptions:
     kerberos_cache: str | None = None
     """Path of a ticket cache."""
     properties: tuple[tuple[str, str], ...] = ()
-    """Properties of Hadoop that go before those of the configuration, sorted by name."""
+    """Hadoop properties that override the configuration, sorted by name."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str] | None, address: Address) -> NativeOptions:
-        """Reads options as they are given on a command line.
+        """Parses options from a command line.
 
         `InvalidRequestError` for an unknown name, and for an address that is not of the form
-        `hdfs://HOST:PORT/PATH` or `hdfs://NAMESERVICE/PATH`. No message repeats a value.
+        `hdfs://HOST:PORT/PATH` or `hdfs://NAMESERVICE/PATH`. Messages never contain values.
         """
         properties = {
             name: value for name, value in (given or {}).items() if _PROPERTY.fullmatch(name)
@@ -51,7 +51,7 @@ class NativeOptions:
             )
         values = named_values(others, NAMES, store="HDFS")
         if address.authority and not _SERVER.fullmatch(address.authority):
-            # The address is not repeated: a malformed one may hold a password.
+            # The address is not repeated, because a malformed one may contain a password.
             raise InvalidRequestError(
                 "the name node is not given as HOST:PORT or by the name of its service",
                 remedy="write hdfs://HOST:8020/PATH, or hdfs://NAMESERVICE/PATH and config_dir",
@@ -69,16 +69,16 @@ class NativeOptions:
         )
 
     def public(self) -> dict[str, str]:
-        """The options that are no secrets, as they may be given again."""
+        """Returns the options that are not secret, in a form that `parse` accepts."""
         values = {name: getattr(self, name) for name in NAMES}
         return {name: value for name, value in values.items() if value} | dict(self.properties)
 
     def secrets(self) -> dict[str, str | None]:
-        """The environment variables that mean the others: none."""
+        """Returns the environment variables for the secret options: none."""
         return {}
 
 
-# Properties of other file systems, such as `fs.s3a.secret.key`, can be secrets.
+# Properties of other file systems can be secrets, such as `fs.s3a.secret.key`.
 _PROPERTY = re.compile(r"dfs\.[A-Za-z0-9_.-]+|fs\.defaultFS|hadoop\.security\.authentication")
 _SERVER = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _OF_THE_ENVIRONMENT = frozenset(

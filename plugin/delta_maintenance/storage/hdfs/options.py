@@ -1,4 +1,4 @@
-"""The storage options of HDFS, for either of its two interfaces."""
+"""The storage options of HDFS, for both interfaces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parse_options(
     given: Mapping[str, str] | None,
     environment: Mapping[str, str] | None = None,
 ) -> NativeOptions | WebHdfsOptions:
-    """The options of an `hdfs:` address, or of a `webhdfs:` or `swebhdfs:` one.
+    """Parses the options of an `hdfs:`, `webhdfs:` or `swebhdfs:` address.
 
     `InvalidRequestError` for an address or option that is not understood.
     """

@@ -1,4 +1,4 @@
-"""Conditional puts on HDFS: a file of another name, and a rename that replaces nothing."""
+"""Conditional puts on HDFS: write a temporary file, then rename it without overwriting."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
 class HdfsPut(ConditionalPut):
     """Puts files into one file system if their names are free.
 
-    A file that is created under its own name exists before its first byte, and remains, empty or
-    partial, if its writer or a data node dies. So the bytes go to `.NAME.ID.tmp` beside it. Once
-    they are complete and synced, the name node decides by a rename without `OVERWRITE`, which it
-    makes and logs in one step. The file keeps its inode, by which its writer recognises it. If the
-    client is not told inodes, the writer compares size, time of modification and owner, and
-    requires that the temporary file is gone, because only the rename takes it away.
+    A file that is created under its final name is visible before its first byte, and remains empty
+    or partial if its writer or a data node dies. So the bytes are written to `.NAME.ID.tmp` in the
+    same directory. When they are complete and synced, a rename without `OVERWRITE` publishes the
+    file, which the name node performs and logs atomically.
+
+    The file keeps its inode number, by which the writer recognises it. If the client does not get
+    inode numbers, the writer compares size, modification time and owner, and requires that the
+    temporary file no longer exists, because only the rename removes it.
     """
 
     permission = "w and x on the directory"
@@ -37,8 +39,8 @@ class HdfsPut(ConditionalPut):
         self._staged: dict[str, _Staged] = {}
 
     def is_trusted(self, key: str) -> bool:
-        # A gateway (HttpFS) ignores the options of a rename. The rename of a file that does not
-        # exist tells them apart: without options it is no error. It changes nothing.
+        # A gateway (HttpFS) ignores the options of a rename. Renaming a file that does not exist
+        # detects that without changing anything: it is an error only if options are honoured.
         probe = self._temporary(key)
         rename = partial(self._client.rename, probe, f"{probe}.2", replace=False)
         try:
@@ -52,7 +54,7 @@ class HdfsPut(ConditionalPut):
         )
 
     def stage(self, key: str, source: BinaryIO, size: int, put_id: str) -> Callable[[], object]:
-        # Only once, so that a delayed rename finds the file that it is meant for.
+        # Staged only once, so that a delayed rename request still finds its file.
         staged = self._staged.setdefault(put_id, _Staged())
         if not staged.tag:
             self._upload(key, source, size, staged)
@@ -81,7 +83,7 @@ class HdfsPut(ConditionalPut):
             self._discard(staged)
 
     def replace(self, key: str, data: bytes) -> None:
-        """Writes a complete file, replacing an existing one. `HdfsFailure` if that fails."""
+        """Writes a complete file and replaces an existing one. `HdfsFailure` if that fails."""
         staged = _Staged()
         try:
             self._upload(key, io.BytesIO(data), len(data), staged)
@@ -89,7 +91,7 @@ class HdfsPut(ConditionalPut):
             try:
                 patiently(rename, self._client.sleep, self._client.pauses)
             except HdfsFailure as failure:
-                # After a lost answer there is nothing left to rename.
+                # After a lost answer, the rename may already have been done.
                 if not failure.missing:
                     raise
             staged.published = True
@@ -97,10 +99,10 @@ class HdfsPut(ConditionalPut):
             self._discard(staged)
 
     def _upload(self, key: str, source: BinaryIO, size: int, staged: _Staged) -> None:
-        """Writes a temporary file. It is complete and closed when this returns."""
+        """Writes a temporary file, which is complete and closed when this returns."""
 
         def once() -> str:
-            # A new name each time, so that a delayed request cannot change another file.
+            # Every attempt uses a new name, so that a delayed request cannot change another file.
             temporary = self._temporary(key)
             staged.names.append(temporary)
             source.seek(0)
@@ -108,7 +110,7 @@ class HdfsPut(ConditionalPut):
                 self._client.upload(temporary, source, size)
             except HdfsFailure as failure:
                 if failure.code == "IOException":
-                    # No data node accepts the bytes at the moment.
+                    # At the moment, no data node accepts the bytes.
                     raise HdfsFailure(
                         status=503, code="IOException", said=str(failure)
                     ) from failure
@@ -118,7 +120,9 @@ class HdfsPut(ConditionalPut):
         temporary = patiently(once, self._client.sleep, self._client.pauses)
         found = self._client.status(temporary)
         if found.size != size:
-            raise HdfsFailure(status=500, code="Incomplete", said="not all bytes were kept")
+            raise HdfsFailure(
+                status=500, code="Incomplete", said="the server did not store all bytes"
+            )
         staged.tag = found.tag
 
     def _publish(self, staged: _Staged, key: str) -> None:
@@ -157,8 +161,8 @@ class _Staged:
     """The files that one call has written so far."""
 
     names: list[str] = field(default_factory=list)
-    """Of its temporary files, the complete one last."""
+    """The names of its temporary files, the complete one last."""
     tag: str = ""
-    """Of the complete one; empty before there is one."""
+    """The tag of the complete file; empty while there is none."""
     published: bool = False
-    """Whether the complete one has certainly got its own name."""
+    """Whether the complete file is known to have its final name."""

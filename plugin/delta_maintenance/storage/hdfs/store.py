@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 class HdfsStore(DirectoryStore):
     """The files below `hdfs://HOST:PORT/PATH`, or `webhdfs:` and `swebhdfs:` for REST.
 
-    A file under way is `.NAME.ID.tmp` in its final directory; one that a killed process leaves
-    behind is never taken for the file itself. HDFS knows no names with a colon.
+    A file that is being written is named `.NAME.ID.tmp`, in its final directory; if its writer is
+    killed, the remaining file is never mistaken for the final one. HDFS does not allow colons in
+    names.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class HdfsStore(DirectoryStore):
         if client is None:
             client = open_client(parse_options(address, storage_options, os.environ))
         folder = f"/{address.path}".rstrip("/")
-        # How the log of another engine may name the root; the name nodes are not compared.
+        # Names that the log of another engine may use for the root; name nodes are not compared.
         aliases = (f"hdfs:{folder}", folder) if folder else ()
         super().__init__(str(address), _HdfsTree(client, folder), aliases=aliases)
         self._client = client
@@ -77,7 +78,7 @@ class HdfsStore(DirectoryStore):
                 yield sink
             size = spool.seek(0, io.SEEK_END)
             if self._put_new(path, spool, size) is Put.EXISTS:
-                raise FileExistsError(errno.EEXIST, "somebody else's file is there", path)
+                raise FileExistsError(errno.EEXIST, "another writer's file exists", path)
 
     def delete(self, path: str) -> None:
         for error in self.delete_many([path]).values():

@@ -1,4 +1,4 @@
-"""Time limits for calls that have none of their own and cannot be interrupted."""
+"""Timeouts for calls that have none and cannot be interrupted."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ T = TypeVar("T")
 
 
 class Step(Protocol):
-    """Makes one call of an attempt, whose time is limited by itself."""
+    """Makes one call of an attempt, with its own time limit."""
 
     def __call__(self, call: Callable[[], R], /) -> R: ...
 
 
 def within_steps(attempt: Callable[[Step], T], patience: float) -> T:
-    """The result of an attempt of which no step takes longer than `patience`, in seconds.
+    """Returns the result of an attempt in which no step takes longer than `patience` seconds.
 
-    `TimeoutError` if one does. Then the thread of the attempt makes no further step, and does not
-    keep the process from ending. What the attempt does beside its steps counts as part of them.
+    `TimeoutError` if a step does. The abandoned thread begins no further step, and does not keep
+    the process alive. Work between the steps counts towards them.
     """
     done = threading.Event()
-    # Held while a step begins, and while an attempt is given up: no step begins after that.
+    # Held while a step begins and while an attempt is abandoned, so that no step begins afterwards.
     turn = threading.Lock()
     begun = time.monotonic()
     is_abandoned = False
@@ -55,7 +55,7 @@ def within_steps(attempt: Callable[[Step], T], patience: float) -> T:
                     is_abandoned = True
                     raise TimeoutError
     except BaseException:
-        # Also where the caller is interrupted.
+        # Also if the caller is interrupted.
         is_abandoned = True
         raise
     if errors:

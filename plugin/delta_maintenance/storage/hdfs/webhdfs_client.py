@@ -1,4 +1,4 @@
-"""Requests to HDFS's REST interface (WebHDFS), with failures told apart."""
+"""Requests to HDFS's REST interface (WebHDFS), with classified failures."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from delta_maintenance.storage.hdfs.webhdfs_options import WebHdfsOptions
 
 
 class WebHdfsClient(RestClient, HdfsClient):
-    """Sends requests to the name nodes of one file system, and to its data nodes. Thread-safe.
+    """Sends requests to the name nodes of one file system and to its data nodes. Thread-safe.
 
-    `sleep` takes seconds; `pauses`, in seconds, come before each further attempt of a request that
-    may be repeated.
+    `sleep` takes seconds; `pauses` are the seconds to wait before each further attempt of an
+    idempotent request.
     """
 
     failure = HdfsFailure
@@ -63,7 +63,7 @@ class WebHdfsClient(RestClient, HdfsClient):
                 listing = found["DirectoryListing"]
                 page = listing["partialListing"]["FileStatuses"]["FileStatus"]
                 left = int(listing["remainingEntries"])
-                # A file lists itself, without a name.
+                # The listing of a file contains the file itself, without a name.
                 entries = [_entry(status) for status in page if status["pathSuffix"]]
             except (KeyError, TypeError, ValueError):
                 raise HdfsFailure(status=None, code="NoListing", said=_NO_ANSWER) from None
@@ -96,11 +96,11 @@ class WebHdfsClient(RestClient, HdfsClient):
         self.send("PUT", "RENAME", path, destination=target, renameoptions=options)
 
     def delete(self, path: str) -> None:
-        # Without `recursive`, a directory stays unless it is empty.
+        # Without `recursive`, only an empty directory is deleted.
         self.send("DELETE", "DELETE", path, recursive="false")
 
     def ask(self, operation: str, path: str, **query: object) -> dict[str, Any]:
-        """Sends a GET request. Returns the fields of its answer, named as WebHDFS names them."""
+        """Sends a GET request and returns the fields of the answer, with the names of WebHDFS."""
 
         def once() -> dict[str, Any]:
             return self._fields(self.send("GET", operation, path, **query))
@@ -126,7 +126,7 @@ class WebHdfsClient(RestClient, HdfsClient):
             return self._sent(method, url + urlencode(asked, quote_via=quote))
         except HdfsFailure as failure:
             if failure.status is None or failure.code == "StandbyException":
-                # Another name node may be the active one by now.
+                # The active name node may have changed.
                 with self._switching:
                     if self._active == active:
                         self._active = (active + 1) % len(options.endpoints)
@@ -135,7 +135,7 @@ class WebHdfsClient(RestClient, HdfsClient):
     def _follow(
         self, method: str, path: str, answer: Answer, body: bytes | BinaryIO | None = None
     ) -> Answer:
-        """The answer of the data node to which the name node redirects."""
+        """Sends the request to the data node to which the name node redirects."""
         place = answer.headers.get("Location")
         if answer.status != 307 or place is None:
             raise HdfsFailure(
@@ -145,7 +145,7 @@ class WebHdfsClient(RestClient, HdfsClient):
             raise HdfsFailure(
                 status=403, code="SecurityException", said="the data node does not use TLS"
             )
-        # With our own path, because Java composes accents in the address of the redirect.
+        # Our own path is kept, because Java normalises Unicode in the URL of the redirect.
         here = urlsplit(place)._replace(path=f"{_PREFIX}{quote(path)}")
         return self._sent(method, here.geturl(), body)
 
@@ -169,7 +169,7 @@ def _entry(status: Mapping[str, Any]) -> Entry:
 
 
 def _negotiation() -> Any:
-    """Logs in by Kerberos (SPNEGO), with the ticket of this process."""
+    """Returns a handler for Kerberos (SPNEGO) with the ticket of this process."""
     try:
         from requests_gssapi import DISABLED, HTTPSPNEGOAuth
     except ImportError as error:
@@ -177,12 +177,12 @@ def _negotiation() -> Any:
             "Kerberos needs the package requests-gssapi",
             remedy="install delta-maintenance[kerberos], or give a delegation token",
         ) from error
-    # TLS authenticates the server, if it is used.
+    # If TLS is used, it authenticates the server.
     return HTTPSPNEGOAuth(mutual_authentication=DISABLED)
 
 
 def _failure_of(answer: Answer, token: str | None) -> HdfsFailure:
-    """The failure that an answer without success describes."""
+    """Converts an unsuccessful answer to a failure."""
     code, said = f"HTTP {answer.status}", ""
     try:
         told = json.loads(answer.body)["RemoteException"]
@@ -196,5 +196,5 @@ def _failure_of(answer: Answer, token: str | None) -> HdfsFailure:
 
 
 _PREFIX = "/webhdfs/v1"
-_NO_ANSWER = "no answer of WebHDFS"
+_NO_ANSWER = "not an answer of WebHDFS"
 _CREATE_AND_SYNC = "CREATE,SYNC_BLOCK"

@@ -1,4 +1,4 @@
-"""The storage options of HDFS, under the names of fsspec and of Hadoop's environment."""
+"""The storage options of WebHDFS, with the names of fsspec and of Hadoop's environment."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from delta_maintenance.storage.core.paths import check_directory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebHdfsOptions:
-    """How to reach the name node, and as which user.
+    """The name nodes, and the user for their requests.
 
     A delegation token takes precedence over Kerberos, and Kerberos over a user name. Without any of
-    them, requests name the user of this process, as those of Hadoop's own clients do.
+    them, requests name the user of this process, as Hadoop's own clients do.
     """
 
     endpoints: tuple[str, ...]
@@ -28,7 +28,9 @@ class WebHdfsOptions:
     """The user on whose behalf requests are made."""
     kerberos: bool = False
     token: str | None = field(default=None, repr=False)
-    """A delegation token, as the name node gives it: the `urlString` of GETDELEGATIONTOKEN."""
+    """A delegation token in the form in which the name node returns it: the `urlString` of
+    GETDELEGATIONTOKEN.
+    """
 
     @classmethod
     def parse(
@@ -37,10 +39,10 @@ class WebHdfsOptions:
         address: Address,
         environment: Mapping[str, str] | None = None,
     ) -> WebHdfsOptions:
-        """Reads options as they are given on a command line, completed by the environment.
+        """Parses options from a command line, completed from the environment.
 
         `InvalidRequestError` for an unknown name, a malformed value, and an address that is not of
-        the form `webhdfs://USER@HOST:PORT/PATH`. No message repeats a value.
+        the form `webhdfs://USER@HOST:PORT/PATH`. Messages never contain values.
         """
         values = named_values(given, NAMES, store="HDFS")
         around = environment or {}
@@ -49,7 +51,7 @@ class WebHdfsOptions:
         named_servers = [server, *filter(None, values.get("name_nodes", "").split(","))]
         servers = [name if ":" in name else f"{name}:{port}" for name in named_servers]
         if address.kind is not StoreKind.HDFS or not all(map(_SERVER.fullmatch, servers)):
-            # The address is not repeated: a malformed one may hold a password.
+            # The address is not repeated, because a malformed one may contain a password.
             raise InvalidRequestError(
                 "the name node's HTTP server is not given as HOST:PORT",
                 remedy="write webhdfs://HOST:9870/PATH, and other name nodes as "
@@ -72,7 +74,7 @@ class WebHdfsOptions:
         )
 
     def public(self) -> dict[str, str]:
-        """The options that are no secrets, as they may be given again."""
+        """Returns the options that are not secret, in a form that `parse` accepts."""
         values = {
             "user": self.user,
             "proxy_user": self.proxy_user,
@@ -82,7 +84,7 @@ class WebHdfsOptions:
         return {name: value for name, value in values.items() if value}
 
     def secrets(self) -> dict[str, str | None]:
-        """The environment variables that mean the others."""
+        """Returns the environment variables for the secret options."""
         return {_TOKEN: self.token} if self.token is not None else {}
 
 

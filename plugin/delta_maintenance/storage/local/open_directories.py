@@ -1,4 +1,4 @@
-"""Directories that stay open during bulk work, so that entering those below takes a single step."""
+"""Directories that stay open during bulk work, to shorten the path to directories below them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from threading import Lock
 
 _MOST_OPEN = 64
-"""Descriptors that are held at a time; a process may commonly have 1024."""
+"""Maximum number of open descriptors; a process commonly may have 1024."""
 
 
 class OpenDirectories:
-    """Enters directories below a root, each from the nearest one above it that is still open.
+    """Enters directories below a root, each from its nearest ancestor that is still open.
 
-    From the root on, entering a directory takes as many steps as it is deep, and entering every
-    directory of a chain takes the square of that. Holds the descriptors of the `_MOST_OPEN`
-    directories used last. Several threads may use it.
+    Entering a directory from the root takes one step per level, which is quadratic for all
+    directories of a chain. Keeps the descriptors of the `_MOST_OPEN` most recently used directories
+    open. Thread-safe.
 
     `step` opens a directory by its name in an open one; it also gets the whole path, for errors.
     """
@@ -32,10 +32,10 @@ class OpenDirectories:
 
     @contextmanager
     def entered(self, directory: str) -> Iterator[int]:
-        """A descriptor of a directory for the length of the block, by its path below the root.
+        """Opens a directory, by its path below the root, for the duration of the block.
 
-        It is opened for this block alone: descriptors that are held only serve as starting points,
-        since two listings through one descriptor would share its position.
+        Each block gets a new descriptor, because two listings through one descriptor would share
+        its position. The descriptors that stay open only serve as starting points.
         """
         path, here = self._nearest_above(directory)
         try:
@@ -50,7 +50,7 @@ class OpenDirectories:
             os.close(here)
 
     def close(self) -> None:
-        """Closes the descriptors. Blocks that are still running keep their own."""
+        """Closes the descriptors. Running blocks keep their own."""
         with self._lock:
             self._closed = True
             while self._open:
@@ -76,7 +76,7 @@ class OpenDirectories:
 
 
 def remove_if_empty(name: str, parent: int) -> bool:
-    """Removes a directory by its name in an open one. False where it has contents, or is a file."""
+    """Removes a directory by its name in an open one. False if it is not empty or is a file."""
     try:
         os.rmdir(name, dir_fd=parent)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Errors of the operating system as errors of this library, named by the file."""
+"""Converts errors of the operating system to errors of this library that name the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def storage_error(error: OSError, path: str) -> StorageError:
-    """The error to raise for a call that failed for the file or directory of this path."""
+    """Returns the error to raise for a failed call on the file or directory of this path."""
     if isinstance(error, PermissionError):
         return StorageAccessError(
             f"no permission: {reason(error)}",
@@ -23,15 +23,15 @@ def storage_error(error: OSError, path: str) -> StorageError:
 
 
 def reason(error: OSError) -> str:
-    """What the system says, without the path, which it writes in ways of its own."""
+    """The text of the system error, without the path."""
     return error.strerror or type(error).__name__
 
 
 def open_source(descriptor: int, path: str) -> BinaryIO:
-    """A stream that reads an open descriptor and closes it. Its errors are `StorageError`.
+    """Returns a stream that reads an open descriptor and closes it. Its errors are `StorageError`.
 
-    Decoders raise `OSError` for damaged files, so an `OSError` of a failing disk would be taken
-    for damage.
+    Decoders raise `OSError` for damaged files. Without the conversion, an `OSError` of a failing
+    disk would be mistaken for damage.
     """
     return cast(BinaryIO, io.BufferedReader(_Source(descriptor, path)))
 

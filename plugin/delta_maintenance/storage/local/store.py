@@ -1,4 +1,4 @@
-"""A store on a POSIX file system, durable and atomic if the file system has hard links."""
+"""A store on a POSIX file system, durable and atomic if the file system supports hard links."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 class LocalStore(Store):
     """The files below a local directory.
 
-    The root itself may be a symbolic link and is resolved once. Below it no link is followed, for
-    reading or for writing: whatever would have to go through one raises `RefusedError`, a listing
-    that meets one included, since leaving it out could make a log look shorter than it is.
+    The root itself may be a symbolic link and is resolved once. Links below it are never followed,
+    for reading or for writing: a path through a link raises `RefusedError`. So does a listing that
+    finds one, because leaving it out could make a log look shorter than it is.
 
-    A file under way is `.<name>.<id>.tmp` in its final directory; one that a killed process leaves
-    behind is never taken for the file itself.
+    A file that is being written is named `.<name>.<id>.tmp`, in its final directory; if its writer
+    is killed, the remaining file is never mistaken for the final one.
     """
 
-    # Unless it is behind a network: then threads are asked for.
+    # Not true for network mounts; use threads there.
     is_near = True
 
     def __init__(self, root: str | os.PathLike[str], *, new_id: clock.NewId = clock.new_id) -> None:
@@ -71,7 +71,8 @@ class LocalStore(Store):
         with self._translated(path, missing=True):
             descriptor, size = self._opened(path)
             try:
-                # One byte more than expected: only an empty read proves the end of the file.
+                # One byte more than expected, because only an empty read proves the end of the
+                # file.
                 data = os.read(descriptor, size + 1)
                 if len(data) != size:
                     data += _rest(descriptor)
@@ -81,7 +82,8 @@ class LocalStore(Store):
 
     def read_head(self, path: str, size: int) -> bytes:
         with self.open(path) as file:
-            # Asked for more than there is, Python would make room for it first.
+            # Python allocates a buffer of the requested size, so it is limited to the size of the
+            # file.
             return file.read(min(size, os.fstat(file.fileno()).st_size))
 
     def open(self, path: str) -> BinaryIO:
@@ -119,7 +121,7 @@ class LocalStore(Store):
             with self._translated(path):
                 outcome = self._link(temporary)
         if outcome is Put.EXISTS:
-            raise FileExistsError(errno.EEXIST, "somebody else's file is there", path)
+            raise FileExistsError(errno.EEXIST, "another writer's file exists", path)
 
     def delete(self, path: str) -> None:
         segments = check_path(path).split("/")
@@ -142,7 +144,7 @@ class LocalStore(Store):
         return tuple(dict.fromkeys((self.root, os.path.abspath(self.root), self._base)))
 
     def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
-        # Here and below, so that only listings of trees load pyarrow.
+        # Imported here and below, so that only tree listings load pyarrow.
         from delta_maintenance.storage.local import walk as local_tree
 
         return local_tree.list_tree(self._entering, check_directory(directory), skip)
@@ -214,18 +216,19 @@ class LocalStore(Store):
                 try:
                     found = os.stat(name, dir_fd=here, follow_symlinks=False)
                 except FileNotFoundError:
-                    # A file deleted since the scan is not there any more: that is no gap.
+                    # A file that was deleted since the scan no longer exists, so omitting it is
+                    # correct.
                     continue
                 except OSError as error:
                     raise storage_error(error, within + name) from error
                 yield _status(within + name, found)
 
     def _opened(self, path: str) -> tuple[int, int]:
-        """A descriptor of a file, and its size."""
+        """Returns a descriptor of a file, and its size."""
         segments = check_path(path).split("/")
         with self._directory(segments[:-1]) as parent:
             try:
-                # Non-blocking, or opening a named pipe would wait for its writer.
+                # Without O_NONBLOCK, opening a named pipe would wait for a writer.
                 flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
                 descriptor = os.open(segments[-1], flags, dir_fd=parent)
             except OSError as error:
@@ -240,7 +243,7 @@ class LocalStore(Store):
 
     @contextmanager
     def _directory(self, segments: list[str], *, create: bool = False) -> Iterator[int]:
-        """A descriptor of a directory, reached step by step without following a link."""
+        """Opens a directory step by step without following links."""
         try:
             here = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
@@ -261,7 +264,7 @@ class LocalStore(Store):
         if create:
             with suppress(FileExistsError):
                 os.mkdir(segment, dir_fd=here)
-                # Or a crash could lose the directory together with a file already acknowledged.
+                # Otherwise a crash could lose the directory together with an acknowledged file.
                 _sync_directory(here)
         try:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -273,23 +276,23 @@ class LocalStore(Store):
                 raise _refused_link(path) from error
             if create:
                 raise
-            # Nothing is below a file, as on an object store.
+            # As on an object store, a path below a file does not exist.
             raise FileNotFoundError(errno.ENOENT, "there is no such directory", path) from error
 
     @contextmanager
     def _temporary(self, path: str) -> Iterator[_Temporary]:
-        """A new file beside `path`, removed again whatever happens."""
+        """Creates a temporary file beside `path` and removes it at the end of the block."""
         *segments, name = check_path(path).split("/")
         with ExitStack() as cleanup:
             with self._translated(path):
                 parent = cleanup.enter_context(self._directory(segments, create=True))
                 temporary = _Temporary(parent, path, f".{name}.{self._new_id()}.tmp")
                 cleanup.callback(temporary.discard)
-            # Errors of the block are passed on: its missing input is no failure of the store.
+            # Errors of the block are not converted: a missing input is not a failure of this store.
             yield temporary
 
     def _link(self, temporary: _Temporary) -> Put:
-        """Gives the finished file its name, unless the name is taken."""
+        """Gives the finished file its final name, unless that name exists."""
         temporary.sync()
         if temporary.target() is None:
             temporary.drop_checksum()
@@ -301,7 +304,7 @@ class LocalStore(Store):
                 dst_dir_fd=temporary.parent,
             )
         except OSError as error:
-            # A network file system may link, lose the answer, and refuse its own second attempt.
+            # A network file system may create the link, lose the answer, and fail its own retry.
             if not temporary.is_target():
                 if error.errno == errno.EEXIST:
                     return Put.EXISTS
@@ -319,13 +322,15 @@ class LocalStore(Store):
             raise CommitUnknownError(
                 f"the file is written but may not survive a crash: {reason(error)}",
                 file=temporary.path,
-                remedy="look whether it is there before running again",
+                remedy="check whether the file exists before running again",
             ) from error
         return Put.DONE
 
     @contextmanager
     def _translated(self, path: str, *, missing: bool = False) -> Iterator[None]:
-        """Turns the system's errors into this library's; `missing` lets `FileNotFoundError` by."""
+        """Converts system errors to errors of this library, except `FileNotFoundError` if
+        `missing`.
+        """
         try:
             yield
         except OSError as error:
@@ -335,7 +340,7 @@ class LocalStore(Store):
 
 
 class _Temporary:
-    """A file under way, and the name it is to have in the same directory."""
+    """A file that is being written, and its final name in the same directory."""
 
     def __init__(self, parent: int, path: str, name: str) -> None:
         self.parent = parent
@@ -346,7 +351,7 @@ class _Temporary:
         self.descriptor = os.open(name, flags, 0o666, dir_fd=parent)
 
     def writer(self) -> BinaryIO:
-        """To write the file; closing it leaves the descriptor open for `sync`."""
+        """A stream for writing the file; closing it leaves the descriptor open for `sync`."""
         return open_sink(self.descriptor, self.path)
 
     def sync(self) -> None:
@@ -359,7 +364,7 @@ class _Temporary:
             return None
 
     def discard(self) -> None:
-        # A failure here does not undo the commit. A temporary file that remains is harmless.
+        # A failure here does not undo the commit. A remaining temporary file is harmless.
         with suppress(OSError):
             os.close(self.descriptor)
         with suppress(OSError):
@@ -370,10 +375,10 @@ class _Temporary:
         return found is not None and os.path.samestat(found, os.fstat(self.descriptor))
 
     def drop_checksum(self) -> None:
-        """Removes Hadoop's checksum of an earlier file of this name, which no longer fits.
+        """Removes Hadoop's checksum file of an earlier file of this name, which no longer matches.
 
-        It goes before the new file comes: Hadoop reads a file that has no checksum, and fails on
-        one that has a wrong one.
+        This happens before the new file is published: Hadoop reads files without a checksum, and
+        fails if the checksum is wrong.
         """
         with suppress(FileNotFoundError):
             os.unlink(f".{self.target_name}.crc", dir_fd=self.parent)
@@ -400,7 +405,7 @@ def _sync_directory(descriptor: int) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network and FUSE file systems cannot; there is nothing more to be done on those.
+        # Some network and FUSE file systems cannot sync directories.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
             raise
 

@@ -1,7 +1,7 @@
 """Bulk work on files of a local directory: listing, status and deletion.
 
-Every directory is reached step by step without following a link, once for all of its files, and
-several are worked on at a time: on a network file system each answer takes its while.
+Every directory is opened step by step without following links, once for all of its files. Several
+directories are processed at a time to hide the latency of network file systems.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from delta_maintenance.storage.local.os_errors import reason, storage_error
 
 Answer = TypeVar("Answer")
 Enter = Callable[[str], AbstractContextManager[int]]
-"""Gives the descriptor of a directory, by its path below the root, for the length of a block.
+"""Opens a directory, by its path below the root, for the duration of a block.
 
-The block's errors come out as errors of this library. `FileNotFoundError` if it is gone.
+Errors in the block are converted to errors of this library. `FileNotFoundError` if the directory
+does not exist.
 """
 
 Entering = Callable[[], AbstractContextManager[Enter]]
-"""Begins bulk work, and ends it with the block."""
+"""A context manager for bulk work, which provides an `Enter`."""
 
 _PARALLEL = 4
 _FILES_PER_TASK = 512
 
 
 def list_tree(entering: Entering, directory: str, skip: Skip | None) -> Iterator[pa.Table]:
-    """See `Store.list_tree`. A directory that is gone when its turn comes has nothing in it."""
+    """See `Store.list_tree`. A directory that has been deleted in the meantime counts as empty."""
     with entering() as enter:
         yield from walk(lambda path: _scan(enter, path, skip), directory, parallel=_PARALLEL)
 
@@ -48,7 +49,7 @@ def list_level(entering: Entering, directory: str) -> pa.Table:
 
 
 def statuses(entering: Entering, paths: Iterable[str]) -> pa.Table:
-    """See `Store.statuses`. Only plain files count."""
+    """See `Store.statuses`. Only regular files count."""
 
     def look(here: int, names: list[str], within: str) -> pa.Table:
         there, sizes, times = [], [], []
@@ -87,7 +88,7 @@ def delete_unchanged(entering: Entering, files: pa.Table) -> dict[str, StorageEr
             try:
                 found = os.stat(name, dir_fd=here, follow_symlinks=False)
                 if not stat.S_ISREG(found.st_mode):
-                    problem = "it is no plain file any more"
+                    problem = "it is no longer a regular file"
                 elif (found.st_size, _millis(found)) != wanted[within + name]:
                     problem = "it has changed since it was listed"
                 else:
@@ -162,10 +163,10 @@ def _by_directory(
     work: Callable[[int, list[str], str], Answer],
     failed: Callable[[DeltaMaintenanceError, list[str], str], Answer] | None = None,
 ) -> Iterator[Answer]:
-    """What `work` answers for the files of each directory, several at a time.
+    """Calls `work` for the files of each directory, several at a time, and yields its answers.
 
-    It gets the directory's descriptor, some names in it, and what stands before them in their
-    paths. `failed` answers in its place where the directory cannot be entered; without it that is
+    `work` gets the directory's descriptor, some names in it, and their common path prefix. If the
+    directory cannot be entered, the answer is that of `failed`; without `failed`, the error is
     raised.
     """
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class MemoryStore(Store):
-    """Files in memory, gone with the process.
+    """Files in memory, which exist as long as the process.
 
-    Stores opened at `memory://name/path` share the files of `name`; without an address a store
-    keeps its files to itself. `now_ms` stamps every file written through this store, in
-    milliseconds since 1970-01-01 UTC, and may be set anew at any time.
+    Stores opened at `memory://name/path` share the files of `name`; a store without an address has
+    its own files. `now_ms` is the time of files written through this store, in milliseconds since
+    1970-01-01 UTC, and can be changed at any time.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class MemoryStore(Store):
         yield sink
         sink.close()
         if self.put_if_absent(path, sink.written) is Put.EXISTS:
-            raise FileExistsError(errno.EEXIST, "somebody else's file is there", path)
+            raise FileExistsError(errno.EEXIST, "another writer's file exists", path)
 
     def delete(self, path: str) -> None:
         key = self._key(path)
@@ -96,7 +96,7 @@ class MemoryStore(Store):
             self._files.entries.pop(key, None)
 
     def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
-        # Here, so that only listings of trees load pyarrow.
+        # Imported here, so that only tree listings load pyarrow.
         from delta_maintenance.storage.core.listing import EntryKind, tree_of
 
         within = check_directory(directory)
@@ -145,7 +145,7 @@ class _Files:
 
 
 class _Sink(io.BytesIO):
-    """Keeps the written bytes when the block closes the stream."""
+    """Saves the written bytes when the stream is closed."""
 
     written = b""
 

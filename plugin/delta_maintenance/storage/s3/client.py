@@ -19,12 +19,12 @@ _ALWAYS = {
     "create_multipart_upload": ("UploadId",),
     "upload_part": ("ETag",),
 }
-"""What a whole answer contains, by method."""
-"""The fields of one answer, named as the S3 API names them."""
+"""The fields that a complete answer contains, by method."""
+"""The fields of an answer, with the names of the S3 API."""
 
 
 class S3Failure(RequestFailure):
-    """A request that S3 did not answer with success."""
+    """A failed request to S3."""
 
     service = "S3"
     access_codes = frozenset(
@@ -40,7 +40,7 @@ class S3Failure(RequestFailure):
             "PermanentRedirect",
             "RequestTimeTooSkewed",
             "SignatureDoesNotMatch",
-            # The client's own, before anything is sent.
+            # Raised by the client before it sends anything.
             "CredentialRetrievalError",
             "ConfigNotFound",
             "InvalidRegionError",
@@ -68,7 +68,7 @@ class S3Failure(RequestFailure):
 class S3Client:
     """Sends S3 requests. Thread-safe; `sleep` takes seconds, `read_timeout` is in seconds.
 
-    `pauses`, in seconds, come before each further attempt of a request that may be repeated.
+    `pauses` are the seconds to wait before each further attempt of an idempotent request.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class S3Client:
         pauses: Sequence[float] = PAUSES,
     ) -> None:
         try:
-            # Here, because loading it takes half a second and only tables on S3 need it.
+            # Imported here, because loading it takes half a second and only tables on S3 need it.
             import s3fs
             from fsspec.asyn import sync
         except ImportError as error:
@@ -102,7 +102,8 @@ class S3Client:
             config_kwargs={
                 "connect_timeout": 5,
                 "read_timeout": read_timeout,
-                # Only this client retries: the order of repeated requests decides who won a commit.
+                # Only this client retries, because the order of repeated requests decides who wins
+                # a commit.
                 "retries": {"mode": "standard", "total_max_attempts": 1},
             },
             use_listings_cache=False,
@@ -113,19 +114,19 @@ class S3Client:
 
     @property
     def is_aws(self) -> bool:
-        """Whether Amazon itself answers, and not a server that speaks its protocol."""
+        """Whether the server is Amazon S3, not another server with the same protocol."""
         client = self._run(self._session.set_session)
         host = urlsplit(str(client.meta.endpoint_url)).hostname or ""
         return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
     def call(self, method: str, **parameters: Any) -> Reply:
-        """Sends a request that may be repeated. `S3Failure` after the last attempt."""
+        """Sends an idempotent request, with retries. `S3Failure` after the last attempt."""
         return patiently(partial(self.send, method, **parameters), self.sleep, self._pauses)
 
     def send(self, method: str, **parameters: Any) -> Reply:
-        """Sends a request once, as far as the layers below let it be known.
+        """Sends a request once, as far as the layers below do not repeat it.
 
-        `Body` of the answer, if there is one, contains the bytes.
+        If the answer has a `Body`, it contains the bytes.
         """
         reply: Reply = self._run(self._send, method, parameters)
         return reply
@@ -137,14 +138,14 @@ class S3Client:
     def _run(self, coroutine: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return self._sync(self._session.loop, coroutine, *arguments)
-        # Connection, TLS, parser and credential errors come from four libraries and have no base
-        # class in common; an error not recognised as "no answer" could lose a commit.
+        # Connection, TLS, parser and credential errors come from four libraries and have no common
+        # base class. An error that is not recognised as "no answer" could lose a commit.
         except Exception as error:
             raise self._failure(error) from error
 
     async def _send(self, method: str, parameters: dict[str, Any]) -> Reply:
-        # Not the file system's own calls: they cut `?versionId=` off keys, expand globs, and leave
-        # out parameters which the installed client does not know, If-None-Match among them.
+        # The methods of the file system are not used: they cut `?versionId=` off keys, expand
+        # globs, and drop parameters that the installed client does not know, such as If-None-Match.
         client = await self._session.set_session()
         reply: Reply = await getattr(client, method)(**parameters)
         if "Body" in reply:
@@ -154,7 +155,7 @@ class S3Client:
                 raise EOFError("the answer ended early")
         missing = [name for name in _ALWAYS.get(method, ()) if name not in reply]
         if missing:
-            # Of an answer of 200 without a body, the client makes one without values.
+            # For a 200 answer without a body, the client returns an answer without values.
             raise EOFError(f"the answer has no {missing[0]}")
         return reply
 

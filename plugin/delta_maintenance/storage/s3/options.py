@@ -1,4 +1,4 @@
-"""The storage options of S3, under the names of s3fs and of delta-rs."""
+"""The storage options of S3, with the names of s3fs and of delta-rs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from delta_maintenance.storage.core.option_values import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
-    """How to reach S3. Missing values are looked up by botocore as usual."""
+    """The endpoint and the credentials of S3. botocore looks up missing values as usual."""
 
     access_key_id: str | None = field(default=None, repr=False)
     secret_access_key: str | None = field(default=None, repr=False)
@@ -28,10 +28,10 @@ class S3Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str] | None) -> S3Options:
-        """Reads options as they are given on a command line.
+        """Parses options from a command line.
 
         `InvalidRequestError` for an unknown name, a malformed value, and two names of one option
-        that disagree. No message repeats a value: it may be a secret.
+        with different values. Messages never contain values, because they may be secrets.
         """
         values = named_values(given, NAMES, store="S3")
         allow_http = flag(values.pop("allow_http", None), "AWS_ALLOW_HTTP")
@@ -51,7 +51,7 @@ class S3Options:
         return cls(anonymous=bool(anonymous), **values)
 
     def public(self) -> dict[str, str]:
-        """The options that are no secrets, as they may be given again."""
+        """Returns the options that are not secret, in a form that `parse` accepts."""
         values = {
             "endpoint_url": self.endpoint_url,
             "region": self.region,
@@ -61,7 +61,7 @@ class S3Options:
         return {name: value for name, value in values.items() if value is not None}
 
     def secrets(self) -> dict[str, str | None]:
-        """The environment variables that mean the others.
+        """Returns the environment variables for the secret options.
 
         None stands for a variable that must not be inherited: a token belongs to its own key.
         """
@@ -74,7 +74,7 @@ class S3Options:
         }
 
     def redacted(self, text: str) -> str:
-        """The text without any of the secrets."""
+        """Returns the text without any of the secrets."""
         return redacted(text, (self.secret_access_key, self.session_token, self.access_key_id))
 
 

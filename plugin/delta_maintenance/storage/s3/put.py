@@ -13,7 +13,7 @@ from delta_maintenance.storage.s3.client import S3Client, S3Failure
 
 
 class S3Put(ConditionalPut):
-    """Puts objects into one bucket with If-None-Match. Amazon's own servers need no probe."""
+    """Puts objects into one bucket with If-None-Match. Amazon S3 itself needs no probe."""
 
     permission = "s3:PutObject"
 
@@ -86,7 +86,7 @@ class S3Put(ConditionalPut):
 
     @contextmanager
     def _aborting(self, target: dict[str, str]) -> Iterator[None]:
-        """Aborts an upload that fails. If that fails, too, the bucket's lifecycle removes it."""
+        """Aborts an upload that fails. If that fails, too, lifecycle rules remove it."""
         try:
             yield
         except BaseException:

@@ -18,10 +18,10 @@ from delta_maintenance.storage.s3.put import S3Put
 
 
 class S3Store(ObjectStore):
-    """The objects below `s3://BUCKET/PREFIX`; `s3a:` and `s3n:` mean the same.
+    """The objects below `s3://BUCKET/PREFIX`; `s3a:` and `s3n:` are aliases.
 
-    A file larger than `multipart_size` bytes goes up in parts of `part_size` bytes, which S3 wants
-    to be 5 MiB at least.
+    A file larger than `multipart_size` bytes is uploaded in parts of `part_size` bytes, which must
+    be at least 5 MiB.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class S3Store(ObjectStore):
 
 class _S3Bucket(Bucket):
     permissions = {
-        # Without the permission to list, S3 answers "forbidden" for objects that do not exist.
+        # Without the permission to list, S3 answers "forbidden" for missing objects.
         "read": "s3:GetObject and s3:ListBucket",
         "list": "s3:ListBucket",
         "write": "s3:PutObject",
@@ -113,12 +113,12 @@ class _S3Bucket(Bucket):
         return self._client.call(method, Bucket=self._name, Key=key, **parameters)
 
     def _delete(self, keys: Sequence[str]) -> dict[str, S3Failure]:
-        """Deletes as many as one request takes. Returns those that S3 did not confirm."""
+        """Deletes up to one request's worth of keys. Returns the keys that S3 did not confirm."""
         try:
             answer = self._client.call(
                 "delete_objects",
                 Bucket=self._name,
-                # Not quiet: a key that is neither deleted nor an error was overlooked.
+                # Not quiet, to detect keys that are reported neither as deleted nor as failed.
                 Delete={"Objects": [{"Key": key} for key in keys], "Quiet": False},
             )
         except S3Failure as failure:
@@ -135,9 +135,9 @@ class _S3Bucket(Bucket):
 
 
 def _place(address: Address) -> tuple[str, str]:
-    """The bucket, and the prefix of every key below the root."""
+    """Returns the bucket, and the common prefix of all keys below the root."""
     if address.kind is not StoreKind.S3 or not _BUCKET.fullmatch(address.authority):
-        # The address is not repeated: a malformed one may hold a password.
+        # The address is not repeated, because a malformed one may contain a password.
         raise InvalidRequestError(
             "the address is not of the form s3://BUCKET/PATH",
             remedy="correct it; credentials go into storage options",

@@ -121,7 +121,7 @@ def test_a_write_that_never_gets_an_answer_is_unknown(
 def test_a_write_whose_outcome_cannot_be_read_is_unknown(store: S3Store, faults: Faults) -> None:
     faults.on("PUT .json", APPLIED_THEN_500)
     faults.on("HEAD .json", DENIED, forever=True)
-    with pytest.raises(CommitUnknownError, match="PreconditionFailed.*; looking for it: 403"):
+    with pytest.raises(CommitUnknownError, match="PreconditionFailed.*; reading it back: 403"):
         store.put_if_absent(PATH, b"data")
 
 
